@@ -149,6 +149,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {}
     for path in options.files:
         file = read_curves(path)

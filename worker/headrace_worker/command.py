@@ -122,7 +122,8 @@ def worker(
     from headrace.errors import InvalidFieldError
     from headrace.home import home_dir
     from headrace.target import Target
-    from headrace_worker.daemon import AlreadyRunningError, Daemon
+    from headrace_worker.daemon import Daemon
+    from headrace_worker.home import AlreadyRunningError
     from headrace_worker.settings import WorkerSettings
 
     logging.basicConfig(

@@ -1,8 +1,7 @@
 """The worker daemon: one per machine, never imports torch, never forks.
 
-At its start it buries its predecessor: kills process groups that outlived it, appends an `Exited{LOST}` for
-each lease that was held then, and clears away half-written uploads. Then it serves until a signal: it keeps a
-session with a scheduler, runs an attempt for each lease, and answers trials on a Unix socket.
+At its start it buries its predecessor (`home`). Then it serves until a signal: it keeps a session with a scheduler,
+runs an attempt for each lease, and answers trials on a Unix socket.
 
 Who is authoritative: the scheduler, for leases; the outbox, for what was reported; the kernel, for what runs. If
 this process dies at any instant, the trials die with it (PR_SET_PDEATHSIG), and all that was promised to
@@ -13,7 +12,6 @@ once, and the scheduler is given a moment to acknowledge. A second signal kills 
 """
 
 import asyncio
-import fcntl
 import logging
 import os
 import signal
@@ -22,24 +20,25 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, assert_never
+from typing import assert_never
 
 from headrace.bounds.sessions import TROUBLE
 from headrace.spec.resources import WHOLE
 from headrace.target import Target
-from headrace.v1 import event_pb2, trial_pb2, worker_pb2
+from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker import home
 from headrace_worker.alone import Alone
 from headrace_worker.attempt import Attempt, Host
 from headrace_worker.bubble_agent import keep_bubble_agent
 from headrace_worker.bubble_slots import BubbleSlots
 from headrace_worker.bubble_watch import BubbleOffer
 from headrace_worker.bundle import Bundle
-from headrace_worker.checkpoints import CheckpointError, CheckpointStore, store_from_url
-from headrace_worker.checkpoints.retention import PruneOrder, Retention, superseded
+from headrace_worker.checkpoints import CheckpointStore, store_from_url
+from headrace_worker.checkpoints.retention import Retention
+from headrace_worker.cleaning import Cleaning
 from headrace_worker.courier import Courier
 from headrace_worker.device_health import DeviceHealth
 from headrace_worker.devices import Devices, discover
@@ -60,28 +59,22 @@ from headrace_worker.effects import (
 from headrace_worker.exits import Ending
 from headrace_worker.launch import folder_of
 from headrace_worker.memory import KernelKills
-from headrace_worker.outbox import DurableOutbox, Entry, Outbox
+from headrace_worker.outbox import DurableOutbox, Outbox
 from headrace_worker.place import Place
-from headrace_worker.process import bury, end_group, end_strays
 from headrace_worker.retries import Retries
 from headrace_worker.runtime_server import RuntimeServer
 from headrace_worker.session import Session
 from headrace_worker.session_core import Identity, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
-from headrace_worker.standby import Standbys, family
+from headrace_worker.standby import Standbys
 
 log = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_PAGE = 256
 _LAST_ACKS_S = 5.0
 _LOG_LOOK_S = 0.5
 _DRIVER_S = 10.0
 """How long a driver may take to say whether a device failed."""
-
-
-class AlreadyRunningError(Exception):
-    """Another daemon uses the same home."""
 
 
 class Daemon:
@@ -119,9 +112,9 @@ class Daemon:
             bubbles=settings.bubbles,
         )
         settings.home.mkdir(parents=True, exist_ok=True)
-        with _only_one(settings):
+        with home.only_one(settings.home):
             outbox = Outbox(settings.outbox_path)
-            await _bury_predecessor(outbox, settings.home)
+            await home.bury_predecessor(outbox, settings.home)
             durable = DurableOutbox(outbox)
             try:
                 await self._serve(store, devices, durable)
@@ -133,10 +126,11 @@ class Daemon:
         settings = self._settings
         await asyncio.to_thread(clear_away, settings.scratch_dir)
         core = SessionCore(_identity(settings, devices.devices))
-        await _recall(core, outbox)
+        await home.recall(core, outbox)
         courier = Courier(outbox, core)
         self._slots = Slots(len(devices.devices))
-        self._devices, self._store, self._courier = devices, store, courier
+        self._devices, self._courier = devices, courier
+        self._cleaning = Cleaning(store, outbox, self._tasks)
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
         session = Session(target, courier, handler=self)
 
@@ -169,10 +163,10 @@ class Daemon:
                 kernel_kills=KernelKills.of_this_process(),
                 device_failure=self._device_failure,
                 saved=self._retention.saved,
-                abandoned=self._abandoned,
+                abandoned=self._cleaning.abandoned,
             )
             async with self._tasks as tasks:
-                sweeper = tasks.create_task(self._sweep(), name="sweep uploads")
+                sweeper = tasks.create_task(self._cleaning.sweep(), name="sweep uploads")
                 cutter = tasks.create_task(self._cut_logs(), name="cut logs")
                 cleaner = tasks.create_task(courier.clean(), name="delete acknowledged messages")
                 serving = tasks.create_task(session.run(), name="session")
@@ -219,7 +213,9 @@ class Daemon:
                 if attempt := self._attempts.get(effect.lease_id):
                     attempt.decide(effect.report_sequence, effect.decision)
                 pinned = effect.decision.pinned
-                self._prune([self._retention.decided(effect.lease_id, effect.report_sequence, pinned)])
+                self._cleaning.prune(
+                    [self._retention.decided(effect.lease_id, effect.report_sequence, pinned)]
+                )
                 if effect.decision.action != event_pb2.DECISION_ACTION_CONTINUE:
                     # The lease is over with this report: what was saved after it proves nothing.
                     self._retention.over(effect.lease_id)
@@ -268,7 +264,7 @@ class Daemon:
 
     def beat(self) -> None:
         """Prunes what the last heartbeats have proven."""
-        self._prune(self._retention.tick())
+        self._cleaning.prune(self._retention.tick())
 
     def _end_those_on(self, index: int, why: str) -> None:
         """Ends the trials that are still on a slot which was taken back; nobody is charged for it."""
@@ -333,42 +329,6 @@ class Daemon:
             worker_pb2.Exited(lease=lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
         )
 
-    # Checkpoints.
-
-    def _prune(self, orders: Sequence[PruneOrder | None]) -> None:
-        for order in orders:
-            if order is not None:
-                self._tasks.create_task(self._carry_out(order), name=f"prune {order.trial}")
-
-    async def _carry_out(self, order: PruneOrder) -> None:
-        try:
-            names = await asyncio.to_thread(self._store.list, order.trial)
-            for name in superseded(names, order):
-                uri = self._store.uri(order.trial, name)
-                if uri not in order.spared:
-                    await asyncio.to_thread(self._store.delete, uri)
-        except OSError as error:
-            log.warning("%s: old checkpoints are not deleted yet: %s", order.trial, error)
-
-    def _abandoned(self, upload: "asyncio.Task[trial_pb2.CheckpointRef]", uri: str) -> None:
-        self._tasks.create_task(self._clear_away(upload, uri), name=f"clear {uri}")
-
-    async def _clear_away(self, upload: "asyncio.Task[trial_pb2.CheckpointRef]", uri: str) -> None:
-        await asyncio.wait({upload})
-        with suppress(OSError):  # else it is swept at the next start
-            await asyncio.to_thread(self._store.delete, uri)
-            await self._courier.outbox.end_upload(uri)
-
-    async def _sweep(self) -> None:
-        """Deletes uploads that a crash left unfinished, or finished but unreported."""
-        for uri in await self._courier.outbox.uploads():
-            try:
-                await asyncio.to_thread(self._store.delete, uri)
-            except (CheckpointError, OSError) as error:  # the first: it lies in another store than today's
-                log.warning("leftover upload %s is not deleted yet: %s", uri, error)
-            else:
-                await self._courier.outbox.end_upload(uri)
-
     async def _cut_logs(self) -> None:
         """Keeps every trial's log within its bound."""
         while True:
@@ -402,28 +362,6 @@ class Daemon:
             running.stop(within_s)
 
 
-@dataclass(slots=True)
-class _only_one:  # noqa: N801 - used as a context manager
-    """Holds the home's lock: two daemons on one outbox would both number their messages."""
-
-    settings: WorkerSettings
-    _file: IO[str] | None = None
-
-    def __enter__(self) -> None:
-        self._file = (self.settings.home / "lock").open("w")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise AlreadyRunningError(
-                f"another worker already runs with --home {self.settings.home}; give this one another --name or --home"
-            ) from None
-
-    def __exit__(self, *_: object) -> None:
-        assert self._file is not None
-        self._file.close()
-
-
 def _no_room(home: Path, attempts: Sequence[Attempt]) -> str:
     """Says that the disk is full, and which trial has most of it; nothing while there is room."""
     full = out_of_room(home)
@@ -452,56 +390,8 @@ def _identity(settings: WorkerSettings, devices: Sequence[worker_pb2.Device]) ->
         devices=tuple(devices),
         cpus=len(os.sched_getaffinity(0)),
         host=socket.gethostname(),
-        home=_home_id(settings.home),
+        home=home.identity(settings.home),
         labels=settings.labels,
         version=ours,
         log_dir=str(settings.log_dir.absolute()),
     )
-
-
-def _home_id(home: Path) -> str:
-    """What tells this home from all others: drawn once, kept in a file."""
-    path = home / "id"
-    try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        temporary = path.with_suffix(".new")
-        temporary.write_text(uuid.uuid4().hex)
-        temporary.rename(path)
-        return path.read_text()
-
-
-async def _bury_predecessor(outbox: Outbox, home: Path) -> None:
-    """Ends what an earlier daemon left running, and reports its leases lost."""
-    for recorded in outbox.leases():
-        killed = bury(recorded)
-        if killed and recorded.pid is not None:
-            log.warning("%s: killed %s, left by an earlier daemon", recorded.lease.trial, killed)
-            await end_group(recorded.pid)
-        await end_strays(recorded.carried)
-        exited = worker_pb2.Exited(
-            lease=recorded.lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker daemon died"
-        )
-        outbox.append_exit(recorded.lease.lease_id, worker_pb2.SessionRequest(exited=exited))
-    await end_strays(family=family(home))
-
-
-async def _recall(core: SessionCore, outbox: DurableOutbox) -> None:
-    """Tells the core what an earlier daemon could not deliver."""
-    through = 0
-    while entries := await outbox.after(through, _PAGE):
-        for entry in entries:
-            lease, exited = _lease_of(entry)
-            core.appended(entry.sequence, lease, exited=exited)
-            through = entry.sequence
-
-
-def _lease_of(entry: Entry) -> tuple[event_pb2.LeaseRef, bool]:
-    request = entry.request
-    match request.WhichOneof("message"):
-        case "report":
-            return request.report.lease, False
-        case "restored":
-            return request.restored.lease, False
-        case _:
-            return request.exited.lease, True
