@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import (
+    add,
     best,
     check,
     cluster,
@@ -42,6 +43,7 @@ SERVICES = {
 
 ELSEWHERE = {
     "create": "run",
+    "enqueue": "add",
     "start": "run",
     "optimize": "run",
     "list": "studies",
@@ -148,6 +150,7 @@ PANELS: dict[str, dict[str, Callable[..., object]]] = {
         "report": report.report,
     },
     "Steer": {
+        "add": add.add,
         "pause": control.pause,
         "resume": control.resume,
         "stop": control.stop,
