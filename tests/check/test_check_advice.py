@@ -347,4 +347,7 @@ def test_a_check_runs_where_trials_run_and_names_what_it_leaves_there(tmp_path: 
     report = run_check(script, params={"rate": 0.5}, folder=tmp_path, launch=launch_segment)
     assert report.passed
     assert report.left_files == ("log.csv",)
-    assert "  the runs left log.csv in the folder that they ran in, as trials do" in render(report)
+    assert (
+        "  log.csv changed in the folder of the runs while they ran. If the script wrote it, delete it"
+        in render(report)
+    )

@@ -322,6 +322,35 @@ def test_events_of_a_running_study_end_with_the_newest(fake: FakeStudyService, i
     assert len(invoke("events", "digits").out.splitlines()) == 20
 
 
+def test_a_slot_that_goes_to_the_trial_itself_is_no_news(fake: FakeStudyService, invoke: Invoke) -> None:
+    """It paused, and was promoted in the same step."""
+    own = race()
+    for event in own.events:
+        if event.trial_number == 5 and event.decision_made.explanation.slot_goes_to:
+            event.decision_made.explanation.slot_goes_to = "studies/digits/trials/5"
+            event.message = event.message.partition("; its slot goes to")[0] + "; its slot goes to trial 5"
+    fake.add(own)
+    assert "slot goes to trial 5" not in invoke("events", "digits").out
+    assert "the slot went to trial" not in invoke("why", "digits", "5").out
+
+
+def test_a_log_of_an_interrupted_attempt_is_told_as_that(fake: FakeStudyService, invoke: Invoke) -> None:
+    own = race()
+    own.final.trials[5].log_tail = "step 13"
+    fake.add(own)
+    assert "The end of the log:" in invoke("why", "digits", "5").out
+    own.final.trials[5].interruptions = 1
+    assert "The end of the log of the last attempt that was interrupted:" in invoke("why", "digits", "5").out
+
+
+def test_a_trial_that_left_the_objective_out_says_so(fake: FakeStudyService, invoke: Invoke) -> None:
+    own = race()
+    metrics = own.final.trials[5].metrics
+    metrics["losss"] = metrics.pop("val_loss")
+    fake.add(own)
+    assert "did not report val_loss at its end" in invoke("trials", "digits").out
+
+
 def test_workers(fake: FakeStudyService, invoke: Invoke) -> None:
     assert "headrace worker" in invoke("workers").err
     worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True, labels={"zone": "a"})

@@ -328,13 +328,15 @@ async def test_a_study_in_which_none_had_the_full_budget_says_so(engine: AsyncEn
     )
 
 
-async def test_of_several_objectives_one_that_nobody_reports_ends_the_study_at_the_first_rung(
+async def test_of_several_objectives_one_that_nobody_reports_ends_the_study_at_the_second_trials_rung(
     engine: AsyncEngine,
 ) -> None:
     site, leases = await study_of(engine, objective=FIRST, further_objectives=[SECOND])
     await reports(site, leases[0], 1, loss=1.0)
     assert (await site.study()).state == "ACTIVE"
     await reports(site, leases[0], 2, loss=1.0)
+    assert (await site.study()).state == "ACTIVE"
+    await reports(site, leases[1], 2, loss=1.0)
     study = await site.study()
     assert study.state == "FAILED"
     assert study.detail.startswith(

@@ -273,11 +273,28 @@ async def test_a_study_whose_first_trials_all_fail_ends_with_the_reason(
     assert {row.state for row in await site.trials()} == {"TERMINATED"}
 
 
-async def test_a_metric_that_nobody_reports_ends_the_study_at_the_first_rung(engine: AsyncEngine) -> None:
+async def test_one_trial_that_leaves_the_metric_out_ends_no_study(engine: AsyncEngine) -> None:
+    """Whichever comes to its rung first."""
     site = await StudySite(engine, make_spec()).create()
     await site.connect(slots=2)
-    first, _ = await site.kick()
-    report = replace(site.report(first, 1, None), metrics={"val_los": 1.0})
+    first, second = await site.kick()
+    await site.step(replace(site.report(first, 1, None), metrics={"val_los": 1.0}))
+    assert (await site.trial(0)).state == "PAUSED", "it is never promoted"
+    await site.tell(second, 1, 0.5)
+    third = next(lease for lease in site.leases.values() if lease.number == 2)
+    await site.step(replace(site.report(third, 1, None), metrics={"val_los": 1.0}))
+    assert (await site.study()).state == "ACTIVE"
+
+
+async def test_a_metric_that_nobody_reports_ends_the_study_at_the_second_trials_rung(
+    engine: AsyncEngine,
+) -> None:
+    site = await StudySite(engine, make_spec()).create()
+    await site.connect(slots=2)
+    first, second = await site.kick()
+    await site.step(replace(site.report(first, 1, None), metrics={"val_los": 1.0}))
+    assert (await site.study()).state == "ACTIVE"
+    report = replace(site.report(second, 1, None), metrics={"val_los": 1.0})
     (outcome,) = await site.step(report)
     assert isinstance(outcome, Accepted)
     assert outcome.decision is not None
@@ -287,6 +304,14 @@ async def test_a_metric_that_nobody_reports_ends_the_study_at_the_first_rung(eng
     assert "'loss'" in study.detail
     assert "val_los" in study.detail
     assert len([order for order in site.orders if isinstance(order, Cancellation)]) == 2
+
+
+async def test_the_only_trial_without_the_metric_ends_the_study_at_its_rung(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(max_trials=1)).create()
+    await site.connect(slots=2)
+    (only,) = await site.kick()
+    await site.step(replace(site.report(only, 1, None), metrics={"val_los": 1.0}))
+    assert (await site.study()).state == "FAILED"
 
 
 async def test_a_program_that_ends_early_is_complete_if_it_reported(engine: AsyncEngine) -> None:

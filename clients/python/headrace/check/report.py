@@ -93,8 +93,8 @@ def _left(report: CheckReport) -> Iterator[str]:
     if report.left_files:
         them = "it" if len(report.left_files) == 1 else "them"
         yield (
-            f"  the runs left {listed(report.left_files)} in the folder that they ran in, as trials do: "
-            f"delete {them}, or the next run may go on from {them}"
+            f"  {listed(report.left_files)} changed in the folder of the runs while they ran. If the script wrote "
+            f"{them}, delete {them}, or the next run may go on from {them}"
         )
 
 

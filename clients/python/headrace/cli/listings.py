@@ -220,6 +220,8 @@ def _trial_row(trial: TrialInfo, study: StudyInfo, front: set[int], output: Outp
         why = "* baseline"
     if trial.feasible is False and not study.spec.further_objectives:
         why = f"{why}; {wording.misses(trial, study.spec)}".removeprefix("; ")
+    if unreported := wording.unreported(trial, study.spec):
+        why = f"{why}; {unreported}".removeprefix("; ")
     if trial.diverged:
         why = f"{why}; its last value is {trial.value}".removeprefix("; ")
     return [

@@ -260,7 +260,10 @@ def once(event: Event, study: StudyInfo) -> dict[str, str]:
 def event_text(event: Event) -> str:
     """An event in one line."""
     what = event.message
-    if isinstance(event.detail, TrialMoved) and event.detail.action == "retry":
+    if isinstance(event.detail, DecisionMade) and event.detail.explanation.slot_goes_to is not None:
+        if event.detail.explanation.slot_goes_to.number == event.trial:  # it goes on at once
+            what = what.removesuffix(f"; its slot goes to trial {event.trial}")
+    elif isinstance(event.detail, TrialMoved) and event.detail.action == "retry":
         what = f"failed, and is tried again: {error_line(event.detail.detail)}"
     if event.trial is not None and not what.lower().startswith(f"trial {event.trial}"):
         what = f"trial {event.trial}: {what}"

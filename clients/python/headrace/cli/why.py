@@ -119,7 +119,7 @@ def _event_lines(event: Event, metric: str, told: str) -> list[Text]:
         case DecisionMade(action=action, explanation=explanation):
             text.append(action.value.upper().ljust(11), style="bold")
             text.append_text(clean(explanation.sentence or event.message))
-            return [text, *_figures(explanation, metric)]
+            return [text, *_figures(explanation, metric, event.trial)]
         case ReportRecorded(step=step, metrics=metrics):
             values = "  ".join(f"{name} {wording.number(value)}" for name, value in metrics.items())
             text.append_text(Text.assemble(("report     ", "dim"), clean(f"step {step}: {values}")))
@@ -151,7 +151,7 @@ def _event_lines(event: Event, metric: str, told: str) -> list[Text]:
     return [text]
 
 
-def _figures(why: Explanation, metric: str) -> list[Text]:
+def _figures(why: Explanation, metric: str, trial: int | None) -> list[Text]:
     """The values compared, under the sentence."""
     figures = [f"rule {why.rule}"] if why.rule else []
     if why.milestone:
@@ -164,7 +164,7 @@ def _figures(why: Explanation, metric: str) -> list[Text]:
             figures.append(f"keeps {why.kept}")
             figures.append(f"cutoff {wording.number(why.cutoff_value)}")
     lines = [Text(" " * 21 + " · ".join(figures), style="dim")] if figures else []
-    if why.slot_goes_to is not None:
+    if why.slot_goes_to is not None and why.slot_goes_to.number != trial:  # else it went on at once
         lines.append(Text(" " * 21 + f"the slot went to trial {why.slot_goes_to}", style="dim"))
     return lines
 
@@ -183,8 +183,12 @@ def _show_log_tail(trial: TrialInfo, output: Output) -> None:
     if not trial.log_tail:
         return
     output.line()
-    failed = trial.failed or trial.failures
-    output.line(f"The end of the log{' of the last attempt that failed' if failed else ''}:")
+    of = ""  # the end of an attempt that finished is not kept
+    if trial.failed or trial.failures:
+        of = " of the last attempt that failed"
+    elif trial.interruptions:
+        of = " of the last attempt that was interrupted"
+    output.line(f"The end of the log{of}:")
     for line in trial.log_tail.rstrip().splitlines()[-LOG_TAIL_LINES:]:
         output.line(f"  {line}")
     output.line(f"The whole log: `headrace logs {trial.study} {trial.number}`")

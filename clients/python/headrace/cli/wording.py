@@ -25,6 +25,7 @@ from headrace.client.wording import (
     silence,
     size,
     thinned,
+    unreported,
     warm_start,
 )
 from headrace.spec import PbtPolicy, StudySpec
@@ -50,6 +51,7 @@ __all__ = [
     "size",
     "state",
     "thinned",
+    "unreported",
     "waits",
     "warm_start",
 ]

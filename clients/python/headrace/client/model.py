@@ -361,7 +361,8 @@ class StudyInfo:
     created: datetime | None
     ended: datetime | None
     front: tuple[TrialInfo, ...] = ()
-    """With several objectives the Pareto front: the feasible trials that no other one beats in every objective."""
+    """With several objectives the Pareto front: the feasible trials that no other one beats in every objective. Empty
+    in `client.studies()`, which finds no fronts: `client.study(NAME).status()` has it."""
     failures: tuple[TrialFailure, ...] = ()
     """The first trials that failed, at most 20; `counts.failed` counts all. Empty in lists of studies."""
     waits_for: str = ""
@@ -386,9 +387,9 @@ class StudyInfo:
 
     def __repr__(self) -> str:
         said = f"{self.counts.total} trials, {self.counts.failed} failed"
-        if self.spec.further_objectives:
+        if self.spec.further_objectives and self.front:  # a list of studies has none
             said += f", Pareto front of {len(self.front)} trial{'s' * (len(self.front) != 1)}"
-        elif self.best is not None:
+        elif not self.spec.further_objectives and self.best is not None:
             said += f", best trial {self.best.number} with {self.best.best_value}"
         return f"<StudyInfo {self.name}: {self.state.value}, {said}>"
 

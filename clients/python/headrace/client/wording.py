@@ -83,6 +83,14 @@ def misses(trial: TrialInfo, spec: StudySpec) -> str:
     return ", ".join(found) or "misses a constraint"
 
 
+def unreported(trial: TrialInfo, spec: StudySpec) -> str:
+    """`never reported loss`: which objective a trial that reported something left out to its end."""
+    if trial.state is not TrialState.TERMINATED or not trial.metrics:
+        return ""
+    missing = [one.metric for one in spec.objectives if one.metric not in trial.metrics]
+    return f"did not report {' and '.join(missing)} at its end" if missing else ""
+
+
 def params(values: Mapping[str, Value]) -> str:
     """`lr=0.001 width=64`."""
     return " ".join(f"{name}={scalar(value)}" for name, value in values.items())

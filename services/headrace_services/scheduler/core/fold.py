@@ -49,6 +49,10 @@ class Fold:
         self._arrivals[bracket, rung] += 1
         return self._arrivals[bracket, rung]
 
+    def is_empty(self, bracket: int, rung: int) -> bool:
+        """Whether no result has come to a rung yet."""
+        return not self._arrivals[bracket, rung]
+
     def joined(self, number: int, bracket: int, params: Params, *, baseline: bool) -> None:
         """Fold in that a trial was created; the baseline runs outside the policy."""
         self.next_number = number + 1

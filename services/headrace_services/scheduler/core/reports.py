@@ -59,7 +59,7 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
         _look_for_metrics(state, report)
     if not progress or trial.milestone is None or report.step < trial.milestone:
         decision = _before_milestone(state, trial, lease, report)
-    elif state.study.metric_seen:
+    elif state.study.metric_seen or _is_the_first(state, trial):
         decision = _at_milestone(state, trial, lease, report, progress)
     else:
         decision = _metric_unknown(state, report)
@@ -296,8 +296,15 @@ def _leave(state: CycleState, number: int, why: str, *, milestone: int | None) -
     return Decision(action="PAUSE", next_milestone=0, reason=why)
 
 
+def _is_the_first(state: CycleState, trial: Trial) -> bool:
+    """Whether a trial comes to its rung before any other, and others will come: they may report what it leaves out."""
+    if state.study.next_number == 1 and not state.more:
+        return False
+    return trial.baseline or state.fold.is_empty(trial.bracket, trial.rungs)
+
+
 def _metric_unknown(state: CycleState, report: ReportArrived) -> Decision:
-    """The first trial to reach a rung, and no report so far had every objective: none ever will."""
+    """A second trial reaches a rung, and no report so far had every objective: none ever will."""
     missing = " and ".join(f"'{metric}'" for metric in _missing(state.study.spec, report))
     names = ", ".join(sorted(report.metrics)) or "nothing"
     remedy = "report it together with the others in one report(...), or correct objective.metric"
