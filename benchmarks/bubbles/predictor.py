@@ -10,7 +10,8 @@ alone.
 
 For each quantile that the agent may ask for, of all windows of at least 3 ms that were predicted: the share that ended
 before their prediction (overruns), and the time that the predictions covered as a share of the windows' time; by the
-history alone, and with neighbours' hints, which arrive at once.
+history alone, and with neighbours' hints, which arrive at once. A window that begins late is predicted shorter, as the
+rank has it.
 """
 
 import argparse
@@ -50,14 +51,15 @@ class Score:
         self.overruns: Counter[str] = Counter()
         self.covered: Counter[str] = Counter()
 
-    def take(self, predictor: Predictor, slot: int, length: int, hint: int | None = None) -> None:
-        """One window, before the predictor has seen it; `hint` counts from its beginning."""
-        if length < SHORTEST_NS or predictor.length(slot) is None:
+    def take(self, predictor: Predictor, slot: int, length: int, after: int, hint: int | None = None) -> None:
+        """One window, before the predictor has seen it; it begins `after` its step, and `hint` counts from there."""
+        latest = predictor.latest_begin(slot)
+        if length < SHORTEST_NS or predictor.length(slot) is None or latest is None:
             return
         self.windows += 1
         self.waited += length
         for quantile in QUANTILES:
-            predicted = predictor.length(slot, quantile) or 0
+            predicted = max(0, (predictor.length(slot, quantile) or 0) - max(0, after - latest))
             self._count(f"{quantile}", length, predicted)
             end = None if hint is None else predictor.end_after_hint(slot, hint, quantile)
             if hint is None or end is None:
@@ -93,12 +95,14 @@ def simulated(stages: int, micro_batches: int, jitter: float, steps: int) -> Sco
         return (FORWARD_NS if kind == "F" else BACKWARD_NS) * rng.lognormvariate(0, jitter) * slow
 
     for _ in range(steps):
+        begin = max(free)
         waits, free = pipeline.step(
-            stages=stages, micro_batches=micro_batches, time=length, begin=[max(free)] * stages
+            stages=stages, micro_batches=micro_batches, time=length, begin=[begin] * stages
         )
         for wait in waits:
             hint = None if wait.hinted is None else int(wait.hinted - wait.began)
-            score.take(predictors[wait.stage], wait.slot, int(wait.length), hint)
+            after = int(wait.began - begin)
+            score.take(predictors[wait.stage], wait.slot, int(wait.length), after, hint)
             led = hint is not None and hint <= wait.length and wait.length >= REAL_WAIT_NS
             predictors[wait.stage].observe(
                 slot=wait.slot,
@@ -106,6 +110,7 @@ def simulated(stages: int, micro_batches: int, jitter: float, steps: int) -> Sco
                 generation=0,
                 lag=int(wait.length) - hint if hint is not None and led else None,
             )
+            predictors[wait.stage].observe_begin(slot=wait.slot, after=after, generation=0)
     return score
 
 
@@ -120,16 +125,23 @@ def real(steps: int) -> dict[str, Any]:
                 example.wait_for(folder / f"gpt.0.{stage}.bubble", rank)
             files = [StageFile.open(folder / f"gpt.0.{stage}.bubble") for stage in range(2)]
             records: list[list[tuple[int, ...]]] = [[], []]
+            begins: list[dict[int, int]] = [{}, {}]
             while files[0].words[AT["steps"]] < steps:
                 time.sleep(0.2)
                 for stage, file in enumerate(files):
                     records[stage] += file.records(0, AT["windows"], len(records[stage]))
+                    begins[stage] |= {at: began for at, began, *_ in file.records(1, AT["steps"], 0)}
             for stage, file in enumerate(files):
                 file.close()
                 score, predictor = Score(), Predictor()
                 for at, began, ended, generation in records[stage]:
-                    score.take(predictor, at & 0xFFFF, ended - began)
-                    predictor.observe(slot=at & 0xFFFF, length=ended - began, generation=generation)
+                    step, slot = at >> 16, at & 0xFFFF
+                    if step not in begins[stage]:
+                        continue
+                    after = began - begins[stage][step]
+                    score.take(predictor, slot, ended - began, after)
+                    predictor.observe(slot=slot, length=ended - began, generation=generation)
+                    predictor.observe_begin(slot=slot, after=after, generation=generation)
                 told[f"stage {stage}"] = score.row(hints=False)
         finally:
             for rank in ranks:
