@@ -11,7 +11,7 @@ alone.
 For each quantile that the agent may ask for, of all windows of at least 3 ms that were predicted: the share that ended
 before their prediction (overruns), and the time that the predictions covered as a share of the windows' time; by the
 history alone, and with neighbours' hints, which arrive at once. A window that begins late is predicted shorter, as the
-rank has it.
+rank has it; `any begin` is without that. The excess is by how much predictions were too long, as a share of that time.
 """
 
 import argparse
@@ -50,6 +50,7 @@ class Score:
         self.windows = self.waited = 0
         self.overruns: Counter[str] = Counter()
         self.covered: Counter[str] = Counter()
+        self.excess: Counter[str] = Counter()
 
     def take(self, predictor: Predictor, slot: int, length: int, after: int, hint: int | None = None) -> None:
         """One window, before the predictor has seen it; it begins `after` its step, and `hint` counts from there."""
@@ -59,7 +60,9 @@ class Score:
         self.windows += 1
         self.waited += length
         for quantile in QUANTILES:
-            predicted = max(0, (predictor.length(slot, quantile) or 0) - max(0, after - latest))
+            whole = predictor.length(slot, quantile) or 0
+            predicted = max(0, whole - max(0, after - latest))
+            self._count(f"{quantile}, any begin", length, whole)
             self._count(f"{quantile}", length, predicted)
             end = None if hint is None else predictor.end_after_hint(slot, hint, quantile)
             if hint is None or end is None:
@@ -70,6 +73,7 @@ class Score:
 
     def _count(self, kind: str, length: int, end: int, rest: int = 0) -> None:
         self.overruns[kind] += end > length
+        self.excess[kind] += max(0, end - length)
         self.covered[kind] += max(0, min(end, length) - rest)
 
     def row(self, *, hints: bool = True) -> dict[str, Any]:
@@ -77,6 +81,7 @@ class Score:
             kind: {
                 "overruns": round(self.overruns[kind] / max(1, self.windows), 4),
                 "covered": round(self.covered[kind] / max(1, self.waited), 4),
+                "excess": round(self.excess[kind] / max(1, self.waited), 4),
             }
             for kind in sorted(self.covered)
             if hints or "hints" not in kind
@@ -163,10 +168,14 @@ def main() -> None:
                 row = simulated(stages, times * stages, jitter, options.steps).row()
                 rows.append({"jitter": jitter, "stages": stages, "micro_batches": times * stages, **row})
         mine = [row for row in rows if row["jitter"] == jitter]
-        for kind in (f"{quantile}{how}" for quantile in QUANTILES for how in ("", ", hints")):
-            overruns = sum(row[kind]["overruns"] for row in mine) / len(mine)
-            covered = sum(row[kind]["covered"] for row in mine) / len(mine)
-            print(f"jitter {jitter:.0%}, quantile {kind}: overrun {overruns:.1%}, covered {covered:.1%}")
+        for kind in (f"{quantile}{how}" for quantile in QUANTILES for how in ("", ", any begin", ", hints")):
+            overruns, covered, excess = (
+                sum(row[kind][what] for row in mine) / len(mine) for what in ("overruns", "covered", "excess")
+            )
+            print(
+                f"jitter {jitter:.0%}, quantile {kind}: overrun {overruns:.1%}, covered {covered:.1%}, "
+                f"excess {excess:.2%}"
+            )
     before = os.getloadavg()[0]
     measured = real(options.real)
     for stage, row in measured.items():
