@@ -10,7 +10,8 @@ alone.
 
 For each quantile that the agent may ask for, of all windows of at least 3 ms that were predicted: the share that ended
 before their prediction (overruns), and the time that the predictions covered as a share of the windows' time; by the
-history alone, and with neighbours' hints, which arrive at once.
+history alone, and with neighbours' hints, which arrive at once. A window that begins late is predicted shorter, as the
+rank has it; `any begin` is without that. The excess is by how much predictions were too long, as a share of that time.
 """
 
 import argparse
@@ -49,15 +50,19 @@ class Score:
         self.windows = self.waited = 0
         self.overruns: Counter[str] = Counter()
         self.covered: Counter[str] = Counter()
+        self.excess: Counter[str] = Counter()
 
-    def take(self, predictor: Predictor, slot: int, length: int, hint: int | None = None) -> None:
-        """One window, before the predictor has seen it; `hint` counts from its beginning."""
-        if length < SHORTEST_NS or predictor.length(slot) is None:
+    def take(self, predictor: Predictor, slot: int, length: int, after: int, hint: int | None = None) -> None:
+        """One window, before the predictor has seen it; it begins `after` its step, and `hint` counts from there."""
+        latest = predictor.latest_begin(slot)
+        if length < SHORTEST_NS or predictor.length(slot) is None or latest is None:
             return
         self.windows += 1
         self.waited += length
         for quantile in QUANTILES:
-            predicted = predictor.length(slot, quantile) or 0
+            whole = predictor.length(slot, quantile) or 0
+            predicted = max(0, whole - max(0, after - latest))
+            self._count(f"{quantile}, any begin", length, whole)
             self._count(f"{quantile}", length, predicted)
             end = None if hint is None else predictor.end_after_hint(slot, hint, quantile)
             if hint is None or end is None:
@@ -68,6 +73,7 @@ class Score:
 
     def _count(self, kind: str, length: int, end: int, rest: int = 0) -> None:
         self.overruns[kind] += end > length
+        self.excess[kind] += max(0, end - length)
         self.covered[kind] += max(0, min(end, length) - rest)
 
     def row(self, *, hints: bool = True) -> dict[str, Any]:
@@ -75,6 +81,7 @@ class Score:
             kind: {
                 "overruns": round(self.overruns[kind] / max(1, self.windows), 4),
                 "covered": round(self.covered[kind] / max(1, self.waited), 4),
+                "excess": round(self.excess[kind] / max(1, self.waited), 4),
             }
             for kind in sorted(self.covered)
             if hints or "hints" not in kind
@@ -93,12 +100,14 @@ def simulated(stages: int, micro_batches: int, jitter: float, steps: int) -> Sco
         return (FORWARD_NS if kind == "F" else BACKWARD_NS) * rng.lognormvariate(0, jitter) * slow
 
     for _ in range(steps):
+        begin = max(free)
         waits, free = pipeline.step(
-            stages=stages, micro_batches=micro_batches, time=length, begin=[max(free)] * stages
+            stages=stages, micro_batches=micro_batches, time=length, begin=[begin] * stages
         )
         for wait in waits:
             hint = None if wait.hinted is None else int(wait.hinted - wait.began)
-            score.take(predictors[wait.stage], wait.slot, int(wait.length), hint)
+            after = int(wait.began - begin)
+            score.take(predictors[wait.stage], wait.slot, int(wait.length), after, hint)
             led = hint is not None and hint <= wait.length and wait.length >= REAL_WAIT_NS
             predictors[wait.stage].observe(
                 slot=wait.slot,
@@ -106,6 +115,7 @@ def simulated(stages: int, micro_batches: int, jitter: float, steps: int) -> Sco
                 generation=0,
                 lag=int(wait.length) - hint if hint is not None and led else None,
             )
+            predictors[wait.stage].observe_begin(slot=wait.slot, after=after, generation=0)
     return score
 
 
@@ -120,16 +130,23 @@ def real(steps: int) -> dict[str, Any]:
                 example.wait_for(folder / f"gpt.0.{stage}.bubble", rank)
             files = [StageFile.open(folder / f"gpt.0.{stage}.bubble") for stage in range(2)]
             records: list[list[tuple[int, ...]]] = [[], []]
+            begins: list[dict[int, int]] = [{}, {}]
             while files[0].words[AT["steps"]] < steps:
                 time.sleep(0.2)
                 for stage, file in enumerate(files):
                     records[stage] += file.records(0, AT["windows"], len(records[stage]))
+                    begins[stage] |= {at: began for at, began, *_ in file.records(1, AT["steps"], 0)}
             for stage, file in enumerate(files):
                 file.close()
                 score, predictor = Score(), Predictor()
                 for at, began, ended, generation in records[stage]:
-                    score.take(predictor, at & 0xFFFF, ended - began)
-                    predictor.observe(slot=at & 0xFFFF, length=ended - began, generation=generation)
+                    step, slot = at >> 16, at & 0xFFFF
+                    if step not in begins[stage]:
+                        continue
+                    after = began - begins[stage][step]
+                    score.take(predictor, slot, ended - began, after)
+                    predictor.observe(slot=slot, length=ended - began, generation=generation)
+                    predictor.observe_begin(slot=slot, after=after, generation=generation)
                 told[f"stage {stage}"] = score.row(hints=False)
         finally:
             for rank in ranks:
@@ -151,10 +168,14 @@ def main() -> None:
                 row = simulated(stages, times * stages, jitter, options.steps).row()
                 rows.append({"jitter": jitter, "stages": stages, "micro_batches": times * stages, **row})
         mine = [row for row in rows if row["jitter"] == jitter]
-        for kind in (f"{quantile}{how}" for quantile in QUANTILES for how in ("", ", hints")):
-            overruns = sum(row[kind]["overruns"] for row in mine) / len(mine)
-            covered = sum(row[kind]["covered"] for row in mine) / len(mine)
-            print(f"jitter {jitter:.0%}, quantile {kind}: overrun {overruns:.1%}, covered {covered:.1%}")
+        for kind in (f"{quantile}{how}" for quantile in QUANTILES for how in ("", ", any begin", ", hints")):
+            overruns, covered, excess = (
+                sum(row[kind][what] for row in mine) / len(mine) for what in ("overruns", "covered", "excess")
+            )
+            print(
+                f"jitter {jitter:.0%}, quantile {kind}: overrun {overruns:.1%}, covered {covered:.1%}, "
+                f"excess {excess:.2%}"
+            )
     before = os.getloadavg()[0]
     measured = real(options.real)
     for stage, row in measured.items():

@@ -77,6 +77,8 @@ def train(run: dict[str, object]) -> dict[str, object]:
         if step == run.get("reshape_at"):  # as with another sequence length
             batches = [(torch.cat([x, x]), torch.cat([y, y])) for x, y in batches]
             made.reset_activation_shape()
+        if step == run.get("pause_at") and os.environ["RANK"] == "1":
+            time.sleep(8 * max(seconds[-60:]))
         data = iter([batches[(step + k) % 3] for k in range(made.micro_batches)])
         began = time.monotonic()
         losses.append(float(made.train_batch(data_iter=data)).hex())

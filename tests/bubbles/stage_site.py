@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace_torch.bubble_words import AT, Awaits, StageFile, StageHeader, started_ticks
-from headrace_torch.bubble_words.layout import TABLE
+from headrace_torch.bubble_words.layout import BEGINS, TABLE
 from headrace_torch.bubbles.hook import Hook
 
 MS = 1_000_000
@@ -42,7 +42,7 @@ class Stage:
 
     def permit(self, length: int = FAR) -> None:
         for slot in range(4):
-            self.words[TABLE + slot] = length
+            self.words[TABLE + slot], self.words[BEGINS + slot] = length, FAR
         self.words[AT["permitted"]], self.words[AT["lease"]] = 1, FAR
         self.hook.begin_step(0, 4)
         self.words[AT["table_generation"]] = self.words[AT["generation"]]

@@ -84,9 +84,11 @@ def test_a_stage_is_ordered_what_it_has_shown() -> None:
     assert stage.duty(orders) == 0.2
     assert stage.waiting_share() == 0.2
     assert stage.orders(LEVELS[1], quantum=MS).table == {2: 10 * MS}
-    job.observe(
-        (0, 0), [WindowSeen(step=n, slot=4, began=0, ended=30 * MS, generation=0) for n in range(9)], []
-    )
+    for number in range(10, 19):
+        began = number * 100 * MS
+        window = WindowSeen(step=number, slot=4, began=began, ended=began + 30 * MS, generation=0)
+        step = StepSeen(step=number, began=began, ended=began + 100 * MS, control=False)
+        job.observe((0, 0), [window], [step])
     assert stage.orders(LEVELS[0], quantum=7 * MS).table == {4: 30 * MS}, (
         "the other has fewer than three quanta"
     )

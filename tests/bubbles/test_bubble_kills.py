@@ -7,6 +7,7 @@ from kills import Scene, play, unlearnt
 from primary_site import Primary
 
 from headrace_services.bubble_agent.predictor import LEAST
+from headrace_torch.bubble_words import AT
 
 
 @pytest.fixture
@@ -30,11 +31,15 @@ def test_a_primary_goes_on_whatever_dies_beside_it(primary: Primary, folder: Pat
 
 
 def test_after_a_change_no_window_is_used_before_it_is_learnt(primary: Primary, folder: Path) -> None:
-    changes = {"change_at": 30, "change_to": 6, "reshape_at": 60}
-    scene = Scene(primary, folder, steps=90, **changes)
+    """Other micro-batches, another shape, then a rank that stands still for eight steps' time."""
+    changes = {"change_at": 30, "change_to": 6, "reshape_at": 60, "pause_at": 85}
+    scene = Scene(primary, folder, steps=110, **changes)
     try:
         scene.running.results()
-        assert scene.says("generation") >= 3
+        windows = scene.file.records(0, AT["windows"], 0)
+        before, after = ({g for at, _, _, g in windows if at >> 16 == step} for step in (84, 87))
+        assert max(before) < min(after), "the pause is a change too"
+        assert scene.says("generation") >= 4
         assert scene.says("trial_stretches") > 10
         assert unlearnt(scene.file, LEAST) == []
     finally:

@@ -15,6 +15,7 @@ def fed(values: list[int], *, slot: int = 0, generation: int = 0) -> Predictor:
     predictor = Predictor()
     for value in values:
         predictor.observe(slot=slot, length=value, generation=generation)
+        predictor.observe_begin(slot=slot, after=7, generation=generation)
     return predictor
 
 
@@ -87,7 +88,28 @@ def test_windows_shorter_than_asked_are_left_out() -> None:
     predictor = fed([100] * 10)
     for _ in range(10):
         predictor.observe(slot=3, length=9, generation=0)
+        predictor.observe_begin(slot=3, after=7, generation=0)
     assert predictor.table(shortest=10) == {0: 100}
+
+
+def test_a_window_is_left_out_until_it_is_known_when_it_begins() -> None:
+    predictor = Predictor()
+    for _ in range(LEAST):
+        assert predictor.table(shortest=1) == {}
+        predictor.observe(slot=0, length=100, generation=0)
+        predictor.observe_begin(slot=0, after=7, generation=-1)  # of the generation before
+    assert (predictor.length(0), predictor.table(shortest=1)) == (100, {})
+    for _ in range(LEAST):
+        predictor.observe_begin(slot=0, after=7, generation=0)
+    assert predictor.table(shortest=1) == {0: 100}
+    predictor.observe(slot=0, length=100, generation=1)
+    assert predictor.latest_begin(0) is None
+
+
+def test_one_late_begin_does_not_make_late_ones_usual() -> None:
+    predictor = fed([100] * 19)
+    predictor.observe_begin(slot=0, after=5000, generation=0)
+    assert predictor.latest_begin(0) == 7
 
 
 def test_a_hint_predicts_the_end_better_than_the_history() -> None:

@@ -72,7 +72,7 @@ def test_winner_target_and_regret():
     assert (reached.to_target_s, reached.to_target_slot_s) == (50.0, 50.0), (
         "at b's second step, after a's three"
     )
-    assert [(one.at_s, one.trial, one.value) for one in improvements(study)] == [
+    assert [(one.at_s, one.trial, one.value) for one in improvements(simulation, study)] == [
         (10.0, 0, 0.8),
         (40.0, 1, 0.7),
         (50.0, 1, 0.6),
@@ -85,7 +85,7 @@ def test_slot_time_counts_all_who_ran():
     simulation, study = simulate(
         make_spec(policy={"kind": "run_all"}, max_trials=2), flat([2.0, 1.0]), workers=2
     )
-    last = improvements(study)[-1]
+    last = improvements(simulation, study)[-1]
     assert (last.trial, last.at_s, last.slot_s) == (1, 10.0, 20.0)
     assert summarise(simulation, study).to_target_slot_s == 20.0
 

@@ -16,7 +16,7 @@ from headrace_services.bubble_agent.stage import (
     TrialSeen,
     WindowSeen,
 )
-from headrace_torch.bubble_words import AT, SLOTS, TABLE, Awaits, StageFile, StepKind
+from headrace_torch.bubble_words import AT, BEGINS, SLOTS, TABLE, Awaits, StageFile, StepKind
 from headrace_torch.bubble_words.futex import Futex
 
 WHOLE: Final = 1 << 16
@@ -165,6 +165,7 @@ class Link:
             if words[AT["table_generation"]] != orders.generation:
                 words[AT["permitted"]] = 0
             for slot in range(min(SLOTS, orders.slots)):
+                words[BEGINS + slot] = orders.begins.get(slot, 0)
                 words[TABLE + slot] = orders.table.get(slot, 0)
             words[AT["table_generation"]] = orders.generation
             words[AT["permitted"]] = 1

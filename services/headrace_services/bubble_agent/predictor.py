@@ -20,6 +20,8 @@ LATEST: Final = 3
 """No prediction exceeds the same quantile of so many latest windows: a job that gets faster is followed at once."""
 SHORT: Final = 0.75
 """A window shorter than this share of its prediction contradicts it; two in a row make the slot learn anew."""
+LATE: Final = 0.95
+"""Which quantile of a slot's begins counts as late. A window that begins later still is shorter by as much."""
 CHANGED: Final = 0.25
 """A change of the stage's computing time by this share makes it go by its latest windows."""
 
@@ -37,6 +39,7 @@ class Predictor:
         """Knows nothing."""
         self._lengths: dict[int, deque[int]] = {}
         self._lags: dict[int, deque[int]] = {}
+        self._begins: dict[int, deque[int]] = {}
         self._contradicted: dict[int, int] = {}
         self._computing: deque[int] = deque(maxlen=HISTORY)
         self._generation = -1
@@ -70,6 +73,11 @@ class Predictor:
         if lag is not None:
             self._lags.setdefault(slot, deque(maxlen=HISTORY)).append(lag)
 
+    def observe_begin(self, *, slot: int, after: int, generation: int) -> None:
+        """Takes how long after its step's begin a window began; one of an older generation changes nothing."""
+        if generation == self._generation:
+            self._begins.setdefault(slot, deque(maxlen=HISTORY)).append(after)
+
     def observe_computing(self, length: int) -> None:
         """Takes the time that a step of the stage computed, without its windows."""
         if len(self._computing) >= LEAST:
@@ -82,7 +90,7 @@ class Predictor:
     def _go_by_the_latest(self) -> None:
         self.relearnt += 1
         self._computing.clear()
-        for kept in (*self._lengths.values(), *self._lags.values()):
+        for kept in (*self._lengths.values(), *self._lags.values(), *self._begins.values()):
             while len(kept) > LEAST:
                 kept.popleft()
 
@@ -90,13 +98,18 @@ class Predictor:
         """Forgets every window: the job has changed."""
         if self._lengths:
             self.relearnt += 1
-        for kept in (self._lengths, self._lags, self._contradicted, self._computing):
+        for kept in (self._lengths, self._lags, self._begins, self._contradicted, self._computing):
             kept.clear()
 
     def length(self, slot: int, quantile: float = QUANTILE) -> int | None:
         """Returns how long a slot's window will last at least, or None while it is not known."""
         seen = self._lengths.get(slot)
         return None if seen is None or len(seen) < LEAST else low_quantile(seen, quantile)
+
+    def latest_begin(self, slot: int) -> int | None:
+        """Returns how long after its step's begin a slot's window begins at the latest; None while it is not known."""
+        seen = self._begins.get(slot)
+        return None if seen is None or len(seen) < LEAST else sorted(seen)[int(LATE * (len(seen) - 1))]
 
     def end_after_hint(self, slot: int, hinted: int, quantile: float = QUANTILE) -> int | None:
         """Returns when a window will end whose neighbour began the awaited pass at `hinted`; None while not known."""
@@ -105,7 +118,9 @@ class Predictor:
 
     def table(self, *, shortest: int, quantile: float = QUANTILE) -> dict[int, int]:
         """Returns the length of each slot that is known and at least `shortest`: shorter windows are skipped."""
-        known = {slot: self.length(slot, quantile) for slot in self._lengths}
+        known = {
+            slot: self.length(slot, quantile) for slot in self._lengths if self.latest_begin(slot) is not None
+        }
         return {slot: length for slot, length in known.items() if length is not None and length >= shortest}
 
     @property

@@ -128,12 +128,14 @@ class Orders:
     Attributes:
         generation: which the table belongs to; the rank ignores another one's.
         table: length of each slot's window, in nanoseconds; slots that are missing are skipped.
+        begins: how long after its step's begin each of them begins at the latest, in nanoseconds.
         slots: how many slots the stage's step has.
         permitted: whether gates may open.
     """
 
     generation: int
     table: dict[int, int] = field(default_factory=dict)
+    begins: dict[int, int] = field(default_factory=dict)
     slots: int = 0
     permitted: bool = True
 
@@ -147,7 +149,8 @@ class Stage:
         self.predictor = Predictor()
         self.memory = MemorySeen(free=0, reserved=0, peak=0)
         self._hints: dict[tuple[int, int], int] = {}
-        self._waited: dict[int, int] = {}
+        self._windows: dict[int, list[WindowSeen]] = {}
+        """Of steps that have not ended."""
         self._steps: deque[StepSeen] = deque(maxlen=STEPS_KEPT)
         self._waits: deque[int] = deque(maxlen=STEPS_KEPT)
         self.steps = self.slots = 0
@@ -167,16 +170,21 @@ class Stage:
             self.predictor.observe(
                 slot=one.slot, length=one.ended - one.began, generation=one.generation, lag=lag
             )
-            self._waited[one.step] = self._waited.get(one.step, 0) + one.ended - one.began
+            self._windows.setdefault(one.step, []).append(one)
         for step in steps:
-            waited = self._waited.pop(step.step, 0)
+            seen = self._windows.pop(step.step, [])
+            waited = sum(one.ended - one.began for one in seen)
+            for one in seen:
+                self.predictor.observe_begin(
+                    slot=one.slot, after=one.began - step.began, generation=one.generation
+                )
             self.steps += 1
             self._steps.append(step)
             self._waits.append(waited)
             self.predictor.observe_computing(max(0, step.ended - step.began - waited))
         if steps:
             self._hints = {at: one for at, one in self._hints.items() if at[0] > steps[-1].step}
-            self._waited = {number: one for number, one in self._waited.items() if number > steps[-1].step}
+            self._windows = {at: seen for at, seen in self._windows.items() if at > steps[-1].step}
 
     def hint(self, step: int, slot: int, arrived: int) -> int | None:
         """Takes a hint that a slot's awaited pass has begun; returns when the window will end, if that is known."""
@@ -203,6 +211,9 @@ class Stage:
         return Orders(
             generation=self.predictor.generation,
             table=table,
+            begins={
+                slot: begin for slot in table if (begin := self.predictor.latest_begin(slot)) is not None
+            },
             slots=self.slots,
         )
 

@@ -10,6 +10,7 @@ of words is read in the order that `layout` says.
 
 from headrace_torch.bubble_words.layout import (
     AT,
+    BEGINS,
     RINGS,
     SLOTS,
     TABLE,
@@ -33,6 +34,7 @@ from headrace_torch.bubble_words.stage_file import (
 
 __all__ = [
     "AT",
+    "BEGINS",
     "FOLDER_VARIABLE",
     "RINGS",
     "SLOTS",

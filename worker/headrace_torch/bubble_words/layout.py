@@ -9,14 +9,14 @@ from enum import IntEnum, IntFlag
 from typing import Final
 
 MAGIC: Final = int.from_bytes(b"hrbubble", "little")
-VERSION: Final = 2
+VERSION: Final = 3
 HEADER_WORDS: Final = 64
 """Magic, version and size, then the header as JSON."""
 
 SECTIONS: Final[dict[str, dict[str, str]]] = {
     "rank": {
         "micro_batches": "per step, now",
-        "generation": "rises where micro-batches or shapes change: what was learnt no longer holds",
+        "generation": "rises where micro-batches or shapes change, and after a pause: what was learnt no longer holds",
         "step": "the engine's global step",
         "stepping": "1 inside `train_batch`",
         "filled": "1 where this step may open the gate, 0 in a control step",
@@ -44,7 +44,7 @@ SECTIONS: Final[dict[str, dict[str, str]]] = {
         "agent_pid": "process",
         "lease": "until when the agent's orders hold",
         "permitted": "1 where gates may open",
-        "table_generation": "the generation that the table of lengths belongs to",
+        "table_generation": "the generation that the tables of lengths and of begins belong to",
         "control_share": "share of control steps, of 65536",
         "hint_epoch": "the gate's epoch that the hint is for",
         "hint_deadline": "when that window will end, as a neighbour's hint predicts",
@@ -127,11 +127,13 @@ def _places() -> tuple[dict[str, int], int]:
 
 AT, TABLE = _places()
 """Index of each word, and of the table of lengths."""
+BEGINS: Final = TABLE + SLOTS
+"""Index of the table of begins: how long after its step's begin a slot's window begins at the latest, usually."""
 RING_SIZES: Final = (WINDOW_RING, STEP_RING, STRETCH_RING)
 RINGS: Final = (
-    TABLE + SLOTS,
-    TABLE + SLOTS + WINDOW_RING * RECORD,
-    TABLE + SLOTS + (WINDOW_RING + STEP_RING) * RECORD,
+    BEGINS + SLOTS,
+    BEGINS + SLOTS + WINDOW_RING * RECORD,
+    BEGINS + SLOTS + (WINDOW_RING + STEP_RING) * RECORD,
 )
 """Index of the rings of windows, of steps and of stretches."""
 SIZE_BYTES: Final = 8 * (RINGS[2] + STRETCH_RING * RECORD)

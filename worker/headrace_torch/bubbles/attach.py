@@ -24,7 +24,7 @@ from headrace_torch.bubble_words import (
     folder,
     started_ticks,
 )
-from headrace_torch.bubbles.hook import Hook, size_of
+from headrace_torch.bubbles.hook import Hook, shape_of
 
 log = logging.getLogger("headrace.bubbles")
 
@@ -152,7 +152,8 @@ def _attached(engine: Any, job: str, place: Path) -> Attachment:
         started=started_ticks(os.getpid()) or 0,
     )
     file = StageFile.create(place, header)
-    hook = Hook(file, functools.partial(_take_off, engine))
+    dynamic = bool(getattr(engine, "dynamic_shape", False))
+    hook = Hook(file, functools.partial(_take_off, engine), dynamic=dynamic)
     wiring = _wiring(engine, hook)
     engine.__dict__.update(wiring)
     attachment = Attachment(why_not="", path=file.path, hook=hook)
@@ -224,7 +225,7 @@ def _instruction(hook: Hook, name: str, run: Callable[..., Any]) -> Callable[...
     def computes(engine: Any, *args: Any, **kwargs: Any) -> Any:
         if hook.stepping:
             if name == "ForwardPass":
-                hook.begin_forward(_input_size(engine, kwargs))
+                hook.begin_forward(_input_shape(engine, kwargs))
             elif name == "BackwardPass":
                 hook.begin_backward()
         try:
@@ -238,10 +239,10 @@ def _instruction(hook: Hook, name: str, run: Callable[..., Any]) -> Callable[...
     return computes
 
 
-def _input_size(engine: Any, kwargs: dict[str, Any]) -> int:
+def _input_shape(engine: Any, kwargs: dict[str, Any]) -> int:
     try:
-        return size_of(engine.pipe_buffers["inputs"][kwargs["buffer_id"]])
-    except Exception:  # noqa: BLE001  a size that is not known never changes
+        return shape_of(engine.pipe_buffers["inputs"][kwargs["buffer_id"]])
+    except Exception:  # noqa: BLE001  a shape that is not known never changes
         return 0
 
 

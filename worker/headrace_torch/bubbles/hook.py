@@ -4,6 +4,10 @@ The states of a stage: outside a step; computing; waiting. A wait begins before 
 after it. At its begin the rank looks the slot's length up in the agent's table. Where one stands there, and the agent's
 lease is good, the gate opens until that deadline; at the wait's end the rank closes it.
 
+A window that is not known is not used. Where micro-batches or shapes change, and after a pause, the rank counts another
+generation, and opens nothing before the agent has learnt it. A wait that begins later than usual is shorter by as much:
+what the stage waits for was perhaps sent in time.
+
 On a CPU the rank's thread really sleeps inside the instruction, so the host's clock is the truth. On a GPU the host
 runs ahead of its stream, and a gate opened here would be wrong: `attach` refuses it.
 
@@ -18,6 +22,7 @@ from typing import Any, Final
 
 from headrace_torch.bubble_words import (
     AT,
+    BEGINS,
     RINGS,
     SLOTS,
     TABLE,
@@ -42,14 +47,24 @@ WINDOWS, STEPS = AT["windows"], AT["steps"]
 LEASE, PERMITTED, TABLE_GENERATION = AT["lease"], AT["permitted"], AT["table_generation"]
 CONTROL_SHARE, TRIAL_WAITING = AT["control_share"], AT["trial_waiting"]
 WINDOW_START, STEP_START, _ = RINGS
+PAUSED: Final = 5
+"""A rank that hears nothing for so many times its longest step has paused. Learning anew takes about as many steps."""
+DECAY: Final = 6
+"""A shorter step takes 2⁻⁶ of the difference off the longest."""
 
 
 class Hook:
     """The words of one rank. `leave` takes the wrappers off the engine again."""
 
-    def __init__(self, file: StageFile, leave: Callable[[], None]) -> None:
-        """Nothing is written before the first step."""
-        self.file, self._leave = file, leave
+    def __init__(self, file: StageFile, leave: Callable[[], None], *, dynamic: bool = False) -> None:
+        """Nothing is written before the first step.
+
+        Args:
+            file: the stage's file.
+            leave: takes the wrappers off.
+            dynamic: whether shapes change without notice. How long the stage waits for an input is then not known.
+        """
+        self.file, self._leave, self._dynamic = file, leave, dynamic
         self.words = file.words
         self._futex = Futex(file.map, EPOCH)
         self.stepping = self._filled = False
@@ -59,20 +74,25 @@ class Hook:
         self._epoch = self._step = self._step_began = self._wait_began = 0
         self._awaited = [0, 0, 0]
         self._windows = self._steps = 0
+        self._heard = self._longest = 0
+        self._paused = False
         self.why = ""
 
     def begin_step(self, step: int, micro_batches: int) -> None:
         """A train step begins."""
         try:
             words = self.words
-            if micro_batches != self._micro_batches:
+            began = now()
+            self._hear(began)
+            if micro_batches != self._micro_batches or self._paused:
                 self._micro_batches = words[MICRO_BATCHES] = micro_batches
                 self.changed()
+            self._paused = False
             self.slot = -1
             self._awaited = [0, 0, 0]
             self._step = words[STEP] = step
             words[FORWARDS] = words[BACKWARDS] = 0
-            began = self._step_began = now()
+            self._step_began = began
             good = words[PERMITTED] and words[LEASE] > began and words[TABLE_GENERATION] == self._generation
             if not good:
                 self._kind = StepKind.UNUSED
@@ -93,10 +113,14 @@ class Hook:
             self.stepping = False
             words = self.words
             words[STEPPING] = 0
+            ended = self._heard = now()
+            if not self._paused:
+                length = ended - self._step_began
+                self._longest = max(length, self._longest - (self._longest - length >> DECAY))
             here = STEP_START + self._steps % STEP_RING * RECORD
             words[here] = self._step
             words[here + 1] = self._step_began
-            words[here + 2] = now()
+            words[here + 2] = ended
             words[here + 3] = self._kind
             self._steps += 1
             words[STEPS] = self._steps
@@ -109,15 +133,17 @@ class Hook:
             words = self.words
             slot = self.slot = self.slot + 1
             began = self._wait_began = now()
+            self._hear(began)
             words[SLOT] = slot
             words[WAIT_BEGAN] = began
             words[AWAITS] = awaits
             words[AWAITS_INDEX] = self._awaited[awaits]
             self._awaited[awaits] += 1
             words[STATE] = 1
-            if self._filled and slot < SLOTS:
-                length = words[TABLE + slot]
-                if length and words[LEASE] > began and words[TABLE_GENERATION] == self._generation:
+            if self._filled and slot < SLOTS and not (self._dynamic and awaits == Awaits.FORWARD):
+                late = began - self._step_began - words[BEGINS + slot]
+                length = words[TABLE + slot] - (late if late > 0 else 0)
+                if length > 0 and words[LEASE] > began and words[TABLE_GENERATION] == self._generation:
                     words[DEADLINE] = began + length
                     self._epoch += 1
                     words[EPOCH] = self._epoch
@@ -133,6 +159,7 @@ class Hook:
             ended = now()
             if self._epoch & 1:
                 self._close(ended)
+            self._hear(ended)
             words[STATE] = 0
             here = WINDOW_START + self._windows % WINDOW_RING * RECORD
             words[here] = self._step << 16 | self.slot & 0xFFFF
@@ -145,7 +172,7 @@ class Hook:
             self.fail(error)
 
     def begin_forward(self, shape: int) -> None:
-        """A forward pass begins; `shape` is the size of its input, and another one than before makes us learn anew."""
+        """A forward pass begins; `shape` stands for its input's, and another one than before makes us learn anew."""
         try:
             if shape != self._shape:
                 self._shape = shape
@@ -174,6 +201,15 @@ class Hook:
             self.words[GENERATION] = self._generation
         except Exception as error:  # noqa: BLE001
             self.fail(error)
+
+    def _hear(self, when: int) -> None:
+        """The rank comes to an instruction. After a pause nothing opens in this step: what was sent meanwhile is there.
+        The next step begins another generation."""
+        if self._longest and when - self._heard > PAUSED * self._longest:
+            self._paused = True
+            self._filled = False
+            self._kind = StepKind.UNUSED
+        self._heard = when
 
     def alarm(self, what: Alarm) -> None:
         """Tells the agent that something went wrong in the primary; it disables at once."""
@@ -211,7 +247,8 @@ class Hook:
         words[DEADLINE] = 0
 
 
-def size_of(value: Any) -> int:
-    """The elements of a stage's input: of the first tensor where it has several."""
-    first = value[0] if isinstance(value, (tuple, list)) else value
-    return int(first.numel()) if hasattr(first, "numel") else 0
+def shape_of(value: Any) -> int:
+    """A number that stands for the shapes of a stage's input; 0 where it has none."""
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    shapes = tuple(tuple(part.shape) for part in parts if hasattr(part, "shape"))
+    return hash(shapes) if shapes else 0

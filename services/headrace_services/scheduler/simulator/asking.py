@@ -9,6 +9,7 @@ from headrace_services.scheduler.simulator.cluster import MAX_SLOTS, machines_fo
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.recorded import COLUMN, REPORTS, CurveFile, read_curves
 from headrace_services.scheduler.simulator.scenario import Scenario
+from headrace_services.scheduler.simulator.stages import Stages, parse_stages, with_and_without
 from headrace_services.scheduler.simulator.variants import OWN, Variant, compared, swept
 
 MAX_REPORTS = 2_000_000
@@ -104,6 +105,28 @@ def crowding(text: str | None, spec: StudySpec) -> dict[int, float]:
     return found
 
 
+def stages(text: str | None, stage_gb: float | None, spec: StudySpec) -> Stages | None:
+    """The large job of --stages, if the study may run in its bubbles."""
+    if text is None:
+        if stage_gb is not None:
+            raise CommandError(
+                "--stage-gb is the memory of the stages of --stages, which is not given.",
+                remedy="Give both, as in --stages 4x8/16@0.5 --stage-gb 20.",
+                code=USAGE,
+            )
+        return None
+    if not spec.bubbles:
+        raise CommandError(
+            "--stages offers the bubbles of a large job, and the study does not run in bubbles.",
+            remedy="Add bubbles: true to the study file, or leave out --stages.",
+            code=USAGE,
+        )
+    try:
+        return parse_stages(text)
+    except ValueError as error:
+        raise CommandError(f"--stages: {error}.", code=USAGE) from None
+
+
 def scenario(
     policies: tuple[Variant, ...],
     reports_at: tuple[int, ...],
@@ -117,12 +140,18 @@ def scenario(
     costs: tuple[float, float, float, float],
     crowding: dict[int, float],
     failures: tuple[float | None, float, float],
+    beside: Stages | None = None,
+    stage_gb: float | None = None,
 ) -> Scenario:
     """Everything that the options say of cluster, curves, costs and failures."""
     try:
         cluster = parse_types(types) if types is not None else machines_for(policies[0].spec, workers)
     except ValueError as error:
         raise CommandError(f"--types: {error}.", code=USAGE) from None
+    if beside is not None:
+        memory = None if stage_gb is None else int(stage_gb * 1e9)
+        cluster += beside.machines(policies[0].spec, first=len(cluster) + 1, memory_bytes=memory)
+        policies = with_and_without(policies)
     slots = sum(machine.slots for machine in cluster)
     if slots > MAX_SLOTS:
         raise CommandError(

@@ -36,6 +36,7 @@ class Machine:
     speed: float = 1.0
     island: int = 0
     """So many slots each are joined by NVLink; 0 where joints are not known."""
+    kind: str = "GPU"
     memory_bytes: int = 80 * GIB
     labels: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
@@ -49,7 +50,7 @@ class Machine:
             Slot(
                 worker_id=self.id,
                 index=index,
-                kind="GPU",
+                kind=self.kind,
                 memory_bytes=self.memory_bytes,
                 labels=dict(self.labels),
                 model=self.model,

@@ -41,6 +41,26 @@ def simulate(
             show_default=False,
         ),
     ] = None,
+    stages: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STAGES[xREPLICAS]/MICRO_BATCHES@HARVEST",
+            help="A pipeline job beside them, in whose idle windows trials run. 4x8/16@0.5: 4 stages in 8 replicas, so "
+            "32 devices, and 16 micro-batches a step; trials use half of its idle time. The study needs bubbles: true. "
+            "Each policy is also simulated without the job.",
+            rich_help_panel=CLUSTER,
+            show_default=False,
+        ),
+    ] = None,
+    stage_gb: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-9,
+            help="Memory that the job leaves on each device, in GB. Default: enough for a trial, or a full bundle.",
+            rich_help_panel=CLUSTER,
+            show_default=False,
+        ),
+    ] = None,
     curves: Annotated[
         Path | None,
         typer.Option(
@@ -191,6 +211,8 @@ def simulate(
     headrace simulate study.yaml --curves runs.csv.gz --workers 16 --seeds 20
 
     headrace simulate study.yaml --types h100:2x8@2.5,a100:4x8 --mttf 86400 --repair 600
+
+    headrace simulate study.yaml --workers 1 --stages 4x8/16@0.5
     """
     from headrace_services.scheduler.simulator import asking
     from headrace_services.scheduler.simulator.reporting import Times
@@ -203,6 +225,7 @@ def simulate(
     loaded = load_study_file(file)
     recorded = asking.recorded(curves, curve_steps, loaded.spec)
     variants = asking.variants(loaded.spec, compare, sweep)
+    beside = asking.stages(stages, stage_gb, loaded.spec)
     scenario = asking.scenario(
         variants,
         loaded.spec.rungs(),
@@ -215,6 +238,8 @@ def simulate(
         costs=(checkpoint_gb, bandwidth, start_s, apart),
         crowding=asking.crowding(bundle, loaded.spec),
         failures=(mttf, detect, repair),
+        beside=beside,
+        stage_gb=stage_gb,
     )
     asking.check_size(scenario)
     timeless = (curves, seconds_per_step, mttf) == (None, None, None) and not checkpoint_gb and not start_s
@@ -224,6 +249,11 @@ def simulate(
         given = context.get_parameter_source("workers")
         assumed = types is None and given is not None and given.name == "DEFAULT"
         output.line(_headline(loaded.name, scenario, assumed=assumed))
+        if beside is not None:
+            output.line(
+                f"Beside it: a job of {beside.stages} stages on {beside.devices} devices with {beside.micro_batches} "
+                f"micro-batches. Each is idle for {beside.idle:.1%} of a step, and trials have {beside.duty:.1%} of it."
+            )
         output.line()
     if seeds == 1:
         written = _once(output, scenario, first, times, plot, loaded.name, as_json=as_json, swept=bool(sweep))
@@ -244,13 +274,14 @@ def simulate(
 
 def _headline(name: str, scenario: "Scenario", *, assumed: bool) -> str:
     spec = scenario.spec
-    slots = sum(machine.slots for machine in scenario.machines)
+    own = [machine for machine in scenario.machines if not machine.owner]
+    slots = sum(machine.slots for machine in own)
     runs = len(scenario.file.curves) if scenario.file is not None else spec.max_trials
     of = f" of {len(scenario.file.curves)} recorded" if scenario.file is not None else ""
     return (
         f"{name}: {min(spec.max_trials, runs)}{of} trials, up to {spec.max_steps} steps each, {spec.objective.goal} "
-        f"{spec.objective.metric}, on {len(scenario.machines)} workers"
-        + (f" with {slots} slots" if slots != len(scenario.machines) else "")
+        f"{spec.objective.metric}, on {len(own)} workers"
+        + (f" with {slots} slots" if slots != len(own) else "")
         + (" (assumed: give --workers or --types)" if assumed else "")
     )
 
@@ -285,6 +316,7 @@ def _once(
         )
     else:
         reporting.show_runs(output, runs, times)
+        reporting.show_bubbles(output, {label: one.wall_s for label, one in runs}, times)
         reporting.show_target(output, runs, times, scenario.within)
         if not swept:
             output.line()
@@ -330,6 +362,7 @@ def _many(
         )
     else:
         reporting.show_rows(output, found, times, within=scenario.within)
+        reporting.show_bubbles(output, {row.label: row.wall_s.mean for row in found}, times)
     if plot is None:
         return False
     points = [Point(label=row.label, cost=row.cost, panels=(row.regret, row.survived)) for row in found]

@@ -413,7 +413,8 @@ class Simulation:
         self._break_later(machine_id, clock)
 
     def _count_down(self, machine_id: int, since_s: float) -> None:
-        lost_s = (self.now_s - since_s) * self.cluster.machines[machine_id].slots
+        machine = self.cluster.machines[machine_id]
+        lost_s = 0.0 if machine.owner else (self.now_s - since_s) * machine.slots
         for study in self.studies:
             study.record.down_s += lost_s
 

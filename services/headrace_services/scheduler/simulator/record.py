@@ -35,6 +35,7 @@ class Holding:
     end_s: float
     width: float
     """How many slots it took."""
+    worker: int
 
     @property
     def slot_s(self) -> float:
@@ -87,5 +88,6 @@ class Record:
                 start_s=min(stay.start_s, known.start_s) if known else stay.start_s,
                 end_s=max(stay.end_s, known.end_s) if known else stay.end_s,
                 width=stay.width,
+                worker=stay.worker,
             )
         return list(found.values())

@@ -1,6 +1,6 @@
 """What `headrace simulate` prints: one simulation with its rungs and lanes, or a table over seeds with intervals."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
 
@@ -11,6 +11,7 @@ from headrace.cli.output import Output
 from headrace_services.scheduler.simulator.drawing.gantt import COLOURS
 from headrace_services.scheduler.simulator.engine import Simulation
 from headrace_services.scheduler.simulator.estimates import Row
+from headrace_services.scheduler.simulator.stages import WITHOUT
 from headrace_services.scheduler.simulator.statistics import Estimate
 from headrace_services.scheduler.simulator.study import StudySimulation
 from headrace_services.scheduler.simulator.summary import TOP, Summary
@@ -81,10 +82,12 @@ def progress(output: Output, what: str, total: int) -> Iterator[Callable[[int], 
 
 def show_runs(output: Output, runs: Sequence[tuple[str, Summary]], times: Times) -> None:
     """Simulations side by side, and what the last one saved against the first, which is run-all."""
+    bubbles = any(one.bubble_s for _, one in runs)
     columns = [
         "POLICY",
         "STEPS",
         "SLOT TIME",
+        *(["IN BUBBLES"] if bubbles else []),
         "WALL",
         "COMPLETED",
         "STOPPED",
@@ -99,6 +102,7 @@ def show_runs(output: Output, runs: Sequence[tuple[str, Summary]], times: Times)
             label,
             str(one.steps),
             times(one.slot_s),
+            *([times(one.bubble_s)] if bubbles else []),
             times(one.wall_s),
             str(one.completed),
             str(one.stopped),
@@ -124,6 +128,17 @@ def show_runs(output: Output, runs: Sequence[tuple[str, Summary]], times: Times)
             lost = wording.plural(one.interruptions, "run")
             output.line(
                 f"{label}: machines failed under {lost}; each trial went on from its last checkpoint."
+            )
+
+
+def show_bubbles(output: Output, walls: Mapping[str, float | None], times: Times) -> None:
+    """How much sooner a study ends with a large job's bubbles than without them, by the wall times of all labels."""
+    for label, wall_s in walls.items():
+        alone_s = walls.get(f"{label}{WITHOUT}")
+        if alone_s and wall_s:
+            output.line(
+                f"{label}: {alone_s / wall_s:.1f} times as fast with bubbles, wall time {times(alone_s)} → "
+                f"{times(wall_s)}."
             )
 
 

@@ -159,4 +159,4 @@ def _one(seed: int) -> SeedOutcomes:
 def _outcome(scenario: Scenario, variant: Variant, curves: Curves, seed: int) -> Outcome:
     simulation, study = scenario.simulate(variant, curves, seed)
     summary = summarise(simulation, study, within=scenario.within)
-    return Outcome(summary=summary, improvements=tuple(improvements(study)))
+    return Outcome(summary=summary, improvements=tuple(improvements(simulation, study)))

@@ -4,6 +4,8 @@ The winner is the trial with the best value that was ever reported, as in the se
 without the noise of the report, falls short of the best that any of the study's trials has at the full budget (0
 where it does not): run-all has a regret of 0 unless noise misled it.
 
+Slots of a large job, in whose bubbles trials ran, are counted apart: no slot time, idle time or cost contains them.
+
 "To target" is what it took until some report was within a share of that best value: virtual time, and slot-seconds.
 """
 
@@ -42,7 +44,9 @@ class Summary:
     steps: int
     """Steps of training, those that were lost to failures not counted."""
     slot_s: float
-    """Slot-seconds that trials held slots; those of a bundle hold theirs together."""
+    """Slot-seconds that trials held slots of their own; those of a bundle hold theirs together."""
+    bubble_s: float
+    """Slot-seconds that they held slots in bubbles."""
     wall_s: float
     completed: int
     stopped: int
@@ -73,12 +77,14 @@ class Summary:
 def summarise(simulation: Simulation, study: StudySimulation, *, within: float = TARGET_SHARE) -> Summary:
     """The summary of one of a simulation's studies."""
     record, rows = study.record, study.rows
-    slots = sum(machine.slots for machine in simulation.cluster.machines.values())
-    held_s = sum(held.slot_s for held in record.holdings())
+    own = _own(simulation)
+    slots = sum(simulation.cluster.machines[one].slots for one in own)
+    held_s = sum(held.slot_s for held in record.holdings() if held.worker in own)
+    bubble_s = sum(held.slot_s for held in record.holdings() if held.worker not in own)
     offered_s = slots * record.end_s - record.down_s
     endings = [trial.reason for trial in rows.trials.values()]
     best, best_value = true_best(study)
-    found = improvements(study)
+    found = improvements(simulation, study)
     winner = found[-1].trial if found else None
     winner_value = found[-1].value if found else None
     winner_truth = found[-1].truth if found else None
@@ -88,6 +94,7 @@ def summarise(simulation: Simulation, study: StudySimulation, *, within: float =
         slots=slots,
         steps=sum(segment.to_step - segment.from_step for segment in record.segments),
         slot_s=held_s,
+        bubble_s=bubble_s,
         wall_s=record.end_s,
         completed=endings.count(Reason.COMPLETED),
         stopped=endings.count(Reason.STOPPED_EARLY),
@@ -105,7 +112,7 @@ def summarise(simulation: Simulation, study: StudySimulation, *, within: float =
         top=_top(study),
         regret=_regret(winner_truth, best_value, study),
         to_target_s=reached_s,
-        to_target_slot_s=None if reached_s is None else _spent(study, [reached_s])[0],
+        to_target_slot_s=None if reached_s is None else _spent(study, [reached_s], own)[0],
         decisions=record.events,
     )
 
@@ -135,7 +142,7 @@ def _top(study: StudySimulation) -> float | None:
     return len(set(finals) & set(own)) / len(finals) if finals else None
 
 
-def improvements(study: StudySimulation) -> list[Improvement]:
+def improvements(simulation: Simulation, study: StudySimulation) -> list[Improvement]:
     """The reports that were better than all before them, in order of time."""
     sign = _sign(study)
     best = math.inf
@@ -144,7 +151,7 @@ def improvements(study: StudySimulation) -> list[Improvement]:
         if sign * value < best:
             best = sign * value
             found.append((at_s, trial, step, value))
-    spent = _spent(study, [at_s for at_s, _, _, _ in found])
+    spent = _spent(study, [at_s for at_s, _, _, _ in found], _own(simulation))
     return [
         Improvement(at_s=at_s, slot_s=slot_s, trial=trial, value=value, truth=study.curve(trial).truth(step))
         for (at_s, trial, step, value), slot_s in zip(found, spent, strict=True)
@@ -165,10 +172,17 @@ def _reports(study: StudySimulation) -> list[tuple[float, int, int, float]]:
     return reports
 
 
-def _spent(study: StudySimulation, moments: list[float]) -> list[float]:
+def _own(simulation: Simulation) -> set[int]:
+    """The machines whose slots are not those of a large job."""
+    return {one.id for one in simulation.cluster.machines.values() if not one.owner}
+
+
+def _spent(study: StudySimulation, moments: list[float], own: set[int]) -> list[float]:
     """Slot-seconds spent up to each of the moments, which are in order."""
     changes: list[tuple[float, float]] = []
     for held in study.record.holdings():
+        if held.worker not in own:
+            continue
         changes += [(held.start_s, held.width), (held.end_s, -held.width)]
     changes.sort()
     spent: list[float] = []
