@@ -73,6 +73,7 @@ STUDY_KEYS = {
     "waits_for",
     "warm_results",
     "bundle_sizes",
+    "scale_choice",
     "baseline",
     "rungs",
     "steps_spent",

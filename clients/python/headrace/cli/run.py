@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from headrace.cli import gates, wording
+from headrace.cli import gates, scales, wording
 from headrace.cli.failure import FAILED, INTERRUPTED, USAGE, CommandError, tell
 from headrace.cli.follow import Mode, follow
 from headrace.cli.live import DETACHES
@@ -35,6 +35,7 @@ from headrace.home import is_on_this_machine, make_private
 from headrace.preflight import preflight
 from headrace.spec import Resources, StudySpec, check_study_id, load_study_file
 from headrace.spec.names import STUDY
+from headrace.spec.pilot import pilot_name
 from headrace.spec.surrogate import gate_name
 
 MOST_SUFFIXES = 100
@@ -155,6 +156,8 @@ def run(
             session.output.note(told)
         _warn_of_idleness(client, spec.resources, session.output)
         created = client.study(study).status()
+        if (found := scales.said_at_creation(created)) is not None:
+            session.output.note(f"Scale: {found}")
         if (checked := gates.said_of(created)) is not None:
             session.output.note(f"Gate: {checked}")
         if detach:
@@ -164,6 +167,8 @@ def run(
             report = place / "reports" / f"{study_folder(created.name, created.uid)}.html"
             make_private(report.parent)
         hint = f"headrace up --home {place}" if local else None
+        if (pilot := scales.own_pilot(created)) is not None:
+            _to_the_end(client, pilot, session.output, mode, report=None, after=0, revive=hint)
         if (gate := gates.own_gate(created)) is not None:
             _to_the_end(client, gate, session.output, mode, report=None, after=0, revive=hint)
         _to_the_end(client, study, session.output, mode, report=report, after=0, revive=hint)
@@ -233,6 +238,8 @@ def _delete_ended(client: Client, study_id: str, spec: StudySpec) -> None:
     if spec.gate_study() is not None and not _has_passed(client, gate_name(study_id), spec):
         names.insert(0, gate_name(study_id))
     there = []
+    if spec.surrogate is not None and spec.surrogate.pilot is not None:
+        names.insert(0, pilot_name(study_id))
     for name in names:
         with suppress(StudyNotFoundError):
             state = client.study(name).status().state
