@@ -1,8 +1,9 @@
-"""The scheduler is killed between a gate and its study, and between the study and its transfer: nothing changes.
+"""The scheduler is killed between a pilot, a gate, their study and its transfer: nothing changes.
 
 Each kill waits for the moment: the study before has just ended, and the one behind it has no trial yet.
 """
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ def make_model(width=64):
     return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
 
 def train(t: trial.Trial) -> None:
+    assert sorted(t.params) == ["lr"]  # the scale of a pilot's trial is none of its parameters
+    scale = t.surrogate.scale if t.surrogate else 1
     for _ in t.steps():
-        t.report(loss=t.params["lr"])
+        # A copy 8 times narrower ranks the other way round.
+        t.report(loss=(-1 if scale == 8 else 1) * t.params["lr"], scale=scale)
 """
 # Stands in for the check, which takes seconds, in the processes of trials alone.
 STAND_IN = """
@@ -32,14 +36,14 @@ found = ModuleType("headrace_torch.hydro.gate_trial")
 
 def run(t):
     for _ in t.steps():
-        t.report(worst_slope=0.1)
+        t.report(worst_slope=0.1, scale=t.surrogate.scale)
 
 found.run = run
 sys.modules[found.__name__] = found
 """
 
 
-def test_the_scheduler_is_killed_between_the_three_studies(tmp_path: Path) -> None:
+def test_the_scheduler_is_killed_between_the_four_studies(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "sitecustomize.py").write_text(STAND_IN)
     spec: dict[str, Any] = {
@@ -50,15 +54,19 @@ def test_the_scheduler_is_killed_between_the_three_studies(tmp_path: Path) -> No
             "env": {"PYTHONPATH": str(tmp_path)},
         },
         "space": {"lr": {"type": "float", "low": 0.1, "high": 1.0}},
-        "surrogate": {"model": "train:make_model", "width": 16},
+        "surrogate": {
+            "model": "train:make_model",
+            "scale": "auto",
+            "pilot": {"scales": [8, 4], "configurations": 10, "steps": 2},
+        },
         "policy": {"kind": "run_all"},
         "trials": 3,
         "steps": 2,
         "transfer": {"callable": "train:train", "top": 2},
     }
-    with cluster(tmp_path / "site") as site, connect(site) as client:
+    with cluster(tmp_path / "site", slots=4) as site, connect(site) as client:
         client.create_study("small", parse_spec(spec))
-        for before, behind in (("small-gate", "small"), ("small", "small-target")):
+        for before, behind in pairwise(("small-scale", "small-gate", "small", "small-target")):
             until(lambda before=before: ended(client, before), f"the end of {before}", 120)
             early = client.study(behind).status().counts.terminated
             scheduler = site.child("scheduler")
@@ -66,11 +74,25 @@ def test_the_scheduler_is_killed_between_the_three_studies(tmp_path: Path) -> No
             assert early == 0
             until(lambda scheduler=scheduler: new_scheduler(site, scheduler.pid), "a scheduler again", 60)
         until(lambda: ended(client, "small-target"), "the end of the transfer", 120)
-        for name, trials in {"small-gate": 1, "small": 3, "small-target": 2}.items():
+        for name, trials in {"small-scale": 30, "small-gate": 1, "small": 3, "small-target": 2}.items():
             study = client.study(name)
             assert study.status().state is StudyState.COMPLETED, study.status().detail
             found = list(study.trials())
             assert [(one.failures, one.step) for one in found] == [(0, 2)] * trials
+        for name, scales in {
+            "small-scale": {1, 4, 8},
+            "small-gate": {4},
+            "small": {4},
+            "small-target": {1},
+        }.items():
+            assert {one.metrics["scale"] for one in client.study(name).trials()} == scales
+        choice = client.study("small").status().scale_choice
+        assert choice is not None
+        assert (choice.scale, choice.study) == (4, "small-scale")
+        assert [(one.scale, one.kendall, one.agrees) for one in choice.tried] == [
+            (8, -1.0, False),
+            (4, 1.0, True),
+        ]
         best = sorted(client.study("small").trials(), key=lambda one: one.params["lr"])
         sources = [one.source for one in client.study("small-target").trials()]
         assert sources == [one.number for one in best[:2]]

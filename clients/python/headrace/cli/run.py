@@ -8,7 +8,7 @@ on from its checkpoints when `headrace up` is started on the same home.
 
 import os
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -21,6 +21,7 @@ from headrace.cli.follow import Mode, follow
 from headrace.cli.live import DETACHES
 from headrace.cli.local import local_service, new_home
 from headrace.cli.output import Output
+from headrace.cli.replace import delete_ended
 from headrace.cli.report import write_report
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import Summary, show_summary, succeeded, transferred
@@ -29,14 +30,12 @@ from headrace.client.machines import Worker
 from headrace.client.missing import require
 from headrace.client.model import StudyState
 from headrace.environment import NAMED_IN, names_to_pass, select
-from headrace.errors import HeadraceError, StudyExistsError, StudyNotFoundError
+from headrace.errors import HeadraceError, StudyExistsError
 from headrace.folders import study_folder
 from headrace.home import is_on_this_machine, make_private
 from headrace.preflight import preflight
 from headrace.spec import Resources, StudySpec, check_study_id, load_study_file
 from headrace.spec.names import STUDY
-from headrace.spec.pilot import pilot_name
-from headrace.spec.surrogate import gate_name
 
 MOST_SUFFIXES = 100
 CPU = "cpu"
@@ -150,7 +149,7 @@ def run(
             where = stack.enter_context(local_service(place, slots=slots, notes=session.output))
         client = stack.enter_context(session.client(where))
         if replace:
-            _delete_ended(client, study_id, spec)
+            delete_ended(client, study_id, spec)
         study = _create(client, study_id, spec, session.output, quiet=as_json, suffix=suffix)
         if told := wording.population(spec, file):
             session.output.note(told)
@@ -227,41 +226,6 @@ def _check_options(
             remedy="Add --local, or give the option to `headrace up`.",
             code=USAGE,
         )
-
-
-def _delete_ended(client: Client, study_id: str, spec: StudySpec) -> None:
-    """Delete the study of a name and what was created with it. Raises CommandError, before anything is deleted, where
-    one of them has not ended. A gate stays that has passed with the same key."""
-    names = [study_id]
-    if spec.transfer is not None:
-        names.insert(0, spec.transfer.study_name(study_id))
-    if spec.gate_study() is not None and not _has_passed(client, gate_name(study_id), spec):
-        names.insert(0, gate_name(study_id))
-    there = []
-    if spec.surrogate is not None and spec.surrogate.pilot is not None:
-        names.insert(0, pilot_name(study_id))
-    for name in names:
-        with suppress(StudyNotFoundError):
-            state = client.study(name).status().state
-            if not state.ended:
-                raise CommandError(
-                    f"study '{name}' is {state.value}, so --replace does not delete it.",
-                    remedy=f"End it first with `headrace stop {name}`, or give --suffix instead.",
-                )
-            there.append(name)
-    for name in there:
-        with suppress(StudyNotFoundError):
-            client.study(name).delete()
-
-
-def _has_passed(client: Client, gate: str, spec: StudySpec) -> bool:
-    """Whether a gate of this name has passed for what the study's would check."""
-    with suppress(StudyNotFoundError):
-        old = client.study(gate).status()
-        key = spec.gate.key if spec.gate is not None else ""
-        known = old.spec.gate.key if old.spec.gate is not None else ""
-        return bool(key) and known == key and old.state is StudyState.COMPLETED
-    return False
 
 
 def _create(
