@@ -7,39 +7,51 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cluster_site import Cluster, cluster, connect, until
+from cluster_site import PROGRAMS, Cluster, cluster, connect, until
 
 from headrace.client import Client
 from headrace.client.model import StudyState
 from headrace.spec import parse_spec
 
 PROGRAM = """
-from torch import nn
+import fused
 from headrace import trial
 
-def make_model(width=64):
-    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+def make_model():
+    return 1
 
-def train(t: trial.Trial) -> None:
-    assert sorted(t.params) == ["lr"]  # the scale of a pilot's trial is none of its parameters
-    scale = t.surrogate.scale if t.surrogate else 1
-    for _ in t.steps():
-        # A copy 8 times narrower ranks the other way round.
-        t.report(loss=(-1 if scale == 8 else 1) * t.params["lr"], scale=scale)
+class Rates(fused.Group):
+    def losses(self, scale):
+        sign = -1 if scale == 8 else 1  # a copy 8 times narrower ranks the other way round
+        return [sign * row["lr"] for row in self._rows.values()]
+
+def settings_of(member):
+    (lr,) = member.params.values()  # the scale of a pilot's trial is none of its parameters
+    return {"lr": lr, "seed": member.seed, "number": member.number}
+
+def train(bundle: trial.Bundle) -> None:
+    model = bundle.model(make_model)
+    scale = model if isinstance(model, int) else model()
+    group = Rates()
+    bundle.track(group=group, member=settings_of)
+    for _ in bundle.steps():
+        bundle.report(loss=group.losses(scale), scale=[scale for _ in group.ids])
 """
-# Stands in for the check, which takes seconds, in the processes of trials alone.
+# Stands in for the library, which needs PyTorch, in the processes of trials alone: a copy is the number of its scale.
 STAND_IN = """
 import sys
 from types import ModuleType
 
-found = ModuleType("headrace_torch.hydro.gate_trial")
+library = ModuleType("headrace_torch.hydro")
+library.surrogate_of = lambda factory, **settings: settings["scale"]
+gate = ModuleType("headrace_torch.hydro.gate_trial")
 
 def run(t):
     for _ in t.steps():
         t.report(worst_slope=0.1, scale=t.surrogate.scale)
 
-found.run = run
-sys.modules[found.__name__] = found
+gate.run = run
+sys.modules |= {one.__name__: one for one in (library, gate)}
 """
 
 
@@ -51,7 +63,7 @@ def test_the_scheduler_is_killed_between_the_four_studies(tmp_path: Path) -> Non
         "trial": {
             "callable": "train:train",
             "working_dir": str(tmp_path),
-            "env": {"PYTHONPATH": str(tmp_path)},
+            "env": {"PYTHONPATH": f"{tmp_path}:{PROGRAMS}"},
         },
         "space": {"lr": {"type": "float", "low": 0.1, "high": 1.0}},
         "surrogate": {
@@ -59,6 +71,7 @@ def test_the_scheduler_is_killed_between_the_four_studies(tmp_path: Path) -> Non
             "scale": "auto",
             "pilot": {"scales": [8, 4], "configurations": 10, "steps": 2},
         },
+        "fuse": {"most": 10},
         "policy": {"kind": "run_all"},
         "trials": 3,
         "steps": 2,
