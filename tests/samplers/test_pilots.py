@@ -12,6 +12,7 @@ from test_suggesting import Replica, X, engine, replica
 
 from headrace.spec import StudySpec
 from headrace.spec.pilot import SCALE
+from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.session.messages import assign
 from headrace_services.scheduler.store import tables, workers
 from headrace_services.scheduler.store.database import transaction
@@ -65,13 +66,15 @@ async def test_the_gate_and_the_study_begin_with_the_scale_that_the_pilot_chose(
         pilot_id = await one.create(pilot(), "small-scale")
         gate_id = await one.create(waiting("small-scale"), "small-gate")
         study_id = await one.create(waiting("small-gate"), "small")
-        assert (await info(one, gate_id)).waits
+        remembered = KnownStudies(engine)
+        assert (await remembered.by_id(gate_id)) is not None  # a scheduler that saw it before it began
         await play(one, pilot_id, {1: 1, 8: -1, 4: 2})
         await until(one, gate_id, after=None)
         found = await choice(one, gate_id)
         assert (found["scale"], found["study"]) == (4, "small-scale")
         assert [(each["scale"], each["agrees"]) for each in found["tried"]] == [(8, False), (4, True)]
-        known = await info(one, gate_id)
+        known = await remembered.by_id(gate_id)
+        assert known is not None
         assert (known.waits, known.scale) == (False, 4)
         assert "with scale 4: τ 1.00, regret 0" in (await one.events(gate_id, "note"))[-1].message
         # The study takes it from the gate, even where the pilot is no more.

@@ -59,7 +59,7 @@ SEATS: Final = 1024
 """Trials that train in one process."""
 WIDTHS: Final = 64
 """Widths that a gate compares, and scales that a pilot does."""
-PILOT: Final = 1000
+PILOT: Final = 100
 """Configurations of a pilot."""
 HELD: Final = 4096
 """Leases of one worker."""
