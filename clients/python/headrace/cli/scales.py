@@ -33,7 +33,7 @@ def size_of(study: StudyInfo) -> str:
         return f"width {surrogate.width}"
     choice = study.scale_choice
     scale = surrogate.scale if choice is None else choice.scale
-    return f"1/{scale} of its width" if scale else "a scale that its pilot has not chosen yet"
+    return f"1/{scale} of its width" if scale else "a scale that is not chosen"
 
 
 def lines_of(study: StudyInfo) -> list[tuple[str, str]]:
@@ -48,7 +48,7 @@ def lines_of(study: StudyInfo) -> list[tuple[str, str]]:
     if pilot is None:
         return []
     if choice is None:
-        return [("scale", f"auto: study {pilot} has not chosen it")]
+        return [("scale", f"auto: study {pilot} has not chosen one")]
     asked = f"τ ≥ {wording.number(choice.least_kendall)}, regret ≤ {wording.number(choice.most_regret)}"
     why = f"the smallest copy that ranks as the model does in study {choice.study} ({asked})"
     lines = [("scale", f"{choice.scale}, {why}")]
