@@ -14,6 +14,8 @@ from headrace.client.model import StudyState
 from headrace.spec import parse_spec
 
 PROGRAM = """
+import time
+
 import fused
 from headrace import trial
 
@@ -35,11 +37,13 @@ def train(bundle: trial.Bundle) -> None:
     group = Rates()
     bundle.track(group=group, member=settings_of)
     for _ in bundle.steps():
+        time.sleep(0.5)
         bundle.report(loss=group.losses(scale), scale=[scale for _ in group.ids])
 """
 # Stands in for the library, which needs PyTorch, in the processes of trials alone: a copy is the number of its scale.
 STAND_IN = """
 import sys
+import time
 from types import ModuleType
 
 library = ModuleType("headrace_torch.hydro")
@@ -48,6 +52,7 @@ gate = ModuleType("headrace_torch.hydro.gate_trial")
 
 def run(t):
     for _ in t.steps():
+        time.sleep(1)  # the test's client has found the new scheduler before the gate ends
         t.report(worst_slope=0.1, scale=t.surrogate.scale)
 
 gate.run = run
