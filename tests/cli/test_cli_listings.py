@@ -74,6 +74,7 @@ STUDY_KEYS = {
     "waits_for",
     "warm_results",
     "bundle_sizes",
+    "scale_choice",
     "baseline",
     "rungs",
     "steps_spent",

@@ -84,6 +84,7 @@ def test_a_run_as_json_prints_every_event_and_the_summary(
         "failed",
         "cancelled",
         "failures",
+        "scale_choice",
         "transferred",
         "wall_time_s",
         "report",

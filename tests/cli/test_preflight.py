@@ -1,6 +1,7 @@
 """The preflight: what imports, what does not, and a metric that is never reported."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripted_study import SPEC
@@ -188,3 +189,21 @@ def test_a_surrogate_that_cannot_be_made_is_refused_and_one_that_can_gets_its_ke
     violation = refused(with_width(128))
     assert (violation.field, violation.value) == ("surrogate.width", "128")
     assert "above the model's own, 64" in violation.message
+
+
+def test_a_pilot_gets_the_scales_that_the_model_can_have(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SMALL)
+
+    def with_pilot(**pilot: Any) -> StudySpec:
+        surrogate = {"model": "train:make_model", "scale": "auto", "pilot": {"steps": 1, **pilot}}
+        template = {"working_dir": str(tmp_path), "callable": "train:train"}
+        return parse_spec({**SPEC, "template": template, "surrogate": surrogate})
+
+    found = preflight(with_pilot())
+    assert found.surrogate is not None
+    assert found.surrogate.pilot is not None
+    assert (found.surrogate.pilot.scales, found.gate) == ((16, 8, 4), None)
+    violation = refused(with_pilot(scales=[8, 3]))
+    assert (violation.field, violation.value) == ("surrogate.pilot.scales", "[8, 3]")
+    assert "cannot be 3: " in violation.message
+    assert "scales: [4, 2]" in violation.remedy

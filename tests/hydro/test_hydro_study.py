@@ -178,3 +178,17 @@ def test_the_key_is_of_the_source_the_settings_and_nothing_else(
 def test_it_takes_a_batch_of_the_user_s(program: str) -> None:
     surrogate = hydro.surrogate_of(MLP, width=16, inputs=f"{program}:batch")
     assert surrogate.family.inputs.given[0].shape == rows(4).shape
+
+
+def test_a_pilot_tries_what_the_model_can_be(program: str) -> None:
+    wanted: dict[str, Any] = {"width": None, "gated": False}
+    assert look(program, **wanted, scales=(16, 8, 4)) == {"key": "", "scales": [16, 8, 4]}
+    # 64 wide, with two heads: a copy 64 times narrower is 1 wide, which nobody named
+    assert look(program, **wanted, scales=(64, 8))["scales"] == [8]
+    refused = look(program, **wanted, scales=(64, 8), all_scales=True)
+    assert refused["field"] == "surrogate.pilot.scales"
+    assert refused["error"].startswith("cannot be 64: ")
+    narrow = look(program, **wanted, scales=(128, 64))
+    assert narrow["field"] == "surrogate.scale"
+    assert narrow["error"].startswith("finds no copy 64 times narrower: ")
+    assert look(program, "make_modle", **wanted, scales=(8, 4))["field"] == "surrogate.model"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from headrace_torch import hydro
+from headrace_torch.agreement import kendall_tau_b
 from headrace_torch.hydro.transfer import Trial, Verdict, agreement
-from headrace_torch.hydro.transfer.agreement import kendall_tau_b
 from headrace_torch.hydro.transfer.which import check_transferable, search_space, varied
 from headrace_torch.what_transfers import VERDICTS, WHY
 

@@ -61,6 +61,9 @@ def examine_surrogate(
     answer = _answer(_asked(spec, surrogate, gate), where)
     if "key" not in answer:
         raise InvalidFieldError([_violation(answer, surrogate, gate, where)])
+    if surrogate.pilot is not None:
+        pilot = surrogate.pilot.model_copy(update={"scales": tuple(answer["scales"])})
+        return spec.model_copy(update={"surrogate": surrogate.model_copy(update={"pilot": pilot})})
     return spec.model_copy(update={"gate": gate.model_copy(update={"key": answer["key"]})})
 
 
@@ -70,6 +73,8 @@ def _asked(spec: StudySpec, surrogate: Surrogate, gate: Gate) -> dict[str, Any]:
         "model": surrogate.model,
         "width": surrogate.width,
         "scale": surrogate.scale,
+        "scales": None if surrogate.pilot is None else surrogate.pilot.candidates,
+        "all_scales": surrogate.pilot is not None and bool(surrogate.pilot.scales),
         "optimizer": surrogate.optimizer,
         "inputs": surrogate.inputs or "",
         "widths": gate.widths,
@@ -83,7 +88,7 @@ def _some_value(domain: Domain) -> Value:
     return domain.values[0] if isinstance(domain, CategoricalDomain) else domain.low
 
 
-def _answer(asked: Mapping[str, Any], where: _Where) -> dict[str, str]:
+def _answer(asked: Mapping[str, Any], where: _Where) -> dict[str, Any]:
     read, write = os.pipe()
     try:
         done = subprocess.run(
@@ -107,11 +112,11 @@ def _answer(asked: Mapping[str, Any], where: _Where) -> dict[str, str]:
             f"exit code {done.returncode}"
         ]
         return {"field": "surrogate.model", "error": f"ended the interpreter ({last[0]})"}
-    found: dict[str, str] = json.loads(text)
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
-def _violation(answer: Mapping[str, str], surrogate: Surrogate, gate: Gate, where: _Where) -> Violation:
+def _violation(answer: Mapping[str, Any], surrogate: Surrogate, gate: Gate, where: _Where) -> Violation:
     field = answer["field"]
     if "missing" in answer:
         return Violation(
@@ -123,7 +128,8 @@ def _violation(answer: Mapping[str, str], surrogate: Surrogate, gate: Gate, wher
         "surrogate.model": surrogate.model,
         "surrogate.inputs": surrogate.inputs,
         "surrogate.width": surrogate.width,
-        "surrogate.scale": surrogate.scale,
+        "surrogate.scale": "auto" if surrogate.pilot is not None else surrogate.scale,
+        "surrogate.pilot.scales": [] if surrogate.pilot is None else list(surrogate.pilot.scales),
         "gate.widths": list(gate.widths) or "the library's choice",
     }
     return Violation(
@@ -140,4 +146,6 @@ def _remedy(field: str, surrogate: Surrogate, where: _Where) -> str:
         return f"Name a function of a module in {where.folder} that works there ({target} does not), {_SKIP}"
     if field == "gate.widths":
         return "Name sizes that the model can have, such as gate: {widths: [64, 128, 256]}."
+    if surrogate.pilot is not None:
+        return "Name scales that the model can have, such as surrogate: {pilot: {scales: [4, 2]}}."
     return "Choose a size that the model can have, smaller than its own."

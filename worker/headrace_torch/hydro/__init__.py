@@ -11,6 +11,7 @@ Hu et al. 2023, "Hydro: Surrogate-Based Hyperparameter Tuning Service in Datacen
 "Tensor Programs V"; Dey et al. 2025, "Don't be lazy: CompleteP enables compute-efficient deep transformers".
 """
 
+from headrace_torch.agreement import Agreement
 from headrace_torch.hydro.coordinate_check.check import coordinate_check
 from headrace_torch.hydro.coordinate_check.plot import draw_coordinate_check
 from headrace_torch.hydro.coordinate_check.report import CoordinateReport, Outcome
@@ -53,7 +54,7 @@ from headrace_torch.hydro.parametrize.parametrization import Multipliers, Parame
 from headrace_torch.hydro.shrink.entry import shrink
 from headrace_torch.hydro.shrink.surrogate import Surrogate
 from headrace_torch.hydro.study import has_optimizer, optimizer, surrogate_of
-from headrace_torch.hydro.transfer.agreement import Agreement, agreement
+from headrace_torch.hydro.transfer.agreement import agreement
 from headrace_torch.hydro.transfer.run import transfer
 from headrace_torch.hydro.transfer.scale import ScaleReport, choose_scale
 from headrace_torch.hydro.transfer.top_k import TopK, TransferReport, Trial

@@ -12,7 +12,7 @@ import json
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,10 @@ class Asked:
     gated: bool
     params: Mapping[str, Any]
     domains: Mapping[str, Any]
+    scales: tuple[int, ...] | None = None
+    """Those of a pilot, the greatest first; None where there is none."""
+    all_scales: bool = False
+    """Whether the user chose them: then each must be possible."""
 
 
 class _ProblemError(Exception):
@@ -49,14 +53,42 @@ class _ProblemError(Exception):
         self.field = field
 
 
-def examine(asked: Asked) -> dict[str, str]:
-    """Returns the `key` of the gate; or a `field` of the study file, and the `error` that it has."""
+def examine(asked: Asked) -> dict[str, Any]:
+    """Returns the `key` of the gate; or a `field` of the study file, and the `error` that it has.
+
+    With a pilot there are the `scales` that the model can have too, and the key is empty: what the gate is going to
+    check is not known yet.
+    """
     before = set(sys.modules)
     try:
+        if asked.scales is not None:
+            return {"key": "", "scales": _possible(asked, asked.scales)}
         needed = _made(asked)
     except _ProblemError as problem:
         return {"field": problem.field, "error": str(problem)}
     return {"key": _key(asked, needed, set(sys.modules) - before)}
+
+
+def _possible(asked: Asked, scales: tuple[int, ...]) -> list[int]:
+    """The pilot's scales that the model can have: all of them if the user chose them, else one at least."""
+    found: list[int] = []
+    refusal: _ProblemError | None = None
+    for scale in scales:
+        try:
+            _made(replace(asked, scale=scale, scales=None))
+        except _ProblemError as problem:
+            if problem.field == "gate.widths" and asked.widths:
+                raise
+            if problem.field not in ("surrogate.scale", "gate.widths"):
+                raise
+            refusal = _ProblemError("surrogate.scale", f"finds no copy {scale} times narrower: {problem}")
+            if asked.all_scales:
+                raise _ProblemError("surrogate.pilot.scales", f"cannot be {scale}: {problem}") from problem
+        else:
+            found.append(scale)
+    if not found and refusal is not None:
+        raise refusal
+    return found
 
 
 def _made(asked: Asked) -> list[str]:

@@ -58,7 +58,9 @@ DEVICES: Final = 1024
 SEATS: Final = 1024
 """Trials that train in one process."""
 WIDTHS: Final = 64
-"""Widths that a gate compares."""
+"""Widths that a gate compares, and scales that a pilot does."""
+PILOT: Final = 100
+"""Configurations of a pilot."""
 HELD: Final = 4096
 """Leases of one worker."""
 METRICS: Final = 1000

@@ -1,6 +1,6 @@
 """What is said of gates: by `run` when a study is created, and in the summaries of a study and of its gate."""
 
-from headrace.cli import wording
+from headrace.cli import scales, wording
 from headrace.client.model import StudyInfo
 from headrace.spec.surrogate import GATE, PLOT, gate_name
 
@@ -23,7 +23,7 @@ def own_gate(study: StudyInfo) -> str | None:
 def said_of(study: StudyInfo) -> str | None:
     """How a study's surrogate is checked; None without one."""
     surrogate, gate = study.spec.surrogate, study.spec.gate
-    if surrogate is None or is_gate(study):
+    if surrogate is None or is_gate(study) or scales.is_pilot(study):
         return None
     if gate is not None and gate.off:
         return UNCHECKED
@@ -38,8 +38,8 @@ def lines_of(study: StudyInfo) -> list[tuple[str, str]]:
     """What a gate found."""
     surrogate, trial = study.spec.surrogate, study.best
     assert surrogate is not None
-    size = f"width {surrogate.width}" if surrogate.width else f"1/{surrogate.scale} of its width"
-    lines = [("checks", f"{surrogate.model} at {size}, trained with {surrogate.optimizer}")]
+    checks = f"{surrogate.model} at {scales.size_of(study)}, trained with {surrogate.optimizer}"
+    lines = [("checks", checks)]
     if trial is not None and trial.best_value is not None:
         lines.append(
             (

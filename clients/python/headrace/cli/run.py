@@ -8,19 +8,20 @@ on from its checkpoints when `headrace up` is started on the same home.
 
 import os
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from headrace.cli import gates, wording
+from headrace.cli import gates, scales, wording
 from headrace.cli.failure import FAILED, INTERRUPTED, USAGE, CommandError, tell
 from headrace.cli.follow import Mode, follow
 from headrace.cli.live import DETACHES
 from headrace.cli.local import local_service, new_home
 from headrace.cli.output import Output
+from headrace.cli.replace import delete_ended
 from headrace.cli.report import write_report
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import Summary, show_summary, succeeded, transferred
@@ -29,13 +30,12 @@ from headrace.client.machines import Worker
 from headrace.client.missing import require
 from headrace.client.model import StudyState
 from headrace.environment import NAMED_IN, names_to_pass, select
-from headrace.errors import HeadraceError, StudyExistsError, StudyNotFoundError
+from headrace.errors import HeadraceError, StudyExistsError
 from headrace.folders import study_folder
 from headrace.home import is_on_this_machine, make_private
 from headrace.preflight import preflight
 from headrace.spec import Resources, StudySpec, check_study_id, load_study_file
 from headrace.spec.names import STUDY
-from headrace.spec.surrogate import gate_name
 
 MOST_SUFFIXES = 100
 CPU = "cpu"
@@ -149,12 +149,14 @@ def run(
             where = stack.enter_context(local_service(place, slots=slots, notes=session.output))
         client = stack.enter_context(session.client(where))
         if replace:
-            _delete_ended(client, study_id, spec)
+            delete_ended(client, study_id, spec)
         study = _create(client, study_id, spec, session.output, quiet=as_json, suffix=suffix)
         if told := wording.population(spec, file):
             session.output.note(told)
         _warn_of_idleness(client, spec.resources, session.output)
         created = client.study(study).status()
+        if (found := scales.said_at_creation(created)) is not None:
+            session.output.note(f"Scale: {found}")
         if (checked := gates.said_of(created)) is not None:
             session.output.note(f"Gate: {checked}")
         if detach:
@@ -164,6 +166,8 @@ def run(
             report = place / "reports" / f"{study_folder(created.name, created.uid)}.html"
             make_private(report.parent)
         hint = f"headrace up --home {place}" if local else None
+        if (pilot := scales.own_pilot(created)) is not None:
+            _to_the_end(client, pilot, session.output, mode, report=None, after=0, revive=hint)
         if (gate := gates.own_gate(created)) is not None:
             _to_the_end(client, gate, session.output, mode, report=None, after=0, revive=hint)
         _to_the_end(client, study, session.output, mode, report=report, after=0, revive=hint)
@@ -222,39 +226,6 @@ def _check_options(
             remedy="Add --local, or give the option to `headrace up`.",
             code=USAGE,
         )
-
-
-def _delete_ended(client: Client, study_id: str, spec: StudySpec) -> None:
-    """Delete the study of a name and what was created with it. Raises CommandError, before anything is deleted, where
-    one of them has not ended. A gate stays that has passed with the same key."""
-    names = [study_id]
-    if spec.transfer is not None:
-        names.insert(0, spec.transfer.study_name(study_id))
-    if spec.gate_study() is not None and not _has_passed(client, gate_name(study_id), spec):
-        names.insert(0, gate_name(study_id))
-    there = []
-    for name in names:
-        with suppress(StudyNotFoundError):
-            state = client.study(name).status().state
-            if not state.ended:
-                raise CommandError(
-                    f"study '{name}' is {state.value}, so --replace does not delete it.",
-                    remedy=f"End it first with `headrace stop {name}`, or give --suffix instead.",
-                )
-            there.append(name)
-    for name in there:
-        with suppress(StudyNotFoundError):
-            client.study(name).delete()
-
-
-def _has_passed(client: Client, gate: str, spec: StudySpec) -> bool:
-    """Whether a gate of this name has passed for what the study's would check."""
-    with suppress(StudyNotFoundError):
-        old = client.study(gate).status()
-        key = spec.gate.key if spec.gate is not None else ""
-        known = old.spec.gate.key if old.spec.gate is not None else ""
-        return bool(key) and known == key and old.state is StudyState.COMPLETED
-    return False
 
 
 def _create(

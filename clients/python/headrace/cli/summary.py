@@ -1,13 +1,13 @@
 """The end of a run in words: what was found, against what, and at what cost (figures: `headrace.client.outcome`)."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli import gates, views, wording
+from headrace.cli import gates, scales, views, wording
 from headrace.cli.output import Output, clean
 from headrace.client import Client
 from headrace.client.model import Checkpoint, StudyInfo, StudyState, TrialInfo, TrialState, Value
@@ -59,6 +59,7 @@ class Summary:
             "failed": counts.failed,
             "cancelled": counts.cancelled,
             "failures": [views.failure(one) for one in self.study.failures],
+            "scale_choice": asdict(choice) if (choice := self.study.scale_choice) else None,
             "transferred": views.transferred(self.transferred) if self.transferred else None,
             "wall_time_s": self.outcome.wall_time_s,
             "report": self.report,
@@ -69,10 +70,13 @@ class Summary:
         study = self.study
         metric = study.spec.objective.metric
         lines: list[tuple[str, str]] = []
+        lines += scales.lines_of(study)
         if (checked := gates.said_of(study)) is not None:
             lines.append(("gate", checked))
         if gates.is_gate(study):
             lines += gates.lines_of(study)
+        elif scales.is_pilot(study):
+            pass  # its best trial is one of the model's, most likely, and says nothing
         elif self.outcome.several:
             lines += self._front_lines()
         elif study.best is None:
@@ -94,11 +98,16 @@ class Summary:
             lines.append(("", f"headrace why {study.name} {study.failures[0].trial} {shown}"))
         if self.outcome.wall_time_s is not None:
             lines.append(("wall time", wording.duration(self.outcome.wall_time_s)))
-        if not self.outcome.several and study.best is not None and not gates.is_gate(study):
+        if not self.outcome.several and study.best is not None and self._searches:
             lines += self._checkpoint_lines(study.best)
         if self.report is not None:
             lines.append(("report", str(self.report)))
         return lines
+
+    @property
+    def _searches(self) -> bool:
+        """Whether its best trial is what it was run for: a gate and a pilot are run for what they find out."""
+        return not (gates.is_gate(self.study) or scales.is_pilot(self.study))
 
     def _transfer_lines(self) -> list[tuple[str, str]]:
         """Each configuration that was taken over, with what it came to; and the regret."""

@@ -49,6 +49,7 @@ def study(info: StudyInfo) -> Json:
         "waits_for": info.waits_for,
         "warm_results": info.warm_results,
         "bundle_sizes": [asdict(one) for one in info.bundle_sizes],
+        "scale_choice": asdict(info.scale_choice) if info.scale_choice else None,
         "rungs": [
             {
                 "rung": r.rung,

@@ -90,6 +90,26 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
         ),
         uid=proto.uid,
         unshown=proto.unshown,
+        scale_choice=_scale_choice(proto.scale_choice) if proto.HasField("scale_choice") else None,
+    )
+
+
+def _scale_choice(proto: study_pb2.ScaleChoice) -> model.ScaleChoice:
+    tried = [
+        model.ScaleTried(
+            scale=one.scale,
+            kendall=one.kendall,
+            regret=one.regret if one.HasField("regret") else None,
+            agrees=one.agrees,
+        )
+        for one in proto.tried
+    ]
+    return model.ScaleChoice(
+        scale=proto.scale,
+        study=proto.study,
+        least_kendall=proto.least_kendall,
+        most_regret=proto.most_regret,
+        tried=tuple(tried),
     )
 
 

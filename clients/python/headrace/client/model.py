@@ -343,6 +343,32 @@ class BundleSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleTried:
+    """How well small copies of a model rank the pilot's configurations."""
+
+    scale: int
+    """How many times narrower than the model they are."""
+    kendall: float
+    """Kendall's τ-b between their ranking and the model's."""
+    regret: float | None
+    """How much worse on the model the best of their first five is than the best of all; None where those failed."""
+    agrees: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleChoice:
+    """How small the copies of a study are, as its pilot found out."""
+
+    scale: int
+    study: str
+    """The pilot's."""
+    least_kendall: float
+    most_regret: float
+    tried: tuple[ScaleTried, ...]
+    """The smallest copies first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyInfo:
     """A study as of one moment: its spec, its state and the figures of a live view."""
 
@@ -376,6 +402,8 @@ class StudyInfo:
     """Tells it from an earlier study of the same name."""
     unshown: str = ""
     """What the scheduler left out, and why, such as a front that takes too long; empty where it left out nothing."""
+    scale_choice: ScaleChoice | None = None
+    """With `surrogate: {scale: auto}`: how small its copies are, and why. None until its pilot has found out."""
 
     @property
     def best(self) -> TrialInfo | None:

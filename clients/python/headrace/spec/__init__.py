@@ -26,6 +26,7 @@ from headrace.spec.halving import (
 )
 from headrace.spec.objective import Constraint, Goal, Objective, WarmStart
 from headrace.spec.pbt import PbtPolicy
+from headrace.spec.pilot import Pilot
 from headrace.spec.policy import POLICIES, Policy, RunAllPolicy
 from headrace.spec.resources import Resources
 from headrace.spec.sampler import (
@@ -82,6 +83,7 @@ __all__ = [
     "Objective",
     "PashaPolicy",
     "PbtPolicy",
+    "Pilot",
     "Policy",
     "RandomSampler",
     "Resources",

@@ -43,6 +43,7 @@ from headrace.spec.objective import (
     objective_problems,
 )
 from headrace.spec.pbt import PbtPolicy, mutable_problems, population_problems
+from headrace.spec.pilot import SCALE, Pilot, pilot_fields, pilot_space
 from headrace.spec.policy import POLICIES, Policy, RunAllPolicy, ladder_problems
 from headrace.spec.problems import Loc, Problem, first, joined, path_of, problems_of
 from headrace.spec.resources import Elastic, ElasticGrant, Priority, Resources, Weight, elastic_problems
@@ -72,6 +73,18 @@ _NOT_THE_TARGETS: Final = {
 """What the study of a transfer does not have from the first one, beside what `Transfer` says."""
 _THE_GATES: Final = {"surrogate", "gate", "after", "seed", "weight", "priority"}
 """What a gate has from its study, beside the space."""
+_THE_PILOTS: Final = {
+    "objective",
+    "constraints",
+    "template",
+    "max_retries",
+    "max_early_failures",
+    "seed",
+    "weight",
+    "priority",
+    "after",
+}
+"""What a pilot has from its study, beside what `pilot_fields` says."""
 
 
 def _space_by_name(data: Any) -> Any:
@@ -163,11 +176,30 @@ class StudySpec(SpecModel):
 
     def gate_study(self) -> "StudySpec | None":
         """The study that checks this one's surrogate before it begins; None where there is nothing to check."""
-        if self.surrogate is None or (self.gate is not None and self.gate.off):
+        if self.surrogate is None or self.surrogate.scale_by is not None:
+            return None
+        if self.gate is not None and self.gate.off:
             return None
         assert self.template is not None
         kept = self.model_dump(include=_THE_GATES)
         return spec_of({**kept, "space": self.space, **gate_fields(self.template, self.resources)})
+
+    def pilot_study(self, tried: Sequence[Mapping[str, Value]]) -> "StudySpec":
+        """The study that trains these configurations on the model and on copies, to find how small one may be."""
+        assert self.surrogate is not None
+        assert self.surrogate.pilot is not None
+        pilot = self.surrogate.pilot
+        own = self.surrogate.model_dump(exclude={"pilot"}) | {"scale_by": SCALE}
+        fields = pilot_fields(
+            pilot,
+            tried,
+            rungs=self.rungs(),
+            fuse=self.fuse,
+            resources=self.resources,
+            transfer=self.transfer,
+        )
+        kept = self.model_dump(include=_THE_PILOTS)
+        return spec_of({**kept, "space": pilot_space(pilot, self.space), "surrogate": own, **fields})
 
     @property
     def shares_checkpoints(self) -> bool:
@@ -258,7 +290,7 @@ class _Parts:
             yield from fuse_problems(known["fuse"], known, self.declared)
         if known.get("bubbles") is True:
             yield from bubble_problems(known)
-        yield from surrogate_problems(known, self.declared)
+        yield from surrogate_problems(known, tuple(self.declared), self.space)
         if known.get("transfer") is not None:
             yield from transfer_problems(known["transfer"], known)
         if known.get("resources") is not None and known["resources"].by is not None and "space" in known:
@@ -340,6 +372,7 @@ _MODELS: Final[dict[Loc, type[SpecModel]]] = {
     ("elastic",): Elastic,
     ("fuse",): Fuse,
     ("surrogate",): Surrogate,
+    ("surrogate", "pilot"): Pilot,
     ("gate",): Gate,
     ("transfer",): Transfer,
     ("transfer", "resources"): Resources,

@@ -4,18 +4,19 @@ The trial's function asks for its model by `t.model(make_model)` or `bundle.mode
 copy is made in maximal update parametrization, so that its best hyperparameters are those of the model.
 
 The gate is an ordinary study, `NAME-gate`, with one trial whose function is the library's. The study proper begins
-`after` it.
+`after` it. With `scale: auto` another one comes before the gate (`headrace.spec.pilot`).
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator, model_validator
 
 from headrace.bounds import numbers
-from headrace.spec.domains import SpecModel
+from headrace.spec.domains import CategoricalDomain, Domain, SpecModel
 from headrace.spec.function import CALLABLE
-from headrace.spec.problems import Problem, Unknown, fault, reject
+from headrace.spec.pilot import AUTO, Pilot, pilot_problems
+from headrace.spec.problems import ABSENT, Problem, Unknown, fault, reject
 from headrace.spec.resources import Processes, Resources
 from headrace.spec.scalars import Flag, Text, integer_within
 from headrace.spec.template import TrialTemplate
@@ -44,35 +45,62 @@ Function = Annotated[Text, AfterValidator(_function)]
 Size = Annotated[int, PlainValidator(integer_within(1, numbers.STEPS))]
 
 
+_SIZES: Final = ("width", "scale", "pilot", "scale_by")
+
+
+def _scale(value: Any) -> int:
+    if isinstance(value, str):
+        raise fault("must be a whole number or auto", "Write scale: 8, or scale: auto.")
+    return _whole(value)
+
+
+_whole = integer_within(1, numbers.STEPS)
+
+
 class Surrogate(SpecModel):
-    """Which model is made smaller, and how small."""
+    """Which model is made smaller, and how small.
+
+    `scale_by` is what a pilot's study has in the place of a size: the parameter that says each trial's scale.
+    """
 
     model: Function
     width: Size | None = None
-    scale: Size | None = None
+    scale: Annotated[int, PlainValidator(_scale)] | None = None
+    pilot: Pilot | None = None
+    scale_by: Text | None = None
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     inputs: Function | None = None
     accept: tuple[Text, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _automatic(cls, data: Any) -> Any:
+        """`scale: auto` is a pilot as the library makes it, unless there is a mapping of that name."""
+        if not isinstance(data, Mapping) or data.get("scale") != AUTO:
+            return data
+        return {**data, "scale": None, "pilot": data.get("pilot") or {}}
+
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        if self.width is None and self.scale is None:
+        said = [name for name in _SIZES if getattr(self, name) is not None]
+        if not said:
             reject(
                 [
                     Problem(
                         loc=("width",),
                         message="is required where there is no scale",
-                        remedy="Say how wide the copy is, width: 64, or how many times narrower, scale: 8.",
+                        remedy="Say how wide the copy is, width: 64, or how many times narrower, scale: 8 or auto.",
                     )
                 ]
             )
-        if self.width is not None and self.scale is not None:
+        if len(said) > 1:
+            first, other = said[:2]
             reject(
                 [
                     Problem(
-                        loc=("scale",),
-                        value=self.scale,
-                        message="cannot be combined with width",
+                        loc=(other,),
+                        value=self.scale if other == "scale" else ABSENT,
+                        message=f"cannot be combined with {first}",
                         remedy="Keep one of them.",
                     )
                 ]
@@ -142,7 +170,9 @@ def gate_fields(template: TrialTemplate, resources: Resources) -> dict[str, Any]
     }
 
 
-def surrogate_problems(known: Mapping[str, Any], declared: Collection[str]) -> Iterator[Problem]:
+def surrogate_problems(
+    known: Mapping[str, Any], declared: Sequence[str], space: Mapping[str, Domain]
+) -> Iterator[Problem]:
     """What is wrong between `surrogate`, `gate` and the study's other fields, as far as those are sound."""
     surrogate: Surrogate | None = known.get("surrogate")
     if surrogate is None:
@@ -169,3 +199,21 @@ def surrogate_problems(known: Mapping[str, Any], declared: Collection[str]) -> I
                 message="is not a parameter",
                 unknown=unknown,
             )
+    is_gate = template is not None and template.callable == GATE
+    if surrogate.pilot is not None and not is_gate:
+        yield from pilot_problems(surrogate.pilot, known, declared)
+    if surrogate.scale_by is not None and not _says_scales(space.get(surrogate.scale_by)):
+        yield Problem(
+            loc=("surrogate", "scale_by"),
+            value=surrogate.scale_by,
+            message="is not a parameter whose values are whole numbers from 1 on",
+            remedy="Say how small the copy is, such as scale: 8, or let a pilot find it: scale: auto.",
+        )
+
+
+def _says_scales(domain: Domain | None) -> bool:
+    return (
+        isinstance(domain, CategoricalDomain)
+        and not domain.conditions
+        and all(type(one) is int and one >= 1 for one in domain.values)
+    )

@@ -1534,6 +1534,8 @@ class Surrogate(_message.Message):
     OPTIMIZER_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
     ACCEPT_FIELD_NUMBER: _builtins.int
+    PILOT_FIELD_NUMBER: _builtins.int
+    SCALE_BY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """`module:function`, beside the trial's callable: makes the model, at its full size by default."""
     width: _builtins.int
@@ -1544,9 +1546,15 @@ class Surrogate(_message.Message):
     """What trains it: adamw, adam or sgd; empty means adamw."""
     inputs: _builtins.str
     """`module:function`, beside the trial's callable: returns a batch as the model takes it. Empty: one is drawn to fit."""
+    scale_by: _builtins.str
+    """In a pilot's own study: the parameter that says each trial's scale, 1 for the model itself."""
     @_builtins.property
     def accept(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Parameters of the space that are searched although their best values are not known to carry over."""
+
+    @_builtins.property
+    def pilot(self) -> Global___Pilot:
+        """A pilot finds how small the copy may be, in the place of `width` and `scale`."""
 
     def __init__(
         self,
@@ -1557,14 +1565,71 @@ class Surrogate(_message.Message):
         optimizer: _builtins.str = ...,
         inputs: _builtins.str = ...,
         accept: _abc.Iterable[_builtins.str] | None = ...,
+        pilot: Global___Pilot | None = ...,
+        scale_by: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pilot", b"pilot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "inputs", b"inputs", "model", b"model", "optimizer", b"optimizer", "scale", b"scale", "width", b"width"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "inputs", b"inputs", "model", b"model", "optimizer", b"optimizer", "pilot", b"pilot", "scale", b"scale", "scale_by", b"scale_by", "width", b"width"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Surrogate: _TypeAlias = Surrogate  # noqa: Y015
+
+@_typing.final
+class Pilot(_message.Message):
+    """How small a copy may be, found by a study of its own, `{study}-scale`, before the gate. It trains the same
+    configurations on the model and on copies. The smallest copy that ranks them as the model does is taken.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCALES_FIELD_NUMBER: _builtins.int
+    CONFIGURATIONS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    LEAST_KENDALL_FIELD_NUMBER: _builtins.int
+    MOST_REGRET_FIELD_NUMBER: _builtins.int
+    STUDY_FIELD_NUMBER: _builtins.int
+    configurations: _builtins.int
+    """How many configurations are compared; 0 means 12."""
+    steps: _builtins.int
+    """How far each is trained; 0 means up to the first rung of the study."""
+    least_kendall: _builtins.float
+    """The least Kendall's tau-b between the two rankings; absent means 0.8."""
+    most_regret: _builtins.float
+    """How much worse on the model the best of the copy's first five may be than the best of all, in the unit of the
+    metric; absent means a tenth of what lies between the model's best and its median.
+    """
+    study: _builtins.str
+    """The pilot's study. The scheduler writes it."""
+    @_builtins.property
+    def scales(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many times narrower than the model the copies are; none means 16, 8 and 4."""
+
+    def __init__(
+        self,
+        *,
+        scales: _abc.Iterable[_builtins.int] | None = ...,
+        configurations: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        least_kendall: _builtins.float | None = ...,
+        most_regret: _builtins.float | None = ...,
+        study: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_least_kendall", b"_least_kendall", "_most_regret", b"_most_regret", "least_kendall", b"least_kendall", "most_regret", b"most_regret"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_least_kendall", b"_least_kendall", "_most_regret", b"_most_regret", "configurations", b"configurations", "least_kendall", b"least_kendall", "most_regret", b"most_regret", "scales", b"scales", "steps", b"steps", "study", b"study"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__least_kendall: _TypeAlias = _typing.Literal["least_kendall"]  # noqa: Y015
+    _WhichOneofArgType__least_kendall: _TypeAlias = _typing.Literal["_least_kendall", b"_least_kendall"]  # noqa: Y015
+    _WhichOneofReturnType__most_regret: _TypeAlias = _typing.Literal["most_regret"]  # noqa: Y015
+    _WhichOneofArgType__most_regret: _TypeAlias = _typing.Literal["_most_regret", b"_most_regret"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__least_kendall) -> _WhichOneofReturnType__least_kendall | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__most_regret) -> _WhichOneofReturnType__most_regret | None: ...
+
+Global___Pilot: _TypeAlias = Pilot  # noqa: Y015
 
 @_typing.final
 class Gate(_message.Message):

@@ -73,6 +73,7 @@ class Study(_message.Message):
     END_TIME_FIELD_NUMBER: _builtins.int
     UID_FIELD_NUMBER: _builtins.int
     UNSHOWN_FIELD_NUMBER: _builtins.int
+    SCALE_CHOICE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`studies/{study}`."""
     state: Global___StudyState.ValueType
@@ -92,6 +93,10 @@ class Study(_message.Message):
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def scale_choice(self) -> Global___ScaleChoice:
+        """With `scale: auto`: what its pilot found. Absent until it has."""
+
     def __init__(
         self,
         *,
@@ -104,14 +109,89 @@ class Study(_message.Message):
         end_time: _timestamp_pb2.Timestamp | None = ...,
         uid: _builtins.str = ...,
         unshown: _builtins.str = ...,
+        scale_choice: Global___ScaleChoice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "spec", b"spec", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "scale_choice", b"scale_choice", "spec", b"spec", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "name", b"name", "spec", b"spec", "state", b"state", "status", b"status", "uid", b"uid", "unshown", b"unshown"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "name", b"name", "scale_choice", b"scale_choice", "spec", b"spec", "state", b"state", "status", b"status", "uid", b"uid", "unshown", b"unshown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Study: _TypeAlias = Study  # noqa: Y015
+
+@_typing.final
+class ScaleChoice(_message.Message):
+    """How small the copy of a study is, and why."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCALE_FIELD_NUMBER: _builtins.int
+    STUDY_FIELD_NUMBER: _builtins.int
+    LEAST_KENDALL_FIELD_NUMBER: _builtins.int
+    MOST_REGRET_FIELD_NUMBER: _builtins.int
+    TRIED_FIELD_NUMBER: _builtins.int
+    scale: _builtins.int
+    """How many times narrower than the model."""
+    study: _builtins.str
+    """The pilot's study."""
+    least_kendall: _builtins.float
+    """What was asked of a copy."""
+    most_regret: _builtins.float
+    @_builtins.property
+    def tried(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScaleTried]:
+        """All copies that were tried, the smallest first."""
+
+    def __init__(
+        self,
+        *,
+        scale: _builtins.int = ...,
+        study: _builtins.str = ...,
+        least_kendall: _builtins.float = ...,
+        most_regret: _builtins.float = ...,
+        tried: _abc.Iterable[Global___ScaleTried] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["least_kendall", b"least_kendall", "most_regret", b"most_regret", "scale", b"scale", "study", b"study", "tried", b"tried"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScaleChoice: _TypeAlias = ScaleChoice  # noqa: Y015
+
+@_typing.final
+class ScaleTried(_message.Message):
+    """How well a copy ranks the pilot's configurations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCALE_FIELD_NUMBER: _builtins.int
+    KENDALL_FIELD_NUMBER: _builtins.int
+    REGRET_FIELD_NUMBER: _builtins.int
+    AGREES_FIELD_NUMBER: _builtins.int
+    scale: _builtins.int
+    kendall: _builtins.float
+    """Kendall's tau-b between its ranking and the model's."""
+    regret: _builtins.float
+    """How much worse on the model the best of its first five is than the best of all; absent where those five failed."""
+    agrees: _builtins.bool
+    """Whether that is enough."""
+    def __init__(
+        self,
+        *,
+        scale: _builtins.int = ...,
+        kendall: _builtins.float = ...,
+        regret: _builtins.float | None = ...,
+        agrees: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_regret", b"_regret", "regret", b"regret"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_regret", b"_regret", "agrees", b"agrees", "kendall", b"kendall", "regret", b"regret", "scale", b"scale"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__regret: _TypeAlias = _typing.Literal["regret"]  # noqa: Y015
+    _WhichOneofArgType__regret: _TypeAlias = _typing.Literal["_regret", b"_regret"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__regret) -> _WhichOneofReturnType__regret | None: ...
+
+Global___ScaleTried: _TypeAlias = ScaleTried  # noqa: Y015
 
 @_typing.final
 class Unshown(_message.Message):

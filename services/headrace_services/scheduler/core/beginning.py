@@ -1,7 +1,10 @@
 """A study that begins after another one.
 
     waits ──┬── the other one has completed: begins, and is a study like any other from then on
-            └── the other one failed, was stopped or deleted: fails, with the other's reason
+            ├── the other one failed, was stopped or deleted: fails, with the other's reason
+            └── a pilot was to choose its scale, and could not: fails, with the pilot's reason
+
+What a pilot has chosen comes with the beginning, and stands in the row from then on: no trial exists before it.
 
 The column `after` of its row says that it waits. A replica looks every second for studies whose wait is over, and
 submits what it found as an input (`engine/followers.py`). Two replicas may both do so, and one may die before it does:
@@ -22,6 +25,6 @@ def take(state: CycleState, said: AfterEnded) -> None:
     if said.why_not:
         state.move_study(StudyState.FAILED, said.why_not)
         return
-    state.end_wait()
-    state.emit(events.study_begins(said.study))
+    state.end_wait(said.scale)
+    state.emit(events.study_begins(said.study, "" if said.scale is None else f" with {said.scale}"))
     state.wants_placement = True

@@ -101,9 +101,9 @@ def trial_user_paused(number: int, *, user_paused: bool) -> Event:
     return Event(number=number, kind="note", message=f"trial {number} {what}: asked by a user", detail={})
 
 
-def study_begins(after: str) -> Event:
-    """The study after which this one begins has completed."""
-    message = f"study '{after}' has completed, so this one begins"
+def study_begins(after: str, scale: str) -> Event:
+    """The study after which this one begins has completed; `scale` says what its pilot has chosen."""
+    message = f"study '{after}' has completed, so this one begins{scale}"
     return Event(number=None, kind="note", message=message, detail={})
 
 

@@ -18,6 +18,7 @@ from headrace_services.scheduler.core.records import (
     ProposalFailure,
     Trial,
 )
+from headrace_services.scheduler.core.scales import ScaleChoice
 
 
 class Leased(Struct, frozen=True, kw_only=True):
@@ -98,6 +99,8 @@ class AfterEnded(Struct, frozen=True, kw_only=True):
     study: str
     why_not: str = ""
     """Why this one can never begin; empty where it begins."""
+    scale: ScaleChoice | None = None
+    """What the pilot of this one has chosen, where it has one."""
 
 
 class Suggest(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.lifecycle import LEASED, Reason, State, StudyState
+from headrace_services.scheduler.core.scales import ScaleChoice
 from headrace_services.scheduler.core.standing import Leaving, Speeds, Standing
 
 Value = bool | int | float | str
@@ -42,6 +43,8 @@ class Study(Struct, frozen=True, kw_only=True):
     asked for, and the study that `best_of` names fewer results. Counted when the study is created."""
     after: str | None = None
     """The study that has to complete before anything of this one is placed; None where there is none, or it has."""
+    scale_choice: ScaleChoice | None = None
+    """How small its copies are, where a pilot was to find out and has."""
     now: datetime = datetime.fromtimestamp(0, UTC)
     """The database's clock when the row was read: the time of all that a cycle does."""
     now_s: float = 0.0

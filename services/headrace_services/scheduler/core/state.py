@@ -43,6 +43,7 @@ from headrace_services.scheduler.core.records import (
 )
 from headrace_services.scheduler.core.results import Result, Results
 from headrace_services.scheduler.core.room import Room
+from headrace_services.scheduler.core.scales import ScaleChoice
 from headrace_services.scheduler.core.standing import Leaving
 
 
@@ -401,9 +402,9 @@ class CycleState:
         self.study = replace(self.study, state=state, detail=detail)
         self.emit(events.study_moved(before, state, detail))
 
-    def end_wait(self) -> None:
-        """The study waits for no other one any more."""
-        self.study = replace(self.study, after=None)
+    def end_wait(self, scale: ScaleChoice | None) -> None:
+        """The study waits for no other one any more; its copies have the scale that a pilot has chosen."""
+        self.study = replace(self.study, after=None, scale_choice=scale)
 
     def emit(self, event: Event) -> int:
         """Append an event and return its cursor."""

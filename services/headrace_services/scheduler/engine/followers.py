@@ -7,6 +7,7 @@ import random
 from headrace.errors import HeadraceError
 from headrace_services.scheduler.core.inputs import AfterEnded
 from headrace_services.scheduler.core.lifecycle import StudyState
+from headrace_services.scheduler.core.scales import NoScaleError, choose
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.store import after
@@ -47,8 +48,8 @@ class Followers:
                 self._tasks.create_task(self._tell(one), name=f"begin {one.id}")
 
     async def _tell(self, one: WaitOver) -> None:
-        said = AfterEnded(study=one.after, why_not=_why_not(one))
         try:
+            said = await self._said(one)
             await self._hub.submit(one.id, Submission(input=said))
         except HeadraceError as error:
             log.info("study %s was not told that '%s' has ended: %s", one.id, one.after, error)
@@ -58,6 +59,21 @@ class Followers:
             )
         finally:
             self._telling.discard(one.id)
+
+    async def _said(self, one: WaitOver) -> AfterEnded:
+        """Whether the study begins, or never does, and with the scale that its pilot has chosen."""
+        if why_not := _why_not(one):
+            return AfterEnded(study=one.after, why_not=why_not)
+        pilot = one.spec.surrogate.pilot if one.spec.surrogate is not None else None
+        if pilot is None or one.scale is not None:
+            return AfterEnded(study=one.after, scale=None if pilot is None else one.scale)
+        async with transaction(self._hub.engine) as conn:
+            trials = await after.pilot_trials(conn, pilot.study)
+        try:
+            choice = choose(pilot, trials, study=pilot.study, maximize=one.spec.maximizes())
+        except NoScaleError as error:
+            return AfterEnded(study=one.after, why_not=str(error))
+        return AfterEnded(study=one.after, scale=choice)
 
 
 def _why_not(one: WaitOver) -> str:

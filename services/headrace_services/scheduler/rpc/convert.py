@@ -29,6 +29,7 @@ from headrace_services.scheduler.core.records import (
     Trial,
     TrialView,
 )
+from headrace_services.scheduler.core.scales import ScaleChoice
 from headrace_services.scheduler.desk.figures import Preview
 from headrace_services.scheduler.rpc import names
 from headrace_services.scheduler.rpc.waiting import study_waits_for
@@ -61,6 +62,20 @@ def study(record: Study, figures: Figures) -> study_pb2.Study:
         create_time=_time(record.create_time),
         end_time=_time(record.end_time),
         uid=record.uid,
+        scale_choice=None if record.scale_choice is None else _scale_choice(record.scale_choice),
+    )
+
+
+def _scale_choice(choice: ScaleChoice) -> study_pb2.ScaleChoice:
+    return study_pb2.ScaleChoice(
+        scale=choice.scale,
+        study=choice.study,
+        least_kendall=choice.least_kendall,
+        most_regret=choice.most_regret,
+        tried=[
+            study_pb2.ScaleTried(scale=one.scale, kendall=one.kendall, regret=one.regret, agrees=one.agrees)
+            for one in choice.tried
+        ],
     )
 
 

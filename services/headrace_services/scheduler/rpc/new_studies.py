@@ -1,5 +1,6 @@
-"""What one CreateStudy creates: the study, the gate after which it begins, and the study that follows it."""
+"""What one CreateStudy creates: the study, the pilot and the gate after which it begins, and the study that follows."""
 
+import json
 import secrets
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,14 +10,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import InvalidFieldError, StudyExistsError, Violation
 from headrace.spec import BestOfSampler, Gate, GpSampler, StudySpec, check_study_id, from_proto
+from headrace.spec.convert import params_to_json
+from headrace.spec.pilot import FEWEST, pilot_name
 from headrace.spec.surrogate import gate_name
 from headrace.v1.spec_pb2 import StudySpec as SpecMessage
 from headrace_services.scheduler.core.lifecycle import StudyState
-from headrace_services.scheduler.core.records import Event, Study
+from headrace_services.scheduler.core.records import Event, Params, Study
 from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.samplers import expected_trials
+from headrace_services.scheduler.samplers.sobol import SobolSampler
 from headrace_services.scheduler.store import after, aside, studies
 from headrace_torch.what_transfers import WHY, Verdict, verdict_on
+
+DRAWS = 8
+"""So many configurations are drawn for one that a pilot needs: a small space gives the same one twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,7 @@ class WantedStudies:
     """The study that was asked for, and those that come with it."""
 
     first: Wanted
+    pilot: Wanted | None
     gate: Wanted | None
     follower: Wanted | None
 
@@ -60,12 +68,15 @@ def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
             "needs PyTorch, which this scheduler lacks",
             "Install headrace[torch] beside the scheduler, or choose tpe.",
         )
-    first = gate = follower = None
+    first = pilot = gate = follower = None
     if spec is not None:
         checks.take(partial(refuse_what_stays, spec))
+        if is_named and spec.surrogate is not None and spec.surrogate.pilot is not None:
+            pilot = checks.take(partial(_pilot, spec, pilot_name(study_id)))
+            spec = _after_pilot(spec, pilot_name(study_id))
         first = checks.take(partial(_wanted, study_id, spec))
         if is_named and (checking := spec.gate_study()) is not None:
-            key = spec.gate.key if spec.gate is not None else ""
+            key = spec.gate.key if spec.gate is not None and pilot is None else ""
             name = gate_name(study_id)
             gate = checks.take(lambda: _wanted(check_study_id(name), checking, key or None))
         if is_named and spec.transfer is not None:
@@ -73,7 +84,7 @@ def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
             follower = checks.take(lambda: _wanted(check_study_id(target), spec.target(study_id)))
     checks.done()
     assert first is not None
-    return WantedStudies(first=first, gate=gate, follower=follower)
+    return WantedStudies(first=first, pilot=pilot, gate=gate, follower=follower)
 
 
 def refuse_what_stays(spec: StudySpec) -> None:
@@ -98,6 +109,8 @@ async def create_studies(conn: AsyncConnection, wanted: WantedStudies) -> Create
     """Create them. No gate is created where one has passed with the same key."""
     first, gate = wanted.first, wanted.gate
     before = []
+    if wanted.pilot is not None:
+        before.append(await _create(conn, wanted.pilot))
     if gate is not None:
         passed = await after.passed_gate(conn, gate.checks) if gate.checks else None
         if passed is None:
@@ -108,6 +121,37 @@ async def create_studies(conn: AsyncConnection, wanted: WantedStudies) -> Create
     study = await _create(conn, first)
     follower = [] if wanted.follower is None else [await _create(conn, wanted.follower)]
     return Created(first=study, all=(*before, study, *follower))
+
+
+def _after_pilot(spec: StudySpec, name: str) -> StudySpec:
+    """The spec with the name of its pilot, after which its gate begins, and so it does itself."""
+    assert spec.surrogate is not None
+    assert spec.surrogate.pilot is not None
+    pilot = spec.surrogate.pilot.model_copy(update={"study": name})
+    surrogate = spec.surrogate.model_copy(update={"pilot": pilot})
+    return spec.model_copy(update={"surrogate": surrogate, "after": name})
+
+
+def _pilot(spec: StudySpec, name: str) -> Wanted:
+    """The pilot, with configurations that are spread over the space."""
+    assert spec.surrogate is not None
+    assert spec.surrogate.pilot is not None
+    wanted = spec.surrogate.pilot.configurations
+    sampler = SobolSampler(spec)
+    tried: dict[str, Params] = {}
+    for number in range(DRAWS * wanted):
+        drawn = sampler.suggest(number)
+        if drawn is not None and len(tried) < wanted:
+            tried[json.dumps(params_to_json(drawn))] = drawn
+    if len(tried) < FEWEST:
+        violation = Violation(
+            field="surrogate.scale",
+            value="auto",
+            message=f"compares {FEWEST} configurations at least, and {len(tried)} were found in this space",
+            remedy="Say how small the copy is, such as scale: 8, or widen the space.",
+        )
+        raise InvalidFieldError([violation])
+    return _wanted(check_study_id(name), spec.pilot_study(tuple(tried.values())))
 
 
 def _wanted(name: str, spec: StudySpec, checks: str | None = None) -> Wanted:

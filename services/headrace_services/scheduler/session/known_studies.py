@@ -42,7 +42,7 @@ class KnownStudies:
     async def by_id(self, study_id: int) -> StudyInfo | None:
         """A study's immutable part."""
         known = self._studies.get(study_id)
-        if known is not None:
+        if known is not None and not known.waits:
             self._studies.move_to_end(study_id)
             return known
         async with transaction(self._engine) as conn:

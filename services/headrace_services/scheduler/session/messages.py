@@ -199,6 +199,13 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
         rungs=trial.rungs_ahead(study.spec),
     )
     message.MergeFrom(_same_for_all(study))
+    by = message.surrogate.scale_by
+    if by:  # a pilot's: the parameter is the scheduler's own, and no user's function expects it
+        message.surrogate.scale = int(trial.params.get(by, 1))
+        message.surrogate.scale_by = ""
+        message.parameters.CopyFrom(params_to_proto({k: v for k, v in trial.params.items() if k != by}))
+        if message.surrogate.scale == 1:
+            message.ClearField("surrogate")
     return message
 
 
@@ -214,6 +221,8 @@ def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
     """What the assignments of all trials of a study say."""
     spec = study.spec
     wanted = to_proto(spec)
+    if study.scale is not None:
+        wanted.surrogate.scale = study.scale
     return worker_pb2.Assign(
         template=wanted.template,
         max_steps=spec.max_steps,

@@ -1,12 +1,14 @@
-"""Studies that begin after others, and the gates that others may rely on."""
+"""Studies that begin after others, the gates that others may rely on, and what pilots came to."""
 
 from dataclasses import dataclass
 
 from sqlalchemy import or_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.core.lifecycle import StudyState
-from headrace_services.scheduler.store import tables
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core.lifecycle import Reason, StudyState
+from headrace_services.scheduler.core.scales import PilotTrial, ScaleChoice
+from headrace_services.scheduler.store import rows, tables
 
 
 async def passed_gate(conn: AsyncConnection, key: str) -> str | None:
@@ -30,13 +32,22 @@ class WaitOver:
     state: StudyState | None
     """The other one's; None where it was deleted."""
     detail: str
+    scale: ScaleChoice | None
+    """What the other one's pilot has chosen, which is this one's too."""
+    uid: str
+    columns: rows.Columns
+
+    @property
+    def spec(self) -> StudySpec:
+        """This one's. Raises ValidationError where its columns are none."""
+        return rows.spec_of(self.uid, self.columns)
 
 
 async def waits_over(conn: AsyncConnection) -> list[WaitOver]:
     """The studies whose wait for another one is over."""
     s, other = tables.study, tables.study.alias()
     query = (
-        select(s.c.id, s.c.after, other.c.state, other.c.detail)
+        select(s.c.id, s.c.uid, s.c.after, s.c.spec, other.c.state, other.c.detail, other.c.scale_choice)
         .select_from(s.join(other, other.c.name == s.c.after, isouter=True))
         .where(
             text("study.after IS NOT NULL AND study.end_time IS NULL"),  # as its index says it
@@ -50,6 +61,24 @@ async def waits_over(conn: AsyncConnection) -> list[WaitOver]:
             after=row.after,
             state=None if row.state is None else StudyState(row.state),
             detail=row.detail or "",
+            uid=row.uid,
+            columns=row.spec,
+            scale=rows.scale_choice(row.scale_choice),
         )
+        for row in await conn.execute(query)
+    ]
+
+
+async def pilot_trials(conn: AsyncConnection, name: str) -> list[PilotTrial]:
+    """The trials of the pilot of this name, in the order of their numbers. A failed one has no value."""
+    t, s = tables.trial, tables.study
+    query = (
+        select(t.c.params, t.c.reason, t.c.best_value)
+        .select_from(t.join(s, s.c.id == t.c.study_id))
+        .where(s.c.name == name)
+        .order_by(t.c.number)
+    )
+    return [
+        PilotTrial(params=row.params, value=row.best_value if row.reason == Reason.COMPLETED.value else None)
         for row in await conn.execute(query)
     ]

@@ -131,6 +131,8 @@ class Writes:
         ends = after.state.ended and not before.state.ended
         values = rows.study_columns(after) | {"g_study": after.id, "g_cursor": before.cursor}
         values["standing"] = json.dumps(values["standing"], allow_nan=False)
+        choice = values["scale_choice"]
+        values["scale_choice"] = None if choice is None else json.dumps(choice, allow_nan=False)
         self._pipeline.run(_END_STUDY if ends else _UPDATE_STUDY, expected=1, **values)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec import convert, to_builtins
 from msgspec.structs import asdict, fields
 from sqlalchemy import Row
 
@@ -26,6 +27,7 @@ from headrace_services.scheduler.core.records import (
     Study,
     Trial,
 )
+from headrace_services.scheduler.core.scales import ScaleChoice
 from headrace_services.scheduler.core.standing import Leaving, Reserved, Speeds, Standing, Usage
 
 AnyRow = Row[Any]
@@ -39,13 +41,14 @@ def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
         id=row.id,
         uid=row.uid,
         name=row.name,
-        spec=spec or _spec(row.uid, row.spec),
+        spec=spec or spec_of(row.uid, row.spec),
         state=StudyState(row.state),
         detail=row.detail,
         cursor=row.cursor,
         next_number=row.next_number,
         planned=row.planned,
         after=row.after,
+        scale_choice=scale_choice(row.scale_choice),
         sampled=row.sampled,
         reports=row.reports,
         metric_seen=row.metric_seen,
@@ -68,7 +71,7 @@ _SPEC_CHARACTERS_KEPT = 16 * 1024**2
 """A spec of a million characters takes three to four million bytes once it is read."""
 
 
-def _spec(uid: str, columns: Columns) -> StudySpec:
+def spec_of(uid: str, columns: Columns) -> StudySpec:
     """The spec of the study with this random id, validated once: it never changes."""
     if uid in _specs:
         _specs.move_to_end(uid)
@@ -165,7 +168,8 @@ def trial_identity(record: Trial) -> Columns:
 def study_columns(record: Study) -> Columns:
     """The columns of a study that a cycle changes."""
     return {name: getattr(record, name) for name in STUDY_COLUMNS} | {
-        "standing": standing_columns(record.standing)
+        "standing": standing_columns(record.standing),
+        "scale_choice": to_builtins(record.scale_choice),
     }
 
 
@@ -177,11 +181,17 @@ STUDY_COLUMNS = (
     "sampled",
     "planned",
     "after",
+    "scale_choice",
     "reports",
     "metric_seen",
     "early_failures",
     "standing",
 )
+
+
+def scale_choice(columns: Columns | None) -> ScaleChoice | None:
+    """What a pilot has chosen, from its JSON column."""
+    return convert(columns, ScaleChoice) if columns else None
 
 
 def checkpoint(columns: Columns | None) -> Checkpoint | None:

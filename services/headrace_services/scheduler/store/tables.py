@@ -54,6 +54,8 @@ study = Table(
     Column("planned", BigInteger),
     # The name of the study that it waits for.
     Column("after", Text),
+    # With `scale: auto`: what its pilot has chosen.
+    Column("scale_choice", JSONB(none_as_null=True)),
     # Of a gate: the key of what it checks.
     Column("checks", Text),
     Column("sampled", BigInteger, nullable=False, server_default="0"),

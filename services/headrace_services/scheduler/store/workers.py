@@ -77,13 +77,23 @@ class Greeting:
 
 
 class StudyInfo:
-    """What of a study never changes."""
+    """What of a study never changes once its trials exist."""
 
-    def __init__(self, study_id: int, uid: str, name: str, columns: dict[str, Any]) -> None:
+    def __init__(
+        self, study_id: int, uid: str, name: str, columns: dict[str, Any], scale: int | None = None
+    ) -> None:
         self.id = study_id
         self.uid = uid
         self.name = name
+        self.scale = scale
+        """Of its copies, where its pilot has chosen one."""
         self._columns = columns
+
+    @property
+    def waits(self) -> bool:
+        """Whether its pilot has not chosen a scale yet: then this is not to be remembered."""
+        surrogate = self._columns.get("surrogate") or {}
+        return bool(surrogate.get("pilot")) and self.scale is None
 
     @cached_property
     def spec(self) -> StudySpec:
@@ -260,8 +270,12 @@ async def study_by_id(conn: AsyncConnection, study_id: int) -> StudyInfo | None:
 
 async def _study(conn: AsyncConnection, which: Any) -> StudyInfo | None:
     s = tables.study
-    row = (await conn.execute(select(s.c.id, s.c.uid, s.c.name, s.c.spec).where(which))).one_or_none()
-    return StudyInfo(row.id, row.uid, row.name, row.spec) if row else None
+    query = select(s.c.id, s.c.uid, s.c.name, s.c.spec, s.c.scale_choice).where(which)
+    row = (await conn.execute(query)).one_or_none()
+    if row is None:
+        return None
+    scale = row.scale_choice["scale"] if row.scale_choice else None
+    return StudyInfo(row.id, row.uid, row.name, row.spec, scale)
 
 
 async def expired_leases(

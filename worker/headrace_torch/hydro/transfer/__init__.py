@@ -1,6 +1,7 @@
 """Carrying the surrogate's best over to the target, with the regret."""
 
-from headrace_torch.hydro.transfer.agreement import Agreement, agreement
+from headrace_torch.agreement import Agreement
+from headrace_torch.hydro.transfer.agreement import agreement
 from headrace_torch.hydro.transfer.run import transfer
 from headrace_torch.hydro.transfer.scale import ScaleReport, choose_scale
 from headrace_torch.hydro.transfer.top_k import TopK, TransferReport, Trial, Validated

@@ -1,31 +1,10 @@
-"""How well the surrogate's ranking agrees with the target's: Kendall's τ, and the regret of the best k.
+"""Whether a surrogate's ranking agrees with the target's (`headrace_torch.agreement`), with this library's errors."""
 
-A trial that failed or diverged has no score: it ranks last, tied with the others that have none.
-"""
+from collections.abc import Sequence
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
+from headrace_torch import agreement as pure
+from headrace_torch.agreement import Agreement, Score
 from headrace_torch.hydro.errors import TransferError
-
-Score = float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
-    """Two rankings of the same trials, compared.
-
-    Attributes:
-        kendall: τ-b between the scores, in [-1, 1]; 0 where one of the rankings is all ties.
-        regret: by k: how much worse on the target the best of the surrogate's top k is than the best of all; never
-            negative, and None where all of the top k failed.
-        first_at: the place on the target of the surrogate's first, from 1.
-    """
-
-    kendall: float
-    regret: Mapping[int, float | None]
-    first_at: int
 
 
 def agreement(
@@ -33,7 +12,7 @@ def agreement(
     target: Sequence[Score],
     *,
     maximize: bool = False,
-    ks: Sequence[int] = (1, 2, 5),
+    ks: Sequence[int] = (1, 2, pure.TOP),
 ) -> Agreement:
     """Compares scores of the same trials.
 
@@ -46,51 +25,7 @@ def agreement(
     Raises:
         TransferError: fewer than two trials, unequal numbers, or no score on the target.
     """
-    if len(surrogate) != len(target) or len(target) < 2:
-        raise TransferError(
-            f"rankings need the same two trials or more; there are {len(surrogate)} on the surrogate and {len(target)} "
-            "on the target"
-        )
-    badness = [as_badness(one, maximize=maximize) for one in surrogate]
-    true_badness = [as_badness(one, maximize=maximize) for one in target]
-    best = min(true_badness)
-    if math.isinf(best):
-        raise TransferError("no trial has a score on the target")
-    order = ranking(surrogate, maximize=maximize)
-    regret: dict[int, float | None] = {}
-    for k in ks:
-        reached = min(true_badness[index] for index in order[:k])
-        regret[k] = None if math.isinf(reached) else reached - best
-    better = sum(value < true_badness[order[0]] for value in true_badness)
-    return Agreement(kendall=kendall_tau_b(badness, true_badness), regret=regret, first_at=1 + better)
-
-
-def ranking(scores: Sequence[Score], *, maximize: bool = False) -> list[int]:
-    """Indexes from best to worst; ties in the given order, trials without a score last."""
-    return sorted(range(len(scores)), key=lambda index: as_badness(scores[index], maximize=maximize))
-
-
-def as_badness(score: Score, *, maximize: bool) -> float:
-    """What is less for a better trial; infinite without a score."""
-    if score is None or not math.isfinite(score):
-        return math.inf
-    return -score if maximize else score
-
-
-def kendall_tau_b(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Kendall's τ-b (Kendall 1945), which counts ties; O(n²)."""
-    concordant = discordant = ties_x = ties_y = 0
-    for i in range(len(xs)):
-        for j in range(i):
-            x, y = _sign(xs[i], xs[j]), _sign(ys[i], ys[j])
-            ties_x += x == 0
-            ties_y += y == 0
-            concordant += x * y > 0
-            discordant += x * y < 0
-    pairs = len(xs) * (len(xs) - 1) // 2
-    scale = math.sqrt((pairs - ties_x) * (pairs - ties_y))
-    return (concordant - discordant) / scale if scale else 0.0
-
-
-def _sign(one: float, two: float) -> int:
-    return (one > two) - (one < two)
+    try:
+        return pure.agreement(surrogate, target, maximize=maximize, ks=ks)
+    except ValueError as error:
+        raise TransferError(str(error)) from None

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Collection, Sequence
 
+from headrace_torch.agreement import Score
 from headrace_torch.hydro.gate import Gate, ask
-from headrace_torch.hydro.transfer.agreement import Score
 from headrace_torch.hydro.transfer.top_k import TopK, TransferReport, Trial
 from headrace_torch.hydro.transfer.which import Hyperparameters, check_transferable
 

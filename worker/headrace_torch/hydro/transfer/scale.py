@@ -7,15 +7,12 @@ first that agrees.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
+from headrace_torch.agreement import LEAST_KENDALL, LEAST_PILOT, TOP, Agreement, Score
 from headrace_torch.hydro.errors import TransferError
 from headrace_torch.hydro.gate import Gate, ask
-from headrace_torch.hydro.transfer.agreement import Agreement, Score, agreement
+from headrace_torch.hydro.transfer.agreement import agreement
 from headrace_torch.hydro.transfer.which import Hyperparameters, check_transferable
-
-TOP: Final = 5
-LEAST_PILOT: Final = 2 * TOP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +62,7 @@ def choose_scale(
     evaluate: Callable[[int, Sequence[Hyperparameters]], Sequence[Score]],
     *,
     scales: Sequence[int] = (16, 8, 4, 2),
-    least_kendall: float = 0.8,
+    least_kendall: float = LEAST_KENDALL,
     most_regret: float = 0.5,
     maximize: bool = True,
     accept: tuple[str, ...] = (),
@@ -102,8 +99,7 @@ def choose_scale(
     for scale in sorted(set(scales), reverse=True):
         scores = tuple(evaluate(scale, pilot))
         found = agreement(scores, target, maximize=maximize, ks=(1, 2, TOP))
-        regret = found.regret[TOP]
-        agrees = found.kendall >= least_kendall and regret is not None and regret <= most_regret
+        agrees = found.is_enough(least_kendall=least_kendall, most_regret=most_regret)
         tried.append(ScaleTried(scale=scale, scores=scores, agreement=found, agrees=agrees))
         if agrees:
             return ScaleReport(scale=scale, tried=tried, target_scores=target)

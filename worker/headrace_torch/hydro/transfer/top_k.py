@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from headrace_torch.agreement import Score, as_badness
 from headrace_torch.hydro.errors import TransferError
-from headrace_torch.hydro.transfer.agreement import Score, as_badness
 from headrace_torch.hydro.transfer.which import Hyperparameters
 
 
