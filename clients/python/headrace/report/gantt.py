@@ -73,7 +73,9 @@ def gantt(data: StudyData) -> go.Figure | None:
     if data.other is not None and data.other.search_ended is not None:
         place = _since(began, data.other.search_ended) / scale
         figure.add_vline(
-            x=place, line={"color": style.INK, "dash": "dot", "width": 1}, annotation_text="search ended"
+            x=place,
+            line={"color": style.INK, "dash": "dot", "width": 1},
+            annotation={"text": "search ended", "yshift": 14},
         )
     figure.update_layout(
         **style.layout(
