@@ -9,6 +9,9 @@ three on the model. The gate runs for the first seed alone; later studies know i
 *direct*: the same 36 configurations under the same ASHA, each trial the model in a process of its own. No gate, no
 copy, no fusion.
 
+The study files that this writes name the parameters in alphabetical order. Their order is part of what a seed draws, so
+seed 7 here is not seed 7 of the example.
+
 Compute is given in two ways. *Processor seconds* are what the trials' processes used, user and system, on all cores,
 from their start with its imports to their end. They hardly depend on what else the machine does. Of them,
 `starting` is what went by before the training function was called. Processes that stood by for a trial that
