@@ -19,15 +19,11 @@ import argparse
 import csv
 import io
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from statistics import median, quantiles
@@ -41,6 +37,7 @@ EXAMPLE = ROOT / "examples" / "fused_digits"
 sys.path[:0] = [str(EXAMPLE), str(ROOT / "benchmarks" / "scheduler")]
 
 from benchmark_site import write_record  # noqa: E402  its folder is on the path from here on
+from running_service import Service  # noqa: E402
 from train import load_data, loss_of, make_model, validate  # noqa: E402
 
 from headrace_services.scheduler.session.messages import trial_seed  # noqa: E402
@@ -49,50 +46,6 @@ from headrace_torch import hydro  # noqa: E402
 RESULTS = Path(__file__).resolve().parent / "results" / "fused_against_unfused.json"
 FILES = {"fused": EXAMPLE / "study.yaml", "unfused": EXAMPLE / "unfused.yaml"}
 STUDY_SEED, ROWS, ORDER_SEED = 7, 32, 7  # as in the study files and in train.py
-START_S, RUN_S = 120, 1800
-
-
-class Service:
-    """`headrace` with a home of its own."""
-
-    def __init__(self, home: Path) -> None:
-        self._environ = {**os.environ, "HEADRACE_HOME": str(home)}
-
-    def call(self, *words: str) -> str:
-        """Run a command; return what it prints."""
-        done = subprocess.run(
-            [sys.executable, "-m", "headrace.cli", *words],
-            env=self._environ,
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=RUN_S,
-        )
-        return done.stdout
-
-    @contextmanager
-    def up(self, slots: int) -> Iterator[None]:
-        """Serve while the block runs."""
-        command = [sys.executable, "-m", "headrace.cli", "up", "--slots", str(slots), "--port", "0"]
-        service = subprocess.Popen(command, env=self._environ, stdout=subprocess.DEVNULL)
-        try:
-            self._wait()
-            yield
-        finally:
-            service.terminate()
-            service.wait(60)
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + START_S
-        while True:
-            try:
-                self.call("workers")
-            except subprocess.CalledProcessError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(1)
-            else:
-                return
 
 
 def rows(text: str) -> list[dict[str, str]]:

@@ -38,6 +38,25 @@ def test_a_study_says_how_its_copy_is_checked(gate: Any, says: str, own: str | N
     assert gates.own_gate(study) == own
 
 
+def test_a_study_that_trains_says_that_its_gate_has_passed() -> None:
+    spec = to_proto(parse_spec({**STUDY, "gate": {"study": "small-gate"}}))
+    study = study_pb2.Study(name="studies/small", spec=spec, state=study_pb2.STUDY_STATE_FAILED)
+    assert "checks first" in (gates.said_of(convert.study(study)) or "")
+    study.status.steps_spent = 1
+    assert gates.said_of(convert.study(study)) == (
+        "passed, in study small-gate: the small copy stands for the model"
+    )
+
+
+def test_a_gate_gives_its_verdict() -> None:
+    checking = parse_spec(STUDY).gate_study()
+    assert checking is not None
+    study = study_pb2.Study(
+        name="studies/small-gate", spec=to_proto(checking), state=study_pb2.STUDY_STATE_COMPLETED
+    )
+    assert ("verdict", "passed: the small copy stands for the model") in gates.lines_of(convert.study(study))
+
+
 def test_others_have_nothing_to_say() -> None:
     assert gates.said_of(info(parse_spec({**STUDY, "surrogate": None}))) is None
     checking = parse_spec(STUDY).gate_study()

@@ -91,6 +91,7 @@ def test_a_study_from_one_command(folder: Path) -> None:
     assert target["best"]["best_value"] == pytest.approx(10 + target["best"]["params"]["x"])
     values = [one["best_value"] for one in taken["trials"]]
     assert taken["regret"] == pytest.approx(values[0] - min(values))
+    assert taken["regrets"] == [taken["regret"], 0.0]
     assert Path(summary["report"]) == report
     assert Path(summary["report"]).stat().st_size > 1_000_000
     assert f"headrace up --home {folder / 'home'}" in err

@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from fake_study_service import FakeStudyService
@@ -239,6 +240,37 @@ def test_nothing_in_a_study_breaks_out_of_the_page(fake: FakeStudyService, clien
             for dimension in trace.get("dimensions", ()):
                 del dimension["ticktext"]  # plain text by Plotly's own rule
             assert not re.search(r"<[^>]*alert", json.dumps(trace, ensure_ascii=False))
+
+
+def of_a_transfer(name: str, **changes: Any) -> Script:
+    script = race(name, trials=4)
+    spec = to_proto(parse_spec({**SPEC, **changes}))
+    for moment in script.moments:
+        moment.study.spec.CopyFrom(spec)
+    return script
+
+
+def test_the_schedule_shows_the_other_study_of_a_transfer(fake: FakeStudyService, client: Client) -> None:
+    fake.add(of_a_transfer("small", transfer={"callable": "train:target", "top": 2}))
+    best_of = {"kind": "best_of", "study": "small"}
+    fake.add(of_a_transfer("small-target", sampler=best_of))
+    fake.add(of_a_transfer("later", sampler=best_of))
+    for name, other in (("small", "small-target"), ("small-target", "small")):
+        found = gather(client.study(name))
+        figure = gantt(found)
+        assert figure is not None
+        assert found.other is not None
+        (trace,) = [trace for trace in figure.data if trace.name == f"study {other}"]
+        assert len(trace.base) == len(found.other.stays) == len(client_stays(client, other)) > 0
+        assert [note.text for note in figure.layout.annotations] == ["search ended"]
+        assert f"Trials of study {other} are shown too" in render(found)
+    assert gather(client.study("later")).other is None  # it is no part of the search
+    client.study("small-target").delete()
+    assert gather(client.study("small")).other is None
+
+
+def client_stays(client: Client, name: str) -> list[Any]:
+    return gather(client.study(name)).stays()
 
 
 def test_without_plotly_one_clear_error(

@@ -1,6 +1,7 @@
 """What a bundle tells of its turns: their cost, a model that cannot be fused, and one that is not."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -181,7 +182,10 @@ def test_a_model_that_cannot_be_fused_is_told_with_the_reason_and_the_remedy(
     assert ("leave out fuse" in listening.end.error) is of_each
 
 
-def test_a_group_that_trains_its_members_apart_is_told_of_once(listening: Listening) -> None:
+@pytest.mark.parametrize("seats", [1, 2])
+def test_a_group_that_trains_its_members_apart_is_told_of_once_and_one_member_never_is(
+    listening: Listening, seats: int
+) -> None:
     def apart(bundle: Bundle) -> None:
         group: Any = FakeGroup()
         group.engine, group.report = (
@@ -192,9 +196,11 @@ def test_a_group_that_trains_its_members_apart_is_told_of_once(listening: Listen
         for _ in bundle.steps():
             bundle.report(loss=group.step())
 
-    run_bundle(apart, listening, listening.attach())
+    run_bundle(apart, listening, replace(listening.attach(), seats=seats))
     warned = [text for said in listening.said for _, report in said.reports for text in report.warnings]
-    assert len(warned) == 1
+    assert len(warned) == (seats > 1)
+    if not warned:
+        return
     assert "layer lstm (LSTM) has no batched kernel" in warned[0]
     assert "leave out fuse" in warned[0]
 

@@ -10,6 +10,7 @@ import torch
 from recording_runtime import RecordingRuntime
 from torch import nn
 
+from headrace.grants import CPUS
 from headrace.trial import Bundle, Trial
 from headrace.trial.bundle_run import run_bundle
 from headrace.trial.bundle_solo import SoloBundle
@@ -128,6 +129,25 @@ def test_the_gate_passes_what_the_check_passes(
     assert [report.step for report in recording.reports] == [1, 2]
     assert recording.reports[0].metrics == recording.reports[1].metrics
     assert "Coordinate check passed" in plots(recording)[0]
+
+
+def test_the_gate_uses_no_more_threads_than_its_slot_has_cores(
+    recording: RecordingRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class LookedError(Exception):
+        """The check has begun."""
+
+    def check(*_: object, **__: object) -> None:
+        raise LookedError(torch.get_num_threads())
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(gate_trial, "coordinate_check", check)
+    monkeypatch.setenv(CPUS, str(before + 1))
+    try:
+        with pytest.raises(LookedError, match=f"^{before + 1}$"):
+            gate_trial.run(gate(recording, "make_model"))
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_gate_stops_one_in_standard_parametrization_and_names_the_layer(

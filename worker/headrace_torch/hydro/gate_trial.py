@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from headrace_torch.hydro.coordinate_check.check import coordinate_check
@@ -41,6 +42,10 @@ class GateTrial(Protocol):
 
     surrogate: Settings | None
     state: dict[str, Any]
+
+    @property
+    def cpus(self) -> int:
+        """How many cores this process may use."""
 
     def with_arguments(self, factory: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         """The factory with the arguments that the trial's parameters give it."""
@@ -76,6 +81,9 @@ def run(t: GateTrial) -> None:
     Raises:
         CoordinateCheckError: the check did not pass; names the layers with the steepest slopes.
     """
+    torch.set_num_threads(
+        t.cpus
+    )  # more threads than cores wait for each other at each of its many small operations
     plot = Plot()
     t.track(plot=plot)
     for step in t.steps():

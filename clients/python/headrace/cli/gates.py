@@ -1,7 +1,7 @@
 """What is said of gates: by `run` when a study is created, and in the summaries of a study and of its gate."""
 
 from headrace.cli import scales, wording
-from headrace.client.model import StudyInfo
+from headrace.client.model import StudyInfo, StudyState
 from headrace.spec.surrogate import GATE, PLOT, gate_name
 
 _PLACE = f"objects/plot/{PLOT}"
@@ -29,6 +29,8 @@ def said_of(study: StudyInfo) -> str | None:
         return UNCHECKED
     if gate is None or not gate.study:
         return None
+    if own_gate(study) and (study.steps_spent or study.state is StudyState.COMPLETED):  # it waited until then
+        return f"passed, in study {gate.study}: the small copy stands for the model"
     if own_gate(study):
         return f"study {gate.study}, which checks first whether the small copy stands for the model"
     return f"passed before, in study {gate.study}: the same model, settings and version"
@@ -40,11 +42,13 @@ def lines_of(study: StudyInfo) -> list[tuple[str, str]]:
     assert surrogate is not None
     checks = f"{surrogate.model} at {scales.size_of(study)}, trained with {surrogate.optimizer}"
     lines = [("checks", checks)]
+    if study.state is StudyState.COMPLETED:
+        lines.append(("verdict", "passed: the small copy stands for the model"))
     if trial is not None and trial.best_value is not None:
         lines.append(
             (
                 "worst slope",
-                f"{wording.number(trial.best_value)}: of the change of an activation over the width",
+                f"{wording.number(trial.best_value)}: how an activation's change grows with the width, ideally 0",
             )
         )
     if trial is not None and trial.checkpoint is not None:

@@ -120,11 +120,11 @@ class Summary:
             came_to = f"{metric} {_at(trial)}" if trial.best_value is not None else "no value yet"
             ended = f" ({trial.outcome.replace('_', ' ')})"
             lines.append((f"  trial {trial.source} there", f"{came_to}, as trial {trial.number} here{ended}"))
-        if done.regret is not None:
-            text = (
-                f"{wording.number(done.regret)}: the best of these {len(done.trials)} against the first one"
-            )
-            lines.append(("regret", text))
+        for place, regret in enumerate(done.regrets[:-1], 1):
+            if regret is not None:
+                first = "the first one alone" if place == 1 else f"the best of the first {place}"
+                text = f"{wording.number(regret)}: of {first}, against the best of all {len(done.trials)}"
+                lines.append((f"regret of {place}", text))
         return lines
 
     def _bundle_lines(self) -> list[tuple[str, str]]:

@@ -91,6 +91,7 @@ def transferred(done: Transferred) -> Json:
             for one in done.trials
         ],
         "regret": done.regret,
+        "regrets": list(done.regrets),
     }
 
 

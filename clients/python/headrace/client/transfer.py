@@ -37,9 +37,17 @@ class Transferred:
     def regret(self) -> float | None:
         """By how much the best of all trials is better than the first one taken. None where the first has no sound
         value."""
-        values = [trial.best_value for trial in self.trials if not trial.failed]
-        known = [value for value in values if value is not None]
-        if not known or self.trials[0].failed or self.trials[0].best_value is None:
-            return None
-        best = max(known) if Outcome(self.study).maximize else min(known)
-        return abs(best - self.trials[0].best_value)
+        return self.regrets[0] if self.trials else None
+
+    @property
+    def regrets(self) -> tuple[float | None, ...]:
+        """By how much the best of all trials is better than the best of the first one, of the first two, and so on.
+        None where none of those has a sound value."""
+        better = max if Outcome(self.study).maximize else min
+        best: list[float | None] = []
+        for trial in self.trials:
+            known = [] if trial.failed or trial.best_value is None else [trial.best_value]
+            known += [value for value in best[-1:] if value is not None]
+            best.append(better(known) if known else None)
+        last = best[-1] if best else None
+        return tuple(None if value is None or last is None else abs(last - value) for value in best)

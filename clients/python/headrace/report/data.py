@@ -17,6 +17,8 @@ from headrace.client.model import (
 from headrace.client.outcome import Outcome
 from headrace.client.sync import Study
 from headrace.client.wording import left_out
+from headrace.errors import StudyNotFoundError
+from headrace.spec import BestOfSampler
 
 ON_SLOT = (TrialState.RUNNING, TrialState.RESUMED)
 
@@ -35,6 +37,16 @@ class Stay:
     detail: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Other:
+    """The other study of a transfer: of the search the one that trains its best, and the other way round."""
+
+    name: str
+    stays: tuple[Stay, ...]
+    search_ended: datetime | None
+    """When the search ended, of the two; None while it goes on."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyData:
     """A study with all that happened in it."""
@@ -45,6 +57,8 @@ class StudyData:
     events: tuple[Event, ...]
     left_out: tuple[str, ...] = ()
     """What the scheduler left out of its answers, a line each."""
+    other: Other | None = None
+    """Where a transfer created the study together with another one."""
 
     @cached_property
     def by_number(self) -> Mapping[int, TrialInfo]:
@@ -102,7 +116,28 @@ def gather(study: Study) -> StudyData:
         reports=tuple(reports),
         events=tuple(_events_until(study, info.cursor)),
         left_out=tuple(line for found in (info, trials, reports) for line in left_out(found)),
+        other=_other(study, info),
     )
+
+
+def _other(study: Study, info: StudyInfo) -> Other | None:
+    if info.spec.transfer is not None:
+        name = info.spec.transfer.study_name(info.name)
+    elif isinstance(info.spec.sampler, BestOfSampler):
+        name = info.spec.sampler.study
+    else:
+        return None
+    handle = Study(study.transport, name)
+    try:
+        found = handle.status()
+        search, target = (info, found) if info.spec.transfer is not None else (found, info)
+        transfer = search.spec.transfer
+        if transfer is None or transfer.study_name(search.name) != target.name:
+            return None  # it takes the best of a study of before, and may have begun long after
+        stays = tuple(_stays(tuple(_events_until(handle, found.cursor))))
+    except StudyNotFoundError:
+        return None
+    return Other(name=found.name, stays=stays, search_ended=search.ended)
 
 
 def _events_until(study: Study, cursor: int) -> Iterator[Event]:

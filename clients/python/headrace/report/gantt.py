@@ -1,6 +1,11 @@
-"""Trials on slots over time: one row a slot, one bar a stay, its colour and pattern by what ended it."""
+"""Trials on slots over time: one row a slot, one bar a stay, its colour and pattern by what ended it.
 
+The other study of a transfer shares the slots, so its trials are in the picture too, in a colour of their own.
+"""
+
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 import plotly.graph_objects as go
 
@@ -21,21 +26,25 @@ MARKED_PAUSES = 300
 def gantt(data: StudyData) -> go.Figure | None:
     """The figure; None where no trial was ever placed on a slot (ask/tell)."""
     stays = data.stays()
-    if not stays:
+    others = data.other.stays if data.other is not None else ()
+    seen = [*stays, *others]
+    if not seen:
         return None
-    began = data.study.created or min(stay.start for stay in stays)
-    length_s = max((max(stay.end for stay in stays) - began).total_seconds(), 1e-9)
+    began = data.study.created or min(stay.start for stay in seen)
+    length_s = max((max(stay.end for stay in seen) - began).total_seconds(), 1e-9)
     scale, unit = next((scale, unit) for least, scale, unit in UNITS if length_s >= least)
-    rows = sorted({(stay.worker, slot) for stay in stays for slot in stay.slots or (0,)})
+    rows = sorted({(stay.worker, slot) for stay in seen for slot in stay.slots or (0,)})
     label = {row: f"{row[0]} · slot {row[1]}" for row in rows}
     figure = go.Figure()
-    for ending, kind in style.KINDS.items():
-        bars = [
-            (stay, (stay.worker, slot))
-            for stay in stays
-            if stay.ending == ending
-            for slot in stay.slots or (0,)
-        ]
+    groups = [
+        (kind, [stay for stay in stays if stay.ending == ending], partial(_describe, data))
+        for ending, kind in style.KINDS.items()
+    ]
+    if data.other is not None:
+        kind = replace(style.OTHER, label=f"study {style.text(data.other.name)}")
+        groups.append((kind, list(others), partial(_of_other, data.other.name)))
+    for kind, group, describe in groups:
+        bars = [(stay, (stay.worker, slot)) for stay in group for slot in stay.slots or (0,)]
         if not bars:
             continue
         figure.add_bar(
@@ -52,15 +61,22 @@ def gantt(data: StudyData) -> go.Figure | None:
                 "line": {"color": "white", "width": 1},
                 "pattern": {"shape": kind.pattern, "fgcolor": "white", "size": 6},
             },
-            text=[str(stay.trial) for stay, _ in bars] if len(stays) <= LABELLED_BARS else None,
+            text=[str(stay.trial) for stay, _ in bars] if len(seen) <= LABELLED_BARS else None,
             textposition="inside",
             insidetextanchor="middle",
             textfont={"size": 10},
             constraintext="both",
-            hovertext=[_describe(data, stay) for stay, _ in bars],
+            hovertext=[describe(stay) for stay, _ in bars],
             hovertemplate="%{hovertext}<extra></extra>",
         )
     _mark_pauses(figure, stays, began, scale, label)
+    if data.other is not None and data.other.search_ended is not None:
+        place = _since(began, data.other.search_ended) / scale
+        figure.add_vline(
+            x=place,
+            line={"color": style.INK, "dash": "dot", "width": 1},
+            annotation={"text": "search ended", "yshift": 14},
+        )
     figure.update_layout(
         **style.layout(
             height=min(900, 150 + 46 * len(rows)),
@@ -108,6 +124,12 @@ def _describe(data: StudyData, stay: Stay) -> str:
     if trial is not None:
         lines.append(style.text(wording.params(trial.params)))
     return "<br>".join(lines)
+
+
+def _of_other(name: str, stay: Stay) -> str:
+    length = wording.duration((stay.end - stay.start).total_seconds())
+    of_what = f"<b>trial {stay.trial} of study {style.text(name)}</b>"
+    return f"{of_what} for {length}, then {style.kind_of(stay.ending).label}"
 
 
 def _since(began: datetime, moment: datetime) -> float:

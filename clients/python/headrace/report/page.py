@@ -58,7 +58,7 @@ def render(data: StudyData) -> str:
         document.section(
             "Trials on slots",
             "One row per slot. A bar is a trial (by number) while it holds the slot. A black tick is a pause, after "
-            "which the slot goes to another trial.",
+            f"which the slot goes to another trial.{_about_other(data)}",
             document.figure(schedule, "gantt") if schedule else "<p>No trial was placed on a worker.</p>",
         ),
         document.section(
@@ -69,6 +69,12 @@ def render(data: StudyData) -> str:
         document.section("Trials", "Best first. Click on a heading to sort.", trial_table(data)),
     ]
     return document.page(data.study.name, _header(data), sections, script=SORT_SCRIPT)
+
+
+def _about_other(data: StudyData) -> str:
+    if data.other is None:
+        return ""
+    return f" Trials of study {data.other.name} are shown too, in a colour of their own."
 
 
 def _fronts(data: StudyData) -> list[str]:

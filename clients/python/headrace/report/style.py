@@ -42,6 +42,10 @@ KINDS = {
 }
 
 
+OTHER = Kind("another study", "#56b4e9", "circle", ".")
+"""Trials of the study with which a transfer connects this one."""
+
+
 def kind_of(outcome: str) -> Kind:
     """The style of an outcome; one that this version does not know looks like a running trial."""
     return (

@@ -133,7 +133,7 @@ class Crew:
         members, cost = self.training, self._stopwatch.told()
         if getattr(self._group, "report", None) is not self._how:
             cost = None  # the group looked anew how to run its members, which took its time
-        if not self.has_reported and (gains_nothing := _runs_apart(self._group)):
+        if self.seats > 1 and not self.has_reported and (gains_nothing := _runs_apart(self._group)):
             members[0].to_tell.append(gains_nothing)
         trained = [member.trained_s() for member in members]
         reports = []
