@@ -182,27 +182,28 @@ def test_a_model_that_cannot_be_fused_is_told_with_the_reason_and_the_remedy(
     assert ("leave out fuse" in listening.end.error) is of_each
 
 
-@pytest.mark.parametrize("seats", [1, 2])
-def test_a_group_that_trains_its_members_apart_is_told_of_once_and_one_member_never_is(
-    listening: Listening, seats: int
-) -> None:
-    def apart(bundle: Bundle) -> None:
-        group: Any = FakeGroup()
-        group.engine, group.report = (
-            "separate",
-            SimpleNamespace(reason="layer lstm (LSTM) has no batched kernel"),
-        )
-        bundle.track(group=group)
-        for _ in bundle.steps():
-            bundle.report(loss=group.step())
+def apart(bundle: Bundle) -> None:
+    group: Any = FakeGroup()
+    group.engine, group.report = "separate", SimpleNamespace(reason="layer lstm (LSTM) has no batched kernel")
+    bundle.track(group=group)
+    for _ in bundle.steps():
+        bundle.report(loss=group.step())
 
-    run_bundle(apart, listening, replace(listening.attach(), seats=seats))
+
+def test_a_group_that_trains_its_members_apart_is_told_of_once(listening: Listening) -> None:
+    run_bundle(apart, listening, listening.attach())
     warned = [text for said in listening.said for _, report in said.reports for text in report.warnings]
-    assert len(warned) == (seats > 1)
-    if not warned:
-        return
+    assert len(warned) == 1
     assert "layer lstm (LSTM) has no batched kernel" in warned[0]
     assert "leave out fuse" in warned[0]
+
+
+def test_a_member_that_is_alone_is_not_told_of_it(recording: RecordingRuntime) -> None:
+    recording.params, recording.metric = {"lr": 2}, "loss"
+    solo = SoloBundle(recording)
+    run_bundle(apart, solo, replace(solo.attach(), seats=16))
+    assert recording.reports
+    assert not any(report.warnings for report in recording.reports)
 
 
 def test_a_turn_in_which_the_group_looks_how_to_run_is_no_measure(listening: Listening) -> None:

@@ -64,7 +64,7 @@ class Crew:
         self._leaving: list[int] = []
         self._restored: list[tuple[str, float]] = []
         self._finished: list[Finish] = []
-        self.over = self.has_reported = False
+        self.over = self.has_reported = self._told_apart = False
         # The states of shared objects when all members were last between two steps.
         self._then: Mapping[str, Any] = {}
         self.build_anew()
@@ -133,8 +133,9 @@ class Crew:
         members, cost = self.training, self._stopwatch.told()
         if getattr(self._group, "report", None) is not self._how:
             cost = None  # the group looked anew how to run its members, which took its time
-        if self.seats > 1 and not self.has_reported and (gains_nothing := _runs_apart(self._group)):
+        if len(members) > 1 and not self._told_apart and (gains_nothing := _runs_apart(self._group)):
             members[0].to_tell.append(gains_nothing)
+            self._told_apart = True
         trained = [member.trained_s() for member in members]
         reports = []
         for member, row, trained_s in zip(members, rows, trained, strict=True):
