@@ -1,5 +1,6 @@
 """A study with `scale: auto`: what is created with it, in which order it begins, and what is refused before."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,9 +8,15 @@ from rpc_site import RpcSite
 from test_rpc_gates import create, end_gate, names, shown, spec
 
 from headrace.errors import InvalidFieldError, StudyExistsError
-from headrace.spec import StudySpec, from_proto, to_proto
+from headrace.spec import Pilot, StudySpec, from_proto, to_proto
 from headrace.spec.pilot import SCALE
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.core.scales import NoScaleError
+from headrace_services.scheduler.engine import followers
+from headrace_services.scheduler.engine.followers import Followers
+from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.store.after import waits_over
+from headrace_services.scheduler.store.database import transaction
 
 AUTO: dict[str, Any] = {"model": "train:make_model", "scale": "auto", "pilot": {"steps": 1, "scales": [8, 4]}}
 
@@ -52,6 +59,28 @@ async def test_no_passed_gate_spares_one_whose_scale_is_not_known_yet(site: RpcS
     assert (
         await create(site, "third", spec())
     ).after == "third-gate"  # it has the key, and a scale of its own
+
+
+@pytest.mark.parametrize("goal", ["maximize", "minimize"])
+async def test_the_scale_is_chosen_by_the_studys_goal_and_not_by_its_gates(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch, goal: str
+) -> None:
+    """The gate, which waits for the pilot, minimizes whatever the study does."""
+    await create(site, "small", auto(objective={"metric": "loss", "goal": goal}))
+    await end_gate(site, "small-scale")
+    asked: list[bool] = []
+
+    def looks_on(pilot: Pilot, trials: object, *, study: str, maximize: bool) -> None:
+        asked.append(maximize)
+        raise NoScaleError("seen")
+
+    monkeypatch.setattr(followers, "choose", looks_on)
+    async with transaction(site.engine) as conn:
+        (over,) = await waits_over(conn)
+    async with asyncio.TaskGroup() as tasks:
+        said = await Followers(Hub(site.engine, tasks), tasks)._said(over)
+    assert (said.study, said.why_not) == ("small-scale", "seen")
+    assert asked == [goal == "maximize"]
 
 
 async def test_it_is_all_or_nothing(site: RpcSite) -> None:

@@ -49,9 +49,10 @@ class Fold:
         self._arrivals[bracket, rung] += 1
         return self._arrivals[bracket, rung]
 
-    def is_empty(self, bracket: int, rung: int) -> bool:
-        """Whether no result has come to a rung yet."""
-        return not self._arrivals[bracket, rung]
+    @property
+    def is_empty(self) -> bool:
+        """Whether no result has come to any rung yet."""
+        return not any(self._arrivals.values())
 
     def joined(self, number: int, bracket: int, params: Params, *, baseline: bool) -> None:
         """Fold in that a trial was created; the baseline runs outside the policy."""

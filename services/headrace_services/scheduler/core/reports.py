@@ -300,7 +300,7 @@ def _is_the_first(state: CycleState, trial: Trial) -> bool:
     """Whether a trial comes to its rung before any other, and others will come: they may report what it leaves out."""
     if state.study.next_number == 1 and not state.more:
         return False
-    return trial.baseline or state.fold.is_empty(trial.bracket, trial.rungs)
+    return trial.baseline or state.fold.is_empty
 
 
 def _metric_unknown(state: CycleState, report: ReportArrived) -> Decision:

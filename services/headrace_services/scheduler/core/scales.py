@@ -83,12 +83,19 @@ def choose(pilot: Pilot, trials: Iterable[PilotTrial], *, study: str, maximize: 
     most = pilot.most_regret
     if most is None:
         most = SHARE * (median(badness) - min(badness))
+    if not isfinite(most):
+        raise NoScaleError(
+            f"the values of the pilot '{study}' lie too far apart to be compared; mend what diverges there, or name a "
+            "scale, such as surrogate: {scale: 8}"
+        )
     tried = []
     for scale in pilot.candidates:
         values = [found.get(scale, {}).get(configuration) for configuration in model]
         known = agreement(values, target, maximize=maximize, ks=(TOP,))
         agrees = known.is_enough(least_kendall=pilot.least_kendall, most_regret=most)
-        tried.append(ScaleTried(scale=scale, kendall=known.kendall, regret=known.regret[TOP], agrees=agrees))
+        regret = known.regret[TOP]
+        lost = regret if regret is not None and isfinite(regret) else None
+        tried.append(ScaleTried(scale=scale, kendall=known.kendall, regret=lost, agrees=agrees))
     for one in tried:
         if one.agrees:
             return ScaleChoice(

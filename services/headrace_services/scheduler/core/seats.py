@@ -150,9 +150,15 @@ def _takes_members(state: CycleState, grant: Grant) -> bool:
 
 
 def open_beside(state: CycleState, own: Grant) -> list[Grant]:
-    """The other bundles of a bundle's key that may take its members in, outside of bubbles."""
+    """The other bundles of a bundle's key that have an open seat for its members, outside of bubbles."""
     same = [grant for grant in _live(state) if grant.key == own.key and not grant.bubbles]
-    return [grant for grant in same if grant.id != own.id]
+    return [grant for grant in same if grant.id != own.id and _open(state, grant)]
+
+
+def _open(state: CycleState, grant: Grant) -> int:
+    """How many seats of a bundle are open, as many trials as may share a process on its device."""
+    room = capacity_of(state, grant, state.bundles[grant.id]).trials
+    return max(0, min(grant.seats, room) - grant.leases)
 
 
 class OpenSeats:
@@ -170,7 +176,7 @@ class OpenSeats:
     @property
     def count(self) -> int:
         """How many are open."""
-        return sum(self._open(grant) for grant in self._bundles())
+        return sum(_open(self._state, grant) for grant in self._bundles())
 
     def of(self, trial: Trial, params: Params, *, in_bubbles: bool = False) -> Grant | None:
         """Return the bundle that a trial with these parameters joins: of those that it may join the emptiest one."""
@@ -186,10 +192,9 @@ class OpenSeats:
 
     def own(self, key: str) -> int:
         """How many are open for trials of a key, outside of bubbles."""
-        return sum(self._open(grant) for grant in self._bundles() if grant.key == key and not grant.bubbles)
-
-    def _open(self, grant: Grant) -> int:
-        return max(0, min(grant.seats, self._room(grant)) - grant.leases)
+        return sum(
+            _open(self._state, grant) for grant in self._bundles() if grant.key == key and not grant.bubbles
+        )
 
     def _room(self, grant: Grant) -> int:
         """How many trials may share a process on such a device."""

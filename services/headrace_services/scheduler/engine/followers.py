@@ -69,8 +69,11 @@ class Followers:
             return AfterEnded(study=one.after, scale=None if pilot is None else one.scale)
         async with transaction(self._hub.engine) as conn:
             trials = await after.pilot_trials(conn, pilot.study)
+            maximize = await after.maximizes(
+                conn, pilot.study
+            )  # this study may be the gate, whose goal is another
         try:
-            choice = choose(pilot, trials, study=pilot.study, maximize=one.spec.maximizes())
+            choice = choose(pilot, trials, study=pilot.study, maximize=maximize)
         except NoScaleError as error:
             return AfterEnded(study=one.after, why_not=str(error))
         return AfterEnded(study=one.after, scale=choice)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import or_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.spec import StudySpec
+from headrace.spec import Goal, StudySpec
 from headrace_services.scheduler.core.lifecycle import Reason, StudyState
 from headrace_services.scheduler.core.scales import PilotTrial, ScaleChoice
 from headrace_services.scheduler.store import rows, tables
@@ -67,6 +67,13 @@ async def waits_over(conn: AsyncConnection) -> list[WaitOver]:
         )
         for row in await conn.execute(query)
     ]
+
+
+async def maximizes(conn: AsyncConnection, name: str) -> bool:
+    """Whether in the study of this name a greater value is better."""
+    s = tables.study
+    query = select(s.c.spec["objective"]["goal"].as_string()).where(s.c.name == name)
+    return (await conn.execute(query)).scalar_one_or_none() == Goal.MAXIMIZE.value
 
 
 async def pilot_trials(conn: AsyncConnection, name: str) -> list[PilotTrial]:
