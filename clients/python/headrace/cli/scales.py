@@ -39,7 +39,7 @@ def size_of(study: StudyInfo) -> str:
 def lines_of(study: StudyInfo) -> list[tuple[str, str]]:
     """Which scale was chosen and why; of a pilot, what it compares."""
     if is_pilot(study):
-        scales = [scale for scale in study.spec.space[SCALE].values if scale != 1]  # type: ignore[union-attr]
+        scales = [scale for scale in study.spec.space[SCALE].values if scale != 1]  # type: ignore[union-attr]  # the scale of a pilot is categorical
         each = study.spec.max_trials // (1 + len(scales))
         listed = ", ".join(f"1/{scale}" for scale in scales)
         compares = f"{each} configurations on the model itself and on copies of {listed} of its width"
