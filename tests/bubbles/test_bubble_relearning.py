@@ -22,7 +22,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimulatedPrimary:
 
 
 def started(folder: Path, patch: pytest.MonkeyPatch, **changes: object) -> SimulatedPrimary:
-    made = SimulatedPrimary(folder, **changes)  # type: ignore[arg-type]
+    made = SimulatedPrimary(folder, **changes)  # type: ignore[arg-type]  # of several types
     made.start(patch)
     made.run(CHANGE)
     assert made.first_used(0) == LEAST
@@ -73,7 +73,7 @@ def test_a_stage_that_stands_still_for_a_moment_makes_nobody_overrun(
     job: SimulatedPrimary, stage: int, kind: str, micro_batch: int, stall_ms: int
 ) -> None:
     """What its neighbours sent meanwhile lies there: the windows that follow in this step are short."""
-    job.stalls = {(stage, kind, micro_batch): stall_ms * MS}  # type: ignore[dict-item]
+    job.stalls = {(stage, kind, micro_batch): stall_ms * MS}  # type: ignore[dict-item]  # the kind is a parameter
     job.run(20)
     assert not job.overruns(CHANGE)
     usual = job.covered(CHANGE - 1, CHANGE)
@@ -84,7 +84,7 @@ def test_a_stage_that_stands_still_for_a_moment_makes_nobody_overrun(
 def test_a_stage_that_stands_still_for_long_is_learnt_anew(
     job: SimulatedPrimary, stage: int, kind: str, micro_batch: int
 ) -> None:
-    job.stalls = {(stage, kind, micro_batch): 2 * PAUSED * job.lengths[-1]}  # type: ignore[dict-item]
+    job.stalls = {(stage, kind, micro_batch): 2 * PAUSED * job.lengths[-1]}  # type: ignore[dict-item]  # the kind is a parameter
     job.run(15)
     learns_anew(job, CHANGE + 1)
 
