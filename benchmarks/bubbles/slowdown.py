@@ -154,7 +154,7 @@ def exclusive(site: Site, seconds: float) -> float:
             process.wait()
     count = site.folder / "alone"
     options = (f"--members={site.members}", f"--count={count}")
-    process = example.start_trial(None, example.cores()[0], *options)
+    process = start_trial(None, example.cores()[0], *options)
     site.processes["alone"] = [process]
     example.wait_for(count, process)
     time.sleep(1)
