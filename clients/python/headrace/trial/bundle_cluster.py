@@ -33,7 +33,7 @@ class ClusterBundle:
         """Asks the daemon for the members that are there."""
         request = runtime_pb2.AttachBundleRequest(grant_id=self._grant_id)
         answer = self._line.call(self._line.stub.AttachBundle, request)
-        return Attached(members=tuple(map(_seat, answer.members)), seats=answer.seats)
+        return Attached(members=tuple(map(_seat, answer.members)), seats=answer.seats, charges=True)
 
     def turn(self, said: Said) -> Answer:
         """Takes one turn."""

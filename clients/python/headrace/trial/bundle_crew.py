@@ -58,6 +58,7 @@ class Crew:
     def __init__(self, runtime: BundleRuntime, attached: Attached) -> None:
         self._runtime = runtime
         self.seats = attached.seats
+        self.charged = attached.charges
         # What the study's trials train; all members are told the same.
         self.surrogate = attached.members[0].assignment.surrogate if attached.members else None
         self._members = {seat.lease: Member(seat) for seat in attached.members}

@@ -7,6 +7,7 @@ it goes on in a plain script, and a plain script's goes on here. What the group 
 import functools
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,12 @@ class Member:
             **dict.fromkeys(self._assignment.constraint_metrics, "a constraint"),
         }
         return {name: role for name, role in read.items() if name}
+
+    def fresh_seat(self) -> Seat | None:
+        """Its seat for a try that leaves nothing behind; None where it continues from a checkpoint."""
+        if self._assignment.restore_dir is not None:
+            return None
+        return Seat(lease=self.lease, assignment=replace(self._assignment, checkpoint_dir=None))
 
     @property
     def at_milestone(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from headrace.trial import memory, raised, rng
 from headrace.trial.bundle import Bundle
 from headrace.trial.bundle_crew import Crew
+from headrace.trial.bundle_rehearsal import each_fails
 from headrace.trial.bundle_runtime import Attached, BundleRuntime, Ended
 from headrace.trial.runtime import DaemonGone, TrialRuntimeError
 
@@ -37,12 +38,14 @@ def run_bundle(function: Callable[[Bundle], object], runtime: BundleRuntime, att
             runtime.finish(Ended())
             raise
         line, trace = raised.words(error)
-        short, unfusable = raised.out_of_memory(error), raised.unfusable(error) and not crew.has_reported
-        if unfusable and not short:
-            line = f"{line}. {_UNFUSABLE}"
-        runtime.finish(
-            Ended(error=line, traceback=trace, out_of_memory=short, of_each=unfusable and not short)
-        )
+        short, of_each = raised.out_of_memory(error), False
+        if isinstance(error, Exception) and not short and not crew.has_reported:
+            if raised.unfusable(error):
+                line, of_each = f"{line}. {_UNFUSABLE}", True
+            else:
+                traceback.clear_frames(error.__traceback__)  # they hold the group's memory
+                of_each = each_fails(function, crew, error)
+        runtime.finish(Ended(error=line, traceback=trace, out_of_memory=short, of_each=of_each))
         raise
     runtime.finish(Ended())
 

@@ -26,6 +26,8 @@ class Attached:
     members: tuple[Seat, ...]
     # How many members the process may hold.
     seats: int
+    # Whether the other side looks for the member to charge, where the program fails and names none.
+    charges: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,8 @@ class Ended:
     traceback: str = ""
     # An allocation failed: there were too many members.
     out_of_memory: bool = False
-    # Each member would fail so: the program failed before its function was called, or the model cannot be fused.
+    # Each member would fail so: the program failed before its function was called, the model cannot be fused, or single
+    # members met the same error.
     of_each: bool = False
 
 

@@ -1,0 +1,117 @@
+"""A bundle's function that fails before any report: is it each member's failure, or one's?"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_group import FakeGroup
+
+from headrace.trial import Bundle
+from headrace.trial.bundle_local import LocalBundle
+from headrace.trial.bundle_run import run_bundle
+from headrace.trial.bundle_runtime import Attached, Ended
+
+
+class Charging(LocalBundle):
+    """Looks for the member to charge, as a cluster does."""
+
+    end: Ended | None = None
+
+    def attach(self) -> Attached:
+        return replace(super().attach(), charges=True)
+
+    def finish(self, end: Ended) -> None:
+        self.end = end
+
+
+@pytest.fixture
+def charging(tmp_path: Path) -> Charging:
+    return Charging(params=[{"lr": 2}, {"lr": 3}, {"lr": 5}], steps=3, seed=0, checkpoints=tmp_path)
+
+
+def _training(fault: Callable[[Bundle, int], object]) -> Callable[[Bundle], None]:
+    def train(bundle: Bundle) -> None:
+        group: Any = FakeGroup()
+        bundle.track(group=group)
+        for turn in bundle.steps():
+            losses = group.step()
+            fault(bundle, turn)
+            bundle.report(loss=losses)
+
+    return train
+
+
+def _always(bundle: Bundle, turn: int) -> None:
+    raise NameError(f"name 'citerion' is not defined, of {len(bundle)} members in turn {turn}")
+
+
+def _of_one(bundle: Bundle, turn: int) -> None:
+    if any(member.params["lr"] == 3 for member in bundle.members):
+        raise ValueError("lr is too large")
+
+
+def _of_the_first(bundle: Bundle, turn: int) -> None:
+    if any(member.params["lr"] == 2 for member in bundle.members):
+        raise ValueError("lr is too small")
+
+
+def _of_the_crowd(bundle: Bundle, turn: int) -> None:
+    if len(bundle) > 1:
+        raise RuntimeError("too many members")
+
+
+def _each_elsewhere(bundle: Bundle, turn: int) -> None:
+    if len(bundle) > 1:
+        raise ValueError("together")
+    raise ValueError("alone")
+
+
+def _later(bundle: Bundle, turn: int) -> None:
+    if turn == 2:
+        raise ValueError("in the second turn")
+
+
+@pytest.mark.parametrize(
+    ("fault", "of_each"),
+    [
+        (_always, True),
+        (_of_one, False),
+        (_of_the_first, False),
+        (_of_the_crowd, False),
+        (_each_elsewhere, False),
+        (_later, False),
+    ],
+)
+def test_an_error_that_single_members_meet_too_is_each_ones(
+    charging: Charging, fault: Callable[[Bundle, int], object], *, of_each: bool
+) -> None:
+    with pytest.raises((NameError, ValueError, RuntimeError)):
+        run_bundle(_training(fault), charging, charging.attach())
+    assert charging.end is not None
+    assert charging.end.of_each is of_each
+    assert charging.end.error
+
+
+def test_a_member_that_continues_is_not_tried_anew(charging: Charging, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="second turn"):
+        run_bundle(_training(_later), charging, charging.attach())
+    again = Charging(params=[{"lr": 2}, {"lr": 3}, {"lr": 5}], steps=3, seed=0, checkpoints=tmp_path)
+    with pytest.raises(NameError):
+        run_bundle(_training(_always), again, again.attach())
+    assert again.end is not None
+    assert not again.end.of_each
+
+
+def test_by_hand_nothing_is_tried(tmp_path: Path) -> None:
+    calls = []
+
+    def train(_: Bundle) -> None:
+        calls.append(1)
+        raise ValueError("at once")
+
+    by_hand = LocalBundle(params=[{"lr": 2}, {"lr": 3}], steps=3, seed=0, checkpoints=tmp_path)
+    with pytest.raises(ValueError, match="at once"):
+        run_bundle(train, by_hand, by_hand.attach())
+    assert calls == [1]
