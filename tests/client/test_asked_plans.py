@@ -71,7 +71,7 @@ def test_a_planner_of_our_own_is_asked_and_leaves(fake: FakeStudyService, client
         ({"model": "gpt3-125"}, "model", "not a model that is known", "gpt3-125m"),
         ({"model": {"hidden": 8}}, "model.", "", ""),
         ({"cluster": "a100-four"}, "cluster", "not a cluster that is known", "DEVICE-COUNT"),
-        ({"model": "megatron-1t"}, "cluster", "GiB short", "fits"),
+        ({"model": "llama3-70b"}, "cluster", "GiB short", "fits with batch"),
         ({"target": "deepspede"}, "target", "is not a target", "deepspeed"),
         ({"schedule": "interleaved"}, "chunks", "at least 2", "chunks: 2"),
         ({"batch": 10**9}, "batch", "", ""),
