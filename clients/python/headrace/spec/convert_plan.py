@@ -21,7 +21,8 @@ def plan_to_proto(plan: TransferPlan) -> pb.TransferPlan:
     }
     question = planner_pb2.PlanQuestion(**described, **options)
     request = planner_pb2.PlanRequest(question=question, seconds=plan.seconds, budget=plan.budget)
-    return pb.TransferPlan(request=request, answer=plan.answer and trial_plan_to_proto(plan.answer))
+    answer = None if plan.answer is None else trial_plan_to_proto(plan.answer)
+    return pb.TransferPlan(request=request, answer=answer)
 
 
 def plan_data(message: pb.TransferPlan) -> dict[str, Any]:
