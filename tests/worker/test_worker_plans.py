@@ -1,5 +1,7 @@
 """A trial finds the files of its plan in a folder, at every attempt."""
 
+from pathlib import Path
+
 from scripted_scheduler import ScriptedScheduler
 from worker_site import Site
 
@@ -20,22 +22,33 @@ def planned(site: Site, text: str | None, *, name: str = "plan.json", attempt: i
     return assign
 
 
-async def test_every_attempt_has_the_plan_that_came_with_it(site: Site, scheduler: ScriptedScheduler) -> None:
+def kept(folder: Path) -> list[Path]:
+    return list(folder.rglob("plan.json"))
+
+
+async def test_every_attempt_has_the_plan_that_came_with_it(
+    site: Site, scheduler: ScriptedScheduler, tmp_path: Path
+) -> None:
+    """After a kill, and on another worker."""
+    other = Site(tmp_path / "other", scheduler)
+    other.root.mkdir()
     site.start()
-    stream = await scheduler.stream()
-    for attempt, (text, outcome) in enumerate(
-        [
-            ("first", worker_pb2.EXIT_OUTCOME_LOST),
-            ("second é", worker_pb2.EXIT_OUTCOME_FINISHED),
-            (None, worker_pb2.EXIT_OUTCOME_FINISHED),
-        ],
-        start=1,
-    ):
+    one = await scheduler.stream(1)
+    other.start()
+    another = await scheduler.stream(2)
+    attempts = [
+        (one, "first", worker_pb2.EXIT_OUTCOME_LOST),
+        (one, "second é", worker_pb2.EXIT_OUTCOME_FINISHED),
+        (another, "second é", worker_pb2.EXIT_OUTCOME_FINISHED),
+        (another, None, worker_pb2.EXIT_OUTCOME_FINISHED),
+    ]
+    for attempt, (stream, text, outcome) in enumerate(attempts, start=1):
         stream.send(assign=planned(site, text, attempt=attempt))
-        exited = await stream.get("exited", attempt)
+        exited = await stream.get("exited", 1 + (attempt - 1) % 2)
         assert exited.outcome == outcome
         assert (site.marks / f"plan-{attempt}").read_text() == (text or "none")
-    assert not list((site.root / "home").rglob("plan.json")), "nothing of a plan stays behind"
+    await other.stop()
+    assert kept(tmp_path) == [], "nothing of a plan stays behind"
 
 
 async def test_a_file_that_leads_out_of_the_folder_is_not_written(
