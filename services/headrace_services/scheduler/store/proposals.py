@@ -168,7 +168,11 @@ async def source(conn: AsyncConnection, name: str) -> Source | None:
         .lateral()
     )
     planned = func.coalesce(s.c.planned, 0).label("planned")
-    query = select(s.c.id, s.c.state, s.c.detail, planned, counts).where(s.c.name == name)
+    query = (
+        select(s.c.id, s.c.state, s.c.detail, planned, counts)
+        .select_from(s.join(counts, true()))
+        .where(s.c.name == name)
+    )
     row = (await conn.execute(query)).one_or_none()
     if row is None:
         return None
