@@ -478,11 +478,17 @@ def test_a_preview_counts_the_pilot_and_the_targets_and_their_sum(
         one.slot_time.FromSeconds(slot_s)
         fake.companions.append(one)
     options = ("--seconds-per-step", "1", "--slots", "4")
-    text = " ".join(invoke("preview", str(file), *options).out.split())
-    assert "Pilot small-scale, before it: 48 trials, 48 steps, about 1 min (4 min of slot time)." in text
+    result = invoke("preview", str(file), *options)
+    text = " ".join(result.out.split())
+    assert (
+        "Pilot small-scale, before it: 48 trials, 48 steps, about 1 min 00 s (4 min 00 s of slot time)."
+        in text
+    )
     assert "Targets in small-target, behind it: 3 trials, 27 steps, about 4 min 30 s" in text
-    assert "In all: about 218 steps, about 6 min 5 s (19 min 53 s of slot time)." in text
-    assert "Give --target-seconds-per-step if a step on the large model takes longer." in text
+    assert "In all: about 218 steps, about 6 min 06 s (19 min 53 s of slot time)." in text
+    assert (
+        "Give --target-seconds-per-step if a step on the large model takes longer." in result.out + result.err
+    )
     plan = json.loads(invoke("preview", str(file), *options, "--target-seconds-per-step", "9", "--json").out)
     assert plan["companions"][1] == {
         "role": "target",
