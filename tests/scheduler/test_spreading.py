@@ -117,15 +117,20 @@ async def test_members_move_only_where_a_seat_is_open(engine: AsyncEngine, close
     assert bundles(await live(site)) == ({full: 4, other: 1} if closed else {full: 3, other: 2})
 
 
-async def test_no_more_members_leave_than_a_device_of_less_memory_has_room_for(engine: AsyncEngine) -> None:
-    """Each member takes 10 bytes. The first device holds all eight of them, the second one two."""
-    site = await StudySite(engine, make_spec(policy=GOES_ON, max_trials=8, fuse="auto")).create()
+async def by_memory(engine: AsyncEngine, trials: int) -> StudySite:
+    """Each member takes 10 bytes, and eight pay. The first device holds all eight of them."""
+    site = await StudySite(engine, make_spec(policy=GOES_ON, max_trials=trials, fuse="auto")).create()
     await site.connect("large", slots=1, memory_bytes=100)
     first, *_ = await site.kick()
     for count, time_s in ((2, 1.0), (4, 1.1)):
         cost = TurnCost(members=count, turns=10, time_s=10 * time_s, memory_bytes=10 * count)
         await site.step(site.report(first, 1, 0.5, turn=cost))
     assert list(bundles(await live(site)).values()) == [8]
+    return site
+
+
+async def test_no_more_members_leave_than_a_device_of_less_memory_has_room_for(engine: AsyncEngine) -> None:
+    site = await by_memory(engine, trials=8)
     await site.connect("small", slots=1, memory_bytes=25)
     assert Counter(await all_reach(site, 2)) == {"CONTINUE": 6, "PAUSE": 2}
     sizes = bundles(await live(site))
@@ -135,3 +140,16 @@ async def test_no_more_members_leave_than_a_device_of_less_memory_has_room_for(e
     await site.step(StopTrial(number=gone_on.number, reason="enough"))
     assert Counter(await all_reach(site, 4)) == {"CONTINUE": 6, "PAUSE": 1}, "one seat is open there"
     assert sorted(bundles(await live(site)).values()) == [2, 5]
+
+
+async def test_a_bundle_that_is_full_for_its_device_is_not_shared_with(engine: AsyncEngine) -> None:
+    """The large device is full. An even share over all three would keep both members on the small one."""
+    site = await by_memory(engine, trials=10)
+    await site.connect("small", slots=1, memory_bytes=25)
+    pair = await site.kick()
+    assert sorted(bundles(await live(site)).values()) == [2, 8]
+    await site.connect("idle", slots=1, memory_bytes=25)
+    outcomes = await site.step(*(site.report(lease, 2, 0.5) for lease in pair))
+    said = [one.decision.action for one in outcomes if isinstance(one, Accepted) and one.decision is not None]
+    assert sorted(said) == ["CONTINUE", "PAUSE"]
+    assert sorted(bundles(await live(site)).values()) == [1, 1, 8]
