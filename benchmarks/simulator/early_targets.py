@@ -1,10 +1,10 @@
 """What targets cost and bring that start before their search ends (decision 0091).
 
-    python benchmarks/simulator/early_targets.py [--seeds 200]
+    python benchmarks/simulator/early_targets.py [--seeds 60] [--width 1]
 
 Searches on synthetic curves, each with a study of three targets behind it, on a machine of eight slots in virtual time.
-A target takes four slots, and its step four times as long as a search's. Compared: no early start, idle slots alone
-(`eager: 1`), and the share 0.5. "Best missed": with no place kept, all targets start early and the best has none.
+A target takes `--width` slots, and its step four times as long as a search's. Compared: no early start, idle slots
+alone (`eager: 1`), and the share 0.5. "Best missed": with no place kept, all targets start early and the best has none.
 """
 
 import argparse
@@ -24,7 +24,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "hyperband": {"kind": "hyperband", "eta": 3},
     "run_all": {"kind": "run_all"},
 }
-SLOTS, WIDTH, TRIALS, STEPS, TOP, SLOWER = 8, 4, 40, 27, 3, 4.0
+SLOTS, TRIALS, STEPS, TOP, SLOWER = 8, 40, 27, 3, 4.0
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ def spec(policy: dict[str, Any], **changes: Any) -> StudySpec:
     return StudySpec.model_validate({**fields, **changes})
 
 
-def outcome(policy: dict[str, Any], seed: int, eager: float | None, places: int = TOP) -> Outcome:
+def outcome(policy: dict[str, Any], seed: int, eager: float | None, width: int, places: int = TOP) -> Outcome:
     """Play a search and its targets to their ends."""
     wanted = spec(policy)
     search = StudySimulation.of(
         wanted, SeedModel.of(wanted, seed=seed, trials=TRIALS), name="search", number=1
     )
     sampler = {"kind": "best_of", "study": "search", "eager": eager}
-    behind = spec({"kind": "run_all"}, sampler=sampler, max_trials=places, resources={"gpus": WIDTH})
+    behind = spec({"kind": "run_all"}, sampler=sampler, max_trials=places, resources={"gpus": width})
     curves = SeedModel.of(behind, seed=seed, trials=places, seconds_per_step=SLOWER)
     target = StudySimulation.of(behind, curves, name="target", number=2)
     Simulation(machines(1, slots=SLOTS), [search, target]).run()
@@ -84,15 +84,17 @@ def outcome(policy: dict[str, Any], seed: int, eager: float | None, places: int 
 def main() -> None:
     """Print a row for each policy and rule."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--seeds", type=int, default=200)
-    seeds = range(parser.parse_args().seeds)
+    parser.add_argument("--seeds", type=int, default=60)
+    parser.add_argument("--width", type=int, default=4)
+    asked = parser.parse_args()
+    seeds = range(asked.seeds)
     columns = ("search ends", "first ends", "all end", "early", "beaten", "best missed")
     print(f"{'policy':16} {'eager':>6} " + " ".join(f"{column:>11}" for column in columns))
     for name, policy in POLICIES.items():
         for eager in (None, 1.0, 0.5):
-            found = [outcome(policy, seed, eager) for seed in seeds]
+            found = [outcome(policy, seed, eager, asked.width) for seed in seeds]
             # Were no place kept for the end, three could start early: one place more in all is that rule.
-            unkept = [outcome(policy, seed, eager, TOP + 1) for seed in seeds] if eager else []
+            unkept = [outcome(policy, seed, eager, asked.width, TOP + 1) for seed in seeds] if eager else []
             missed = [one for one in unkept if one.early == TOP and not one.has_best]
             means = [
                 mean(getattr(one, field) for one in found)
