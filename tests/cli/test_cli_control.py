@@ -8,23 +8,45 @@ from pathlib import Path
 import pytest
 from commands_run import Invoke
 from fake_study_service import FakeStudyService
-from scripted_study import Script
+from scripted_study import Script, race
 from terminal import terminal
 
 from headrace.cli import app as application
 from headrace.cli import hoist_address
+from headrace.v1 import trial_pb2
 
 
 def test_pause_resume_stop(fake: FakeStudyService, invoke: Invoke, script: Script) -> None:
     fake.shown["studies/digits"] = 60
     assert "next rung" in invoke("pause", "digits").out
-    assert "goes on" in invoke("resume", "digits").out
+    assert "is not paused" in invoke("resume", "digits").out
     assert "is stopped" in invoke("stop", "digits", "--reason", "enough", "--yes").out
-    assert "next rung" in invoke("pause", "digits", "1").out
-    assert "when a slot is free" in invoke("resume", "digits", "1").out
+    assert "takes no slot until it is resumed" in invoke("pause", "digits", "1").out
+    assert "goes on if it is promoted" in invoke("resume", "digits", "1").out
     assert "Trial 1" in invoke("stop", "digits", "1", "-y").out
     assert fake.requests["StopStudy"][0].reason == "enough"
     assert fake.requests["PauseTrial"][0].name == "studies/digits/trials/1"
+
+
+def test_a_trial_that_runs_pauses_later_and_one_that_is_not_promoted_does_not_go_on(
+    fake: FakeStudyService, invoke: Invoke
+) -> None:
+    steered = race()
+    fake.add(steered)
+    states = trial_pb2.TrialState
+    for state, milestone, command, said in (
+        (states.TRIAL_STATE_RUNNING, 3, "pause", "pauses at its next rung"),
+        (states.TRIAL_STATE_PAUSED, 0, "resume", "goes on if it is promoted"),
+        (states.TRIAL_STATE_PAUSED, 3, "resume", "goes on when a slot is free"),
+        (states.TRIAL_STATE_TERMINATED, 0, "resume", "has ended: not promoted"),
+    ):
+        trial = steered.final.trials[3]
+        trial.state, trial.milestone, trial.detail = (
+            state,
+            milestone,
+            "not promoted before the study was complete",
+        )
+        assert said in invoke(command, "digits", "3").out
 
 
 def test_a_study_that_ended_is_not_said_to_be_stopped(fake: FakeStudyService, invoke: Invoke) -> None:

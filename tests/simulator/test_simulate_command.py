@@ -108,7 +108,7 @@ def test_policies_side_by_side_and_the_tradeoff(small, tmp_path):
     plot = tmp_path / "tradeoff.html"
     text = run(small, "--compare", "study,asha-stopping,median", "--seeds", "3", "--plot", str(plot))
     labels = [line.split()[0] for line in text.splitlines()[3:7]]
-    assert labels == ["run_all", "asha", "asha-stopping", "median"]
+    assert labels == ["run_all", "study", "asha-stopping", "median"]
     assert "95% intervals" in text
     page = plot.read_text()
     assert page.startswith("<!doctype html>")
@@ -200,7 +200,7 @@ def test_a_policy_takes_over_the_studys_rungs_where_it_has_any(small):
     assert found["median"].rungs() == found["hyperband"].rungs() == (1, 3, 9)
     assert found["asha:min_steps=3"].rungs() == (3, 9)
     assert found["run_all"].rungs() == (9,)
-    assert found["asha"] == spec
+    assert found["study"] == spec
 
 
 def test_a_study_that_is_too_large_is_refused_before_it_is_simulated(tmp_path):

@@ -78,7 +78,6 @@ def test_an_error_that_names_a_member_ends_it_alone(capsys: pytest.CaptureFixtur
     [
         (1.0, "a mean over members"),
         ([1.0, 2.0], "got 2 values for 1 members"),
-        ([None], "is None"),
         ({0: 1.0}, "one number"),
     ],
 )
@@ -98,6 +97,20 @@ def test_a_report_needs_a_value_of_each_member(
     with pytest.raises((TypeError, ValueError), match=message):
         run_bundle(train, solo, solo.attach())
     assert message in recording.finished[0]
+
+
+def test_a_member_without_a_value_fails_alone(recording: RecordingRuntime) -> None:
+    recording.metric = "loss"
+
+    def train(bundle: Bundle) -> None:
+        bundle.track(group=FakeGroup(), member=lambda m: {"lr": 2, "seed": m.seed})
+        for _ in bundle.steps():
+            bundle.report(loss=[None])
+
+    solo = SoloBundle(recording)
+    with pytest.raises(SystemExit):
+        run_bundle(train, solo, solo.attach())
+    assert "that of studies/s/trials/5 is None" in recording.finished[0]
 
 
 def test_a_plain_trial_goes_on_from_a_members_checkpoint(recording: RecordingRuntime, tmp_path: Path) -> None:

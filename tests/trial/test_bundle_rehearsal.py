@@ -94,6 +94,37 @@ def test_an_error_that_single_members_meet_too_is_each_ones(
     assert charging.end.error
 
 
+def test_what_the_bundle_refuses_is_each_ones_though_a_single_member_would_pass(charging: Charging) -> None:
+    def train(bundle: Bundle) -> None:
+        group: Any = FakeGroup()
+        bundle.track(group=group)
+        for _ in bundle.steps():
+            bundle.report(loss=group.step()[:1])
+
+    with pytest.raises(ValueError, match="got 1 values for 3 members"):
+        run_bundle(train, charging, charging.attach())
+    assert charging.end is not None
+    assert charging.end.of_each
+
+
+def test_a_member_whose_value_cannot_be_taken_is_the_one(charging: Charging) -> None:
+    calls = []
+
+    def train(bundle: Bundle) -> None:
+        calls.append(len(bundle))
+        group: Any = FakeGroup()
+        bundle.track(group=group)
+        for _ in bundle.steps():
+            group.step()
+            bundle.report(loss=["none" if member.params["lr"] == 3 else 1.0 for member in bundle.members])
+
+    with pytest.raises(RuntimeError, match="trials/1 failed in the middle of a step"):
+        run_bundle(train, charging, charging.attach())
+    assert charging.end is not None
+    assert not charging.end.of_each
+    assert calls == [3], "who is to blame is known, so nobody is tried alone"
+
+
 def test_a_member_that_continues_is_not_tried_anew(charging: Charging, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="second turn"):
         run_bundle(_training(_later), charging, charging.attach())

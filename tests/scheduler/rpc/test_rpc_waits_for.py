@@ -157,7 +157,7 @@ async def test_a_study_waits_for_a_user_where_all_that_is_left_is_paused(
         for number in range(3):
             assert (await study.status()).waits_for == ""
             await study.trial(number).pause()
-        assert (await study.status()).waits_for == "a user to resume trials"
+        assert (await study.status()).waits_for == "a user to resume trials 0, 1 and 2"
         await study.trial(1).resume()
         assert (await study.status()).waits_for == ""
     assert engine

@@ -7,6 +7,7 @@ import typer
 
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.session import Session, StudyArgument
+from headrace.client.model import StudyState, TrialInfo, TrialState
 
 OptionalTrial = Annotated[
     int | None,
@@ -32,21 +33,29 @@ def pause(context: typer.Context, study: StudyArgument, trial: OptionalTrial = N
                 f"Study {study} starts nothing more; running trials pause at their next rung."
             )
         else:
-            client.study(study).trial(trial).pause()
-            session.output.line(f"Trial {trial} of study {study} pauses at its next rung.")
+            runs = client.study(study).trial(trial).pause().state in (TrialState.RUNNING, TrialState.RESUMED)
+            what = "pauses at its next rung" if runs else "takes no slot until it is resumed"
+            session.output.line(f"Trial {trial} of study {study} {what}.")
     session.output.note(f"Undo it with `headrace resume {study}{'' if trial is None else f' {trial}'}`.")
 
 
 def resume(context: typer.Context, study: StudyArgument, trial: OptionalTrial = None) -> None:
-    """Undo `pause`."""
+    """Undo `pause`: of a study, or of one trial that was paused by hand."""
     session = Session.of(context)
     with session.client() as client:
-        if trial is None:
-            client.study(study).resume()
-            session.output.line(f"Study {study} goes on.")
+        handle = client.study(study)
+        if trial is not None:
+            said = _resumed(handle.trial(trial).resume())
+            session.output.line(f"Trial {trial} of study {study} {said}.")
+        elif (now := handle.status()).state is StudyState.ACTIVE:
+            waits = f" It waits for {now.waits_for}." if now.waits_for else ""
+            session.output.line(f"Study {study} is not paused; nothing was done.{waits}")
+            session.output.note(
+                f"A trial that was paused by hand goes on with `headrace resume {study} TRIAL`."
+            )
         else:
-            client.study(study).trial(trial).resume()
-            session.output.line(f"Trial {trial} of study {study} goes on when a slot is free.")
+            handle.resume()
+            session.output.line(f"Study {study} goes on.")
 
 
 def stop(
@@ -93,6 +102,15 @@ def delete(context: typer.Context, study: StudyArgument, yes: Yes = False) -> No
         _confirm(f"Delete study {study} with its {total} trials?", yes=yes)
         client.study(study).delete()
     session.output.line(f"Study {study} is deleted.")
+
+
+def _resumed(trial: TrialInfo) -> str:
+    """What a trial does that is not held back any more."""
+    if trial.state is TrialState.TERMINATED:
+        return f"has ended: {trial.detail or trial.outcome}"
+    if trial.state is TrialState.PAUSED and not trial.milestone:
+        return "is not held back any more: it goes on if it is promoted"
+    return "goes on when a slot is free"
 
 
 def _confirm(question: str, *, yes: bool) -> None:

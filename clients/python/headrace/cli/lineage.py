@@ -8,6 +8,7 @@ from headrace.cli import wording
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.unshown import note_unshown
 from headrace.client.lineage import Stretch, schedule
+from headrace.client.model import TrialInfo
 from headrace.errors import HeadraceError
 
 
@@ -44,16 +45,27 @@ def lineage(
             )
         trials = handle.trials()
         stretches = schedule({info.number: info for info in (*trials, best)}, best.number)
-        space = list(handle.status().spec.space)
+        spec = handle.status().spec
     note_unshown(session.output, trials)
     if as_json:
         session.output.json({"trial": best.number, "schedule": [_json(stretch) for stretch in stretches]})
         return
-    session.output.line(f"Trial {best.number} of study {study}: {wording.number(best.best_value)}")
+    session.output.line(f"Trial {best.number} of study {study}: {_values(best, spec.objective.metric)}")
     for stretch in stretches:
-        ordered = {name: stretch.params[name] for name in space if name in stretch.params}
+        ordered = {name: stretch.params[name] for name in spec.space if name in stretch.params}
         steps = f"steps {stretch.start + 1} to {stretch.end}"
         session.output.line(f"  {steps:<18} trial {stretch.trial:<4} {wording.params(ordered)}")
+
+
+def _values(trial: TrialInfo, metric: str) -> str:
+    """What its state reached last. Its best value may be of a state that it gave up since, for another trial's."""
+    last = trial.metrics.get(metric)
+    if last is None or last == trial.best_value:
+        return wording.number(trial.best_value)
+    return (
+        f"{wording.number(last)} at step {trial.step}; its best was {wording.number(trial.best_value)} at step "
+        f"{trial.best_step}"
+    )
 
 
 def _json(stretch: Stretch) -> dict[str, object]:

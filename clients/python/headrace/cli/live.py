@@ -209,6 +209,7 @@ class Picture:
                     (f"{label:<8}  ", "dim"),
                     (wording.number(_shown(one)), "bold"),
                     f"  trial {one.number}, step {one.best_step or one.step}",
+                    (f"  {wording.misses(one, self.study.spec)}" if one.feasible is False else "", "yellow"),
                 )
                 shows = whole or one is best
                 lines += _with_params(line, one, width) if shows else _folded(line, width)

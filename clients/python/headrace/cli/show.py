@@ -155,7 +155,7 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         lines.append(("checkpoint", f"{trial.checkpoint.uri} (step {trial.checkpoint.step})"))
     if trial.log_path:
         lines.append(("log", trial.log_path))
-    if trial.detail:
+    if trial.detail and not trial.waits_for:  # else it is of the time before
         lines.append(("detail", trial.detail))
     width = max(len(label) for label, _ in lines)
     for label, text in lines:

@@ -210,6 +210,8 @@ class Summary:
             text = f"{metric} {wording.number(self.outcome.baseline_value)} at the full budget ({steps})"
             if baseline.best_value is not None and baseline.best_value != self.outcome.baseline_value:
                 text += f"; its best was {_at(baseline)}"
+        if baseline.feasible is False:
+            text += f"; {wording.misses(baseline, self.study.spec)}"
         lines = [("baseline", text)]
         improvement = self.outcome.improvement_text()
         if improvement is not None:

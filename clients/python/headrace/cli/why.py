@@ -96,7 +96,7 @@ def _show(story: TrialStory, spec: StudySpec, output: Output) -> None:
     if silence := wording.silence(trial, spec, story.events[-1].time if story.events else None):
         output.line()
         output.line(f"The last of these was {silence}.")
-    if trial.detail:
+    if trial.detail and not trial.waits_for:  # else it is of the time before; what it waits for is said above
         output.line()
         output.line(f"Now {trial.outcome}: {_once(trial.detail, errors)}")
     _show_log_tail(trial, output)

@@ -202,6 +202,7 @@ class Crew:
         self._fail(member, error)
         others = self.training
         if others and not at_rest:
+            self.charged = False  # it is known who is to be
             return False
         for one in others:
             assert one.id is not None

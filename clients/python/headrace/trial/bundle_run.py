@@ -42,6 +42,8 @@ def run_bundle(function: Callable[[Bundle], object], runtime: BundleRuntime, att
         if isinstance(error, Exception) and not short and not crew.has_reported:
             if raised.unfusable(error):
                 line, of_each = f"{line}. {_UNFUSABLE}", True
+            elif raised.of_use(error):
+                of_each = True
             else:
                 traceback.clear_frames(error.__traceback__)  # they hold the group's memory
                 of_each = each_fails(function, crew, error)

@@ -7,6 +7,15 @@ from headrace.metrics import MetricError, to_floats
 from headrace.trial.bundle_member import Member
 
 
+class MemberValueError(TypeError):
+    """One member's value cannot be taken; the others' can."""
+
+    def __init__(self, message: str, member: int | None) -> None:
+        """`member` is its id in the group."""
+        super().__init__(message)
+        self.member = member
+
+
 def rows(
     metrics: Mapping[str, Any] | None, named: Mapping[str, Any], members: Sequence[Member]
 ) -> list[dict[str, float]]:
@@ -67,11 +76,12 @@ def _row(columns: Mapping[str, Sequence[Any]], place: int, member: Member) -> di
     try:
         row = to_floats({name: column[place] for name, column in columns.items()}, {})
     except MetricError as error:
-        raise TypeError(f"bundle.report(...): of {member.name}: {error}") from None
+        raise MemberValueError(f"bundle.report(...): of {member.name}: {error}", member.id) from None
     for name in member.roles:
         if name not in row:
-            raise TypeError(
-                f"bundle.report({name}=...): that of {member.name} is None; report a number, or NaN where there is none"
+            raise MemberValueError(
+                f"bundle.report({name}=...): that of {member.name} is None; report a number, or NaN if it has none",
+                member.id,
             )
     return row
 

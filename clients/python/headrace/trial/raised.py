@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 _OUT_OF_MEMORY = frozenset({"OutOfMemoryError", "MemoryError"})
 _CPU_ALLOCATOR = ("DefaultCPUAllocator", "not enough memory")
@@ -44,6 +45,16 @@ def unfusable(error: BaseException) -> bool:
     """Whether a group refuses the model or the loss, so that each member would fail so."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return "FuseError" in names and names.isdisjoint({"MemberError", "PoolError"})
+
+
+def of_use(error: BaseException) -> bool:
+    """Whether the bundle itself refuses what the program gives it, as a list of another length: no member's doing."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return (
+        isinstance(error, TypeError | ValueError)
+        and bool(frames)
+        and Path(frames[-1].filename).parent == Path(__file__).parent
+    )
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,6 +1,6 @@
 """Why trials that could run do not run yet."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -12,6 +12,9 @@ from headrace_services.scheduler.core.placement.wants import described, lacking
 from headrace_services.scheduler.core.records import Study, Trial
 from headrace_services.scheduler.store import load, placement
 from headrace_services.scheduler.store.studies import Figures
+
+NAMED = 5
+"""So many trials that a study waits for are named."""
 
 
 def study_waits_for(study: Study, figures: Figures) -> str:
@@ -26,8 +29,16 @@ def study_waits_for(study: Study, figures: Figures) -> str:
         return ""
     wanted = Request.wanted(study.spec.resources, study.standing)
     if wanted is None:
-        return "a user to resume trials" if figures.user_paused and not figures.runnable else ""
+        return "" if figures.runnable else _to_be_resumed(figures.user_paused)
     return described(wanted)
+
+
+def _to_be_resumed(numbers: Sequence[int]) -> str:
+    if len(numbers) <= 1:
+        return "".join(f"a user to resume trial {number}" for number in numbers)
+    shown = [str(number) for number in numbers[:NAMED]]
+    last = f"{len(numbers) - NAMED} more" if len(numbers) > NAMED else shown.pop()
+    return f"a user to resume trials {', '.join(shown)} and {last}"
 
 
 async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]) -> dict[int, str]:

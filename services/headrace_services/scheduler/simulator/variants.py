@@ -7,7 +7,7 @@ are then compared on the same rungs.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -43,6 +43,8 @@ def compared(spec: StudySpec, text: str) -> tuple[Variant, ...]:
             found[name] = variant(spec, name)
     if not found:
         raise PolicyTextError("no policy is named.", remedy="Name some, as in --compare asha,hyperband.")
+    if OWN in found and len(found) > 1:
+        found[OWN] = replace(found[OWN], label=OWN)  # beside its own kind it would have that one's name
     return tuple(found.values())
 
 

@@ -76,8 +76,8 @@ class Figures:
     reasons: dict[Reason, int] = field(default_factory=dict)
     running: dict[int, int] = field(default_factory=dict)
     """Trials on a worker now, by the milestone that they are on their way to."""
-    user_paused: int = 0
-    """Trials that are off their slots until a user resumes them."""
+    user_paused: tuple[int, ...] = ()
+    """The trials that are off their slots until a user resumes them, by number."""
     runnable: int = 0
     """Trials that could take a slot."""
     occupancy: dict[int, Occupancy] = field(default_factory=dict)
@@ -330,7 +330,7 @@ async def _count_trials(conn: AsyncConnection, found: dict[int, Figures]) -> Non
             heading,
             func.count().label("trials"),
             func.sum(t.c.steps_spent).label("steps"),
-            func.count().filter(t.c.user_paused).label("user_paused"),
+            func.array_agg(t.c.number).filter(t.c.user_paused).label("user_paused"),
             func.count().filter(t.c.milestone.is_not(None), ~t.c.user_paused).label("runnable"),
         )
         .where(t.c.study_id.in_(found))
@@ -342,7 +342,7 @@ async def _count_trials(conn: AsyncConnection, found: dict[int, Figures]) -> Non
         study.states[state] = study.states.get(state, 0) + row.trials
         study.steps_spent += int(row.steps)
         if state in (State.PENDING, State.PAUSED):
-            study.user_paused += row.user_paused
+            study.user_paused = tuple(sorted((*study.user_paused, *(row.user_paused or ()))))
             study.runnable += row.runnable
         if row.reason:
             study.reasons[Reason(row.reason)] = row.trials
