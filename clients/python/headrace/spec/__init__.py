@@ -54,6 +54,7 @@ from headrace.spec.study import (
 from headrace.spec.surrogate import Gate, Surrogate
 from headrace.spec.template import CommandLine, TrialTemplate
 from headrace.spec.transfer import Transfer
+from headrace.spec.until import Until
 
 __all__ = [
     "POLICIES",
@@ -98,6 +99,7 @@ __all__ = [
     "TpeSampler",
     "Transfer",
     "TrialTemplate",
+    "Until",
     "Value",
     "WarmStart",
     "check_assignment",

@@ -46,8 +46,11 @@ _PLACES: Final = (
     "gate",
     "transfer",
     "warm_start",
+    "until",
 )
 """The mappings that a key may belong under."""
+_EXTENDED: Final = "extended"
+"""What only the scheduler writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +177,7 @@ def _renamed(
             )
             if table is _TOP:
                 plain.setdefault(key, value)  # so that it does not count as missing too
-        elif table is _TOP and key not in table and key not in StudySpec.model_fields:
+        elif table is _TOP and key not in table and key not in _friendly_keys(()):
             remedy = _key_instead((), str(key), [*extra, *_friendly_keys(())])
             problems.append(Problem(loc=(*loc, key), message="is not a known key", remedy=remedy))
         else:
@@ -350,7 +353,7 @@ def _friendly_keys(loc: Loc) -> list[str]:
         table = _TRIAL
     if loc and loc[0] == "space":
         table = _DOMAIN
-    return [_reverse(table).get(key, key) for key in known_keys(loc)]
+    return [_reverse(table).get(key, key) for key in known_keys(loc) if loc or key != _EXTENDED]
 
 
 def _tagged(loc: Loc, plain: Mapping[str, Any]) -> Loc:
