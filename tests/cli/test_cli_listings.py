@@ -75,6 +75,7 @@ STUDY_KEYS = {
     "warm_results",
     "bundle_sizes",
     "scale_choice",
+    "until",
     "baseline",
     "rungs",
     "steps_spent",
@@ -457,6 +458,21 @@ def test_preview(fake: FakeStudyService, invoke: Invoke, study_file) -> None:  #
         "bundle_groups",
     }
     assert plan["wall_time_s"] is None
+
+
+def test_a_preview_says_what_may_end_the_study_before_its_trials_have(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    study_file.write_text(f"{study_file.read_text()}until: {{value: 0.1, hours: 0.1}}\n")
+    text = " ".join(
+        invoke("preview", str(study_file), "--seconds-per-step", "42", "--slots", "8").out.split()
+    )
+    assert (
+        "It may end before that: val_loss ≤ 0.1 or 0.1 hours. The hours pass before all trials have ended"
+        in text
+    )
+    assert "about 48 % of the time above" in text
+    assert "The hours pass" not in invoke("preview", str(study_file)).out
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from headrace.client.events import (
     ReportRecorded,
     RungRecorded,
     SlotsReserved,
+    StudyExtended,
     StudyMoved,
     TrialCreated,
     TrialExploited,
@@ -38,6 +39,7 @@ from headrace.client.model import (
     PreviewRung,
     PreviewSize,
     Report,
+    Retried,
     RungResult,
     RungStatus,
     ScaleChoice,
@@ -49,6 +51,7 @@ from headrace.client.model import (
     TrialInfo,
     TrialRef,
     TrialState,
+    UntilProgress,
 )
 from headrace.client.planning import Planner, SearchCall, SearchProgress, TrainingPlan
 from headrace.client.sync import AskedTrial, Client, Study, Trial
@@ -79,6 +82,7 @@ __all__ = [
     "ProposalsEnded",
     "Report",
     "ReportRecorded",
+    "Retried",
     "RungRecorded",
     "RungResult",
     "RungStatus",
@@ -89,6 +93,7 @@ __all__ = [
     "Slot",
     "SlotsReserved",
     "Study",
+    "StudyExtended",
     "StudyInfo",
     "StudyMoved",
     "StudyState",
@@ -106,6 +111,7 @@ __all__ = [
     "TrialState",
     "TrialStory",
     "TrialWarned",
+    "UntilProgress",
     "Update",
     "Worker",
 ]
