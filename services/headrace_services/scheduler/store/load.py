@@ -108,15 +108,15 @@ async def open_study(
         found = _Asked(sent, study_id, named)
         fuses = known_spec is None or known_spec.spec.fuse is not None
         known = profiles.ask(sent, study_id) if fuses else None
-    row = locked.row
-    if row is None:
+    if locked.row is None:
         return Opened(study=None)
-    if known_spec is not None and known_spec.revision != row.revision:
+    if known_spec is not None and known_spec.revision != locked.row.revision:
+        known_spec = None
         async with pipeline(conn) as sent:
             locked = sent.run(_LOCK_STUDY, study=study_id)
-        row, known_spec = locked.row, None
+    assert locked.row is not None, "it is locked"
     named_rows = replace(found.rows(), profiles=profiles.read(known) if known else ())
-    return Opened(study=rows.study(row, known_spec), rows=named_rows, answers=answers.answers())
+    return Opened(study=rows.study(locked.row, known_spec), rows=named_rows, answers=answers.answers())
 
 
 async def serve(
