@@ -199,6 +199,8 @@ GRID = {"space": {"x": {"type": "categorical", "values": [1, 2, 3]}}, "sampler":
         ({}, by_steps(9), "steps", "is not more than the full budget, which is 9"),
         ({}, by_steps(3), "steps", "is not more than the full budget"),
         ({}, by_trials(1_000_000), "trials", "makes more than 1000000 configurations"),
+        ({"transfer": {"callable": "train:large", "top": 1}}, by_trials(1), "trials", "comes too late"),
+        ({"transfer": {"callable": "train:large", "top": 1}}, by_steps(27), "steps", "comes too late"),
         (GRID, by_trials(1), "trials", "the grid of 3 has no further configuration"),
         ({**GRID, "max_trials": 2}, by_trials(2), "trials", "Give at most 1"),
         ({"policy": POLICIES["pbt"]}, by_trials(1), "trials", "cannot join a population"),
@@ -215,6 +217,15 @@ async def test_what_cannot_be_done_is_refused_before_anything_is_changed(
     assert [violation.field for violation in refused.violations] == [field]
     assert says in str(refused)
     assert await site.study() == before
+
+
+async def test_the_study_of_a_transfer_takes_no_further_trials(engine: AsyncEngine) -> None:
+    best = {"kind": "best_of", "study": "small"}
+    site = await StudySite(engine, make_spec(policy=RUN_ALL, sampler=best, max_trials=2)).create()
+    (refused,) = await site.step(by_trials(1))
+    assert "its configurations are the best of study 'small'" in str(refused)
+    await site.step(by_steps(27))
+    assert (await spec_now(site)).max_steps == 27
 
 
 async def test_a_study_that_failed_is_retried_and_not_extended(engine: AsyncEngine) -> None:
