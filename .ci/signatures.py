@@ -20,6 +20,7 @@ VALUES = (
     model.Report,
     model.Checkpoint,
     model.Preview,
+    model.Retried,
     machines.Worker,
     machines.Slot,
     events.Decision,

@@ -76,6 +76,7 @@ STUDY_KEYS = {
     "bundle_sizes",
     "scale_choice",
     "plan",
+    "until",
     "baseline",
     "rungs",
     "steps_spent",
@@ -500,6 +501,21 @@ def test_a_preview_counts_the_pilot_and_the_targets_and_their_sum(
     }
     assert (plan["all_steps"], plan["all_wall_time_s"], plan["all_slot_time_s"]) == (218, 365.75, 1193.0)
     assert fake.requests["PreviewStudy"][-1].target_seconds_per_step == 9.0
+
+
+def test_a_preview_says_what_may_end_the_study_before_its_trials_have(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    study_file.write_text(f"{study_file.read_text()}until: {{value: 0.1, hours: 0.1}}\n")
+    text = " ".join(
+        invoke("preview", str(study_file), "--seconds-per-step", "42", "--slots", "8").out.split()
+    )
+    assert (
+        "It may end before that: val_loss ≤ 0.1 or 0.1 hours. The hours pass before all trials have ended"
+        in text
+    )
+    assert "about 48 % of the time above" in text
+    assert "The hours pass" not in invoke("preview", str(study_file)).out
 
 
 @pytest.mark.parametrize(

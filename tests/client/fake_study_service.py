@@ -142,6 +142,16 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         ]
         return study_pb2.AddTrialsResponse(trials=trials)
 
+    def RetryTrials(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self._begin("RetryTrials", request, context)
+        return study_pb2.RetryTrialsResponse(trial_numbers=request.trial_numbers or [3, 5], others=2)
+
+    def ExtendStudy(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self._begin("ExtendStudy", request, context)
+        answer = study_pb2.ExtendStudyResponse(study=self._moment(request.name, context).study)
+        answer.study.spec.max_trials += request.trials
+        return answer
+
     def PreviewStudy(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._begin("PreviewStudy", request, context)
         answer = study_pb2.PreviewStudyResponse(

@@ -17,6 +17,7 @@ from headrace import AsyncClient, Client
 from headrace.client import (
     AskedTrial,
     AsyncStudy,
+    Retried,
     Study,
     StudyState,
     TerminationReason,
@@ -219,6 +220,22 @@ def test_added_trials_keep_their_types(client: Client, fake: FakeStudyService, s
     added = client.study("digits").add_trials([{"lr": 1.0, "width": 64, "optimizer": "adam", "flag": True}])
     assert added[0].params == {"flag": True, "lr": 1.0, "optimizer": "adam", "width": 64}
     assert [type(value) for value in added[0].params.values()] == [bool, float, str, int]
+
+
+def test_trials_are_tried_again_and_studies_extended(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    fake.add(script)
+    study = client.study("digits")
+    assert study.retry() == Retried(trials=(3, 5), others=2)
+    assert study.retry(4).trials == (4,)
+    assert study.retry([1, 2]).trials == (1, 2)
+    assert study.extend(trials=5).spec.max_trials == study.status().spec.max_trials + 5
+    study.extend(steps=81)
+    assert [(one.trials, one.steps) for one in fake.requests["ExtendStudy"]] == [(5, 0), (0, 81)]
+    for wrong in ("3", [1.5], [-1]):
+        with pytest.raises(InvalidFieldError, match="no trial's number"):
+            study.retry(wrong)  # type: ignore[arg-type]
 
 
 def test_a_failed_call_is_made_again_with_the_same_request_id(client: Client, fake: FakeStudyService) -> None:

@@ -16,6 +16,7 @@ from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedian
 from headrace.spec.study import Resources, StudySpec
 from headrace.spec.template import TrialTemplate
 from headrace.spec.transfer import Transfer
+from headrace.spec.until import Until
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/reference/study-file.md").read_text(encoding="utf-8")
@@ -40,6 +41,7 @@ MODELS = {
     "constraints": (Constraint,),
     "warm_start": (WarmStart,),
     "transfer": (Transfer, TransferPlan),
+    "until": (Until,),
     "policy": tuple(POLICIES.values()),
     "resources": (Resources,),
     "elastic": (Elastic, ElasticGrant),
@@ -55,6 +57,7 @@ def section(title: str) -> str:
 def test_every_key_is_there(title: str) -> None:
     friendly = FRIENDLY if title != "warm_start" else {}  # its `max_trials` is spelled so
     keys = {friendly.get(name, name) for model in MODELS[title] for name in model.model_fields}
+    keys -= {"extended"}  # which only the scheduler writes
     assert [key for key in sorted(keys - {"type", "kind"}) if f"`{key}`" not in section(title)] == []
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.inputs import (
     ExitedArrived,
+    ExtendStudy,
     ProposalComingError,
     Proposed,
     ReportArrived,
@@ -135,6 +136,17 @@ async def replica(
 def study(kind: str = "tpe", trials: int = 8, **changes: Any) -> StudySpec:
     sampler = {"kind": kind, **({"startup_trials": 2} if kind in ("tpe", "gp") else {})}
     return spec_of(kind, X, **{"sampler": sampler, "max_trials": trials, **changes})
+
+
+async def test_an_extended_study_has_its_further_proposals_from_the_pool(engine: AsyncEngine) -> None:
+    async with replica(engine) as site:
+        study_id = await site.create(study(trials=4))
+        assert len(await site.play(study_id, 9)) == 4
+        await site.hub.submit(study_id, Submission(input=ExtendStudy(trials=3, steps=None)))
+        further = await site.play(study_id, 9)
+        assert [asked.trial.number for asked in further if asked.trial] == [4, 5, 6]
+        ended = await site.events(study_id, "proposals_ended")
+        assert [event.detail["proposals"] for event in ended] == [4, 7]
 
 
 async def test_a_study_runs_to_its_end_on_proposals_of_the_pool(engine: AsyncEngine) -> None:

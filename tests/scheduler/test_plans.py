@@ -15,10 +15,12 @@ from sqlalchemy import event, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler import store
+from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.needs import (
     AnyRunnable,
     Decisions,
     Devices,
+    OverTrials,
     ResultsAfter,
     SilentLeases,
     Unfinished,
@@ -145,6 +147,7 @@ LOADED = (
     Devices(request=Request(slots=1, gpu=True)),
     ResultsAfter(number=5),
     Unfinished(after=5, limit=500),
+    OverTrials(number=5, reasons=frozenset({Reason.FAILED}), cut_off=True),
 )
 """What a cycle asks one at a time."""
 
@@ -174,6 +177,7 @@ async def ask_everything(conn: AsyncConnection) -> None:
     await exploits.of_trials(conn, 1, [5])
     await trials.views(conn, (tables.trial.c.study_id == 1) & (tables.trial.c.number == 5))
     await studies.newest(conn, before_id=None, limit=5)
+    await studies.out_of_time(conn)
     await studies.remove(conn, 3)
 
 

@@ -12,12 +12,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import text
 from study_site import StudySite, make_spec
 
+from headrace.spec import StudySpec
 from headrace.spec.fuse import Fuse
 from headrace_services.scheduler.core.capacity import Measured, Profile, TurnCost, capacity
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     ExitedArrived,
+    ExtendStudy,
     Input,
     LeaseExpired,
     PauseStudy,
@@ -27,6 +29,7 @@ from headrace_services.scheduler.core.inputs import (
     RestoredArrived,
     ResumeStudy,
     ResumeTrial,
+    RetryTrials,
     StopTrial,
 )
 from headrace_services.scheduler.core.lifecycle import TRANSITIONS
@@ -215,10 +218,29 @@ class StepMachine(RuleBasedStateMachine):
     def pause(self, command: Any) -> None:
         self.step(command(), PlaceNow())
 
+    @rule(number=st.none() | st.integers(0, 7))
+    def retry(self, number: int | None) -> None:
+        self.step(RetryTrials(numbers=None if number is None else frozenset({number})), PlaceNow())
+
+    @precondition(lambda self: self.spec.max_trials < 30)
+    @rule(trials=st.integers(1, 3))
+    def extend_trials(self, trials: int) -> None:
+        self.step(ExtendStudy(trials=trials, steps=None), PlaceNow())
+
+    @precondition(lambda self: self.spec.max_steps < 16)
+    @rule(more=st.integers(0, 4))
+    def extend_steps(self, more: int) -> None:
+        self.step(ExtendStudy(trials=0, steps=self.spec.max_steps + more), PlaceNow())
+
     @rule()
     def restart(self) -> None:
         self.site.fold = None
         self.step(PlaceNow())
+
+    @property
+    def spec(self) -> StudySpec:
+        """The study's, as its row has it."""
+        return StudySpec.stored(self.run(self.site.study()).spec)
 
     # --- what always holds ---------------------------------------------------------------------------
 
@@ -257,7 +279,7 @@ class StepMachine(RuleBasedStateMachine):
             " WHERE l.study_id = :study AND l.live"
         )
         assert self.site.spec.bubbles or not there
-        assert all(row.milestone < 4 for row in there)
+        assert all(row.milestone < self.spec.max_steps for row in there)
 
     @invariant()
     def no_seat_idles_while_a_trial_could_take_it(self) -> None:
@@ -273,7 +295,8 @@ class StepMachine(RuleBasedStateMachine):
             " AND (SELECT count(*) FROM lease WHERE grant_id = g.id AND live)"
             f" < least(g.seats, (CASE g.bubbles WHEN '' THEN {self.room(fuse)} ELSE {self.room(fuse, STAGE)} END)"
             " >> t.losses_in_row)"
-            " AND (g.bubbles = '' OR t.milestone < 4) AND NOT EXISTS (SELECT FROM leave WHERE grant_id = g.id)"
+            f" AND (g.bubbles = '' OR t.milestone < {self.spec.max_steps})"
+            " AND NOT EXISTS (SELECT FROM leave WHERE grant_id = g.id)"
         )
         assert untaken == []
 
@@ -337,7 +360,7 @@ class StepMachine(RuleBasedStateMachine):
             "SELECT milestone FROM trial WHERE study_id = :study AND state IN ('PENDING', 'PAUSED')"
             " AND milestone IS NOT NULL AND NOT user_paused"
         )
-        low = self.site.spec.bubbles and any(trial.milestone < 4 for trial in runnable)
+        low = self.site.spec.bubbles and any(trial.milestone < self.spec.max_steps for trial in runnable)
         assert not ([slot for slot in free if low or not slot.owner] and runnable)
 
     @invariant()
@@ -349,7 +372,7 @@ class StepMachine(RuleBasedStateMachine):
     def a_rebuilt_policy_would_promote_the_same(self) -> None:
         if self.site.fold is None:
             return
-        fresh = Fold.empty(self.site.spec, make_sampler(self.site.spec))
+        fresh = Fold.empty(self.spec, make_sampler(self.spec))
         for row in self.query("SELECT * FROM trial WHERE study_id = :study ORDER BY number"):
             fresh.joined(row.number, row.bracket, row.params, baseline=row.baseline)
         results = self.query("SELECT * FROM rung_result WHERE study_id = :study ORDER BY cursor")
@@ -374,7 +397,7 @@ class StepMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
-            found = replay(self.site.spec, self.run(self.site.log()))
+            found = replay(self.spec, self.run(self.site.log()))
             self.run(self.clear())
             self.run(self.engine.dispose())
             self.runner.close()

@@ -34,6 +34,7 @@ from headrace.spec import (
     StudySpec,
     SuccessiveHalvingPolicy,
     TrialTemplate,
+    Until,
     from_proto,
     params_from_json,
     params_from_proto,
@@ -42,6 +43,7 @@ from headrace.spec import (
     parse_spec,
     to_proto,
 )
+from headrace.spec.extended import Extended
 from headrace.spec.space import draw
 from headrace.v1 import spec_pb2 as pb
 
@@ -216,6 +218,16 @@ def specs(draw_):
         baseline=draw_(st.sampled_from([None, configurations[0]])),
         enqueued=draw_(st.sampled_from([[], configurations[1:]])),
         checkpoints_kept=draw_(st.integers(0, numbers.COUNT)),
+        until=draw_(
+            st.none()
+            | st.builds(
+                Until,
+                value=FINITE,
+                hours=st.none() | st.floats(1e-6, numbers.HOURS),
+                no_improvement=st.none() | st.integers(1, numbers.TRIALS),
+            )
+        ),
+        extended=draw_(st.none() | st.builds(Extended, trials=st.integers(1, max_trials))),
     )
 
 

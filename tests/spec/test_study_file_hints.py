@@ -36,7 +36,7 @@ from headrace.spec.file import _friendly_keys
         (MINIMAL + "gpu: 1\n", "gpu", "`resources: {gpus: 1}`"),
         (MINIMAL + "stop: {a: 1}\n", "stop", "`steps`"),
         (MINIMAL + "fail_fast: true\n", "fail_fast", "`retries`"),
-        (MINIMAL + "time_budget_s: 3\n", "time_budget_s", "headrace stop"),
+        (MINIMAL + "time_budget_s: 3\n", "time_budget_s", "until: {hours: 2}"),
         (MINIMAL + "policy: {kind: asha, grace: 3}\n", "policy.grace", "`min_steps`"),
         (MINIMAL + "policy: {kind: pbt, retries: 3}\n", "policy.retries", "at the top, as `retries: …`"),
         (MINIMAL + "policy: {kind: asha, points: 3}\n", "policy.points", "under `sampler`"),

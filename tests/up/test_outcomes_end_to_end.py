@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from test_up_end_to_end import up
 
+from headrace import Client
+from headrace.errors import InvalidFieldError
 from headrace.home import address_in
 
 pytestmark = pytest.mark.timeout(240)
@@ -168,3 +170,72 @@ def test_logs_of_a_study_that_is_made_again_are_its_own(service: Service) -> Non
     folders = {uri.split("/studies/")[1].split("/")[0] for uri in uris}
     assert len(folders) == 1
     assert folders.pop().startswith("again-")
+
+
+RACE = """
+objective: {metric: loss, goal: minimize}
+trial: {callable: PROGRAM:train}
+space: {x: {type: categorical, values: [0, 1, 2, 3, 4, 5]}}
+sampler: {kind: grid}
+policy: {kind: asha, eta: 2, rungs: [1, 2, 4]}
+trials: 4
+steps: 4
+retries: 0
+until: {value: 0.1}
+"""
+FAILS_UNTIL_MENDED = """
+from pathlib import Path
+
+class Count:
+    steps = 0
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state):
+        self.steps = state["steps"]
+
+def train(t):
+    count, x = Count(), t.params["x"]
+    t.track(count=count)
+    for step in t.steps():
+        count.steps += 1
+        assert count.steps == step, "steps were lost"
+        if x == 1 and step == 2 and not Path("mended").exists():
+            raise ValueError("not mended yet")
+        t.report(loss=(0.7 if x == 1 else 1 + x) / step)
+"""
+
+
+def test_a_study_that_is_extended_twice_retried_and_stopped_by_a_target(service: Service) -> None:
+    done = service.run("race", FAILS_UNTIL_MENDED, RACE)
+    assert done.code == 0, done
+    assert "until loss ≤ 0.1" in done.out
+    with Client(service.env["HEADRACE_ADDRESS"]) as client:
+        study = client.study("race")
+        (failed,) = study.trials("failed")
+        assert (failed.params, failed.step) == ({"x": 1}, 1)
+        assert study.extend(trials=2).state == "active"
+        assert study.wait(60).counts.total == 6
+        assert "with rungs at 1, 2, 4, 8" in service.cli("extend", "race", "--steps", "8").out
+        final = study.wait(60)
+        assert (final.state, final.best.step, final.best.params) == ("completed", 8, {"x": 0})
+        (service.folder / "mended").touch()
+        assert f"tries 1 trial again: {failed.number}." in service.cli("retry", "race").out
+        final = study.wait(60)
+        reason = f"trial {failed.number} has loss 0.1 (until: loss ≤ 0.1)"
+        assert (final.state, final.detail) == ("completed", reason)
+        trial = study.trial(failed.number).info()
+        assert (trial.reason, trial.step, trial.failures) == ("stopped_early", 7, 0)
+        assert [report.step for report in study.trial(failed.number).reports()] == [1, 2, 3, 4, 5, 6, 7]
+        with pytest.raises(InvalidFieldError, match="has reached its target"):
+            study.extend(trials=1)
+    why = service.cli("why", "race", str(failed.number)).out
+    assert "tried again by a user: from its checkpoint at step 1" in why
+    assert reason in why
+    assert reason in service.cli("show", "race").out
+    replayed = service.cli("replay", "race")
+    assert (replayed.code, "none differ." in replayed.out) == (0, True), replayed
+    page = service.folder / "race.html"
+    assert service.cli("report", "race", "-o", str(page)).code == 0
+    assert "loss 0.1 (until: loss ≤ 0.1)" in page.read_text()

@@ -208,8 +208,8 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "STUDY_ENDED",
         "FAILED_PRECONDITION",
         StudyEndedError,
-        "Create a new study to go on. Its `warm_start: {study: OLD}` begins from these results, and its `enqueue` "
-        "lists configurations to try first.",
+        "`headrace extend` lets it go on, and `headrace retry` has its failed trials tried again. Or create a new "
+        "study: `warm_start: {study: OLD}` begins from these results, and `enqueue` lists configurations to try first.",
     ),
     _entry(
         "STUDY_NOT_ENDED",

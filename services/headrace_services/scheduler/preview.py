@@ -92,9 +92,10 @@ def _simulated(spec: StudySpec, trials: int) -> tuple[int, int]:
 
 
 def _simulate(spec: StudySpec, trials: int, slots: int, seed: int) -> _Run:
-    """One study on a virtual clock, a unit of time a step. No policy decides by a further objective."""
+    """One study on a virtual clock, a unit of time a step. No policy decides by a further objective. What ends a study
+    before its trials have is left out: these curves and this clock say nothing of it."""
     changes = {"max_trials": trials, "enqueued": (), "sampler": RandomSampler(), "seed": spec.seed + seed}
-    small = spec.model_copy(update={**changes, "further_objectives": ()})
+    small = spec.model_copy(update={**changes, "further_objectives": (), "until": None})
     at_once = trials + (spec.baseline is not None)
     curves = SeedModel.of(small, seed=seed, trials=at_once)
     study = StudySimulation.of(small, curves)

@@ -44,6 +44,24 @@ async def _add(site: RpcSite) -> tuple[Any, Any]:
     )
 
 
+async def _retry(site: RpcSite) -> tuple[Any, Any]:
+    """Retries of trial 0 and of trial 1, which have been cancelled."""
+    for client, number in (("a", 0), ("b", 1)):
+        await site.suggest(client=client)
+        await site.call("StopTrial", pb.StopTrialRequest(name=f"studies/s/trials/{number}"))
+    return (
+        pb.RetryTrialsRequest(study="studies/s", trial_numbers=[0]),
+        pb.RetryTrialsRequest(study="studies/s", trial_numbers=[1]),
+    )
+
+
+async def _extend(site: RpcSite) -> tuple[Any, Any]:
+    return (
+        pb.ExtendStudyRequest(name="studies/s", trials=2),
+        pb.ExtendStudyRequest(name="studies/s", trials=3),
+    )
+
+
 async def _delete(site: RpcSite) -> tuple[Any, Any]:
     for name in ("gone", "kept"):
         await site.create(name)
@@ -100,6 +118,8 @@ MUTATIONS: dict[str, Make] = {
     "StopStudy": _of_study(pb.StopStudyRequest),
     "DeleteStudy": _delete,
     "AddTrials": _add,
+    "RetryTrials": _retry,
+    "ExtendStudy": _extend,
     "PauseTrial": _of_trial(pb.PauseTrialRequest),
     "ResumeTrial": _of_trial(pb.ResumeTrialRequest),
     "StopTrial": _of_trial(pb.StopTrialRequest),

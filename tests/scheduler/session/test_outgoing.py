@@ -16,7 +16,7 @@ from headrace_services.scheduler.store.workers import StudyInfo
 class NoStudies:
     """Every study was deleted."""
 
-    async def by_id(self, study_id: int) -> StudyInfo | None:
+    async def by_id(self, study_id: int, *, budget: int = 0) -> StudyInfo | None:  # noqa: ARG002
         del study_id
         return None
 

@@ -18,6 +18,7 @@ METRICS: Final = Entries(
 CURSOR: Final = Whole(
     0, n.EXACT, remedy="Give the cursor of the last event that you saw, or 0 for all events."
 )
+NUMBER: Final = Whole(0, n.EXACT, remedy="Give the number of a trial.")
 ERROR: Final = Told(n.TEXT)
 LEASE_TIME: Final = Span(0, 86_400)
 
@@ -38,6 +39,12 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
         "study": STUDY,
         "parameters": Items(1000, remedy="Split them over several calls."),
     },
+    "RetryTrialsRequest": {
+        "request_id": REQUEST_ID,
+        "study": STUDY,
+        "trial_numbers": Items(10_000, NUMBER, remedy="Name none, for all trials that failed."),
+    },
+    "ExtendStudyRequest": {**_ON_STUDY, "trials": Whole(0, n.TRIALS), "steps": STEPS},
     "GetTrialRequest": {"name": TRIAL},
     "ListTrialsRequest": {**_PAGE, "study": STUDY, "states": Items(16)},
     "PauseTrialRequest": _ON_TRIAL,

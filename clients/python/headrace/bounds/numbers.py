@@ -53,6 +53,10 @@ INT32: Final = 2**31 - 1
 INT64: Final = 2**63 - 1
 SECONDS: Final = 10**9
 """A duration: 31 years."""
+HOURS: Final = 100_000
+"""How long a study may be told to go on at most: 11 years."""
+EXTENSIONS: Final = 256
+"""Full budgets that a study had before."""
 DEVICES: Final = 1024
 """Slots of one worker, and so of one trial."""
 SEATS: Final = 1024

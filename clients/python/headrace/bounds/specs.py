@@ -36,6 +36,8 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
         "further_objectives": Items(n.OBJECTIVES - 1),
         "constraints": Items(n.CONSTRAINTS),
     },
+    "Until": {"value": FINITE, "hours": Real(0, n.HOURS), "no_improvement": Whole(0, n.TRIALS)},
+    "Extended": {"trials": Whole(0, n.TRIALS), "steps": Items(n.EXTENSIONS, STEPS)},
     "Objective": {"metric": NAME},
     "Parameter": {"name": NAME, "conditions": Items(n.CONDITIONS)},
     "FloatDomain": {"low": FINITE, "high": FINITE, "step": FINITE},

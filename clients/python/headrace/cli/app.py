@@ -15,11 +15,13 @@ from headrace.cli import (
     doctor,
     events,
     export,
+    extend,
     lineage,
     listings,
     logs,
     preview,
     report,
+    retry,
     run,
     show,
     why,
@@ -55,6 +57,9 @@ ELSEWHERE = {
     "ui": "report",
     "cancel": "stop",
     "remove": "delete",
+    "rerun": "retry",
+    "restart": "retry",
+    "continue": "extend",
     "rm": "delete",
 }
 """What other tools call our commands."""
@@ -151,6 +156,8 @@ PANELS: dict[str, dict[str, Callable[..., object]]] = {
     },
     "Steer": {
         "add": add.add,
+        "retry": retry.retry,
+        "extend": extend.extend,
         "pause": control.pause,
         "resume": control.resume,
         "stop": control.stop,

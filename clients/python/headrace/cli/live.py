@@ -23,6 +23,7 @@ from headrace.client.events import (
     MetricsMissing,
     Proposal,
     ProposalFailed,
+    StudyExtended,
     StudyMoved,
     TrialCreated,
     TrialExploited,
@@ -234,11 +235,13 @@ def noteworthy(event: Event) -> bool:
     match event.detail:
         case DecisionMade(action=Action.CONTINUE, explanation=explanation):
             return explanation.rule not in RULES_THAT_STOP
-        case DecisionMade() | TrialExploited() | ProposalFailed() | MetricsMissing() | StudyMoved():
+        case DecisionMade() | TrialExploited() | ProposalFailed() | MetricsMissing():
+            return True
+        case StudyMoved() | StudyExtended():
             return True
         case TrialMoved(to_state=to_state, action=action, reason=reason):
             # Stopped early: its decision was told before, or the study's end says it of all that waited.
-            return action in ("interrupt", "retry") or (
+            return action in ("interrupt", "retry", "reopen") or (
                 to_state is TrialState.TERMINATED and reason is not TerminationReason.STOPPED_EARLY
             )
         case _:

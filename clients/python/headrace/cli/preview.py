@@ -88,6 +88,8 @@ def preview(
         output.note("Give --seconds-per-step to see the time.")
     elif plan.companions and target_seconds_per_step is None:
         output.note("Give --target-seconds-per-step if a step on the large model takes longer.")
+    if ends := _ends(loaded.spec, plan):
+        output.line(ends)
     baseline = loaded.spec.baseline
     first = [wording.params(sample) for sample in plan.samples]
     if baseline is not None:
@@ -157,6 +159,18 @@ def _bundles(fuse: Fuse, plan: Preview) -> str:
         return f"{shared}."
     groups = wording.plural(plan.bundle_groups, "group")
     return f"{shared}, if they are equal in {' and '.join(fuse.apart)}: {groups} of trials, each in bundles of its own."
+
+
+def _ends(spec: StudySpec, plan: Preview) -> str:
+    """What may end the study before it has spent all that."""
+    if spec.until is None:
+        return ""
+    said = f"It may end before that: {wording.until(spec)}."
+    hours = spec.until.hours
+    if hours is not None and plan.wall_time_s is not None and plan.wall_time_s > 3600 * hours:
+        share = wording.percent(3600 * hours, plan.wall_time_s)
+        said += f" The hours pass before all trials have ended, after about {share} of the time above."
+    return said
 
 
 def _headline(name: str, spec: StudySpec, plan: Preview) -> str:

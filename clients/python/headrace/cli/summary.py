@@ -88,6 +88,8 @@ class Summary:
             lines += [(f"  {name}", exact(value)) for name, value in study.best.params.items()]
         lines += self._transfer_lines()
         lines += self._baseline_lines()
+        if ends := wording.until_now(study):
+            lines.append(("until", ends))
         lines.append(("steps", self._steps()))
         lines.append(("trials", self._trials()))
         lines += self._warm_start_lines()

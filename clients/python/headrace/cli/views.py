@@ -63,6 +63,7 @@ def study(info: StudyInfo) -> Json:
             }
             for r in info.rungs
         ],
+        "until": asdict(info.until) if info.until else None,
         "steps_spent": info.steps_spent,
         "steps_run_all": info.steps_run_all,
         "max_trials": info.spec.max_trials,
@@ -292,6 +293,8 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
             return "proposals_ended", {"proposals": detail.proposals}
         case ev.ProposalFailed():
             return "proposal_failed", asdict(detail)
+        case ev.StudyExtended():
+            return "study_extended", asdict(detail)
         case ev.StudyMoved():
             return "study_moved", {
                 "from": detail.from_state,

@@ -110,6 +110,25 @@ def ended(study_state: StudyState, detail: str) -> str:
     return f"was {said}" if study_state is StudyState.STOPPED else said
 
 
+def until(spec: StudySpec) -> str:
+    """What ends a study before its trials have: `loss ≤ 0.1 or 2 hours`; empty where nothing does."""
+    return " or ".join(spec.until.conditions(spec.objective)) if spec.until is not None else ""
+
+
+def until_now(study: StudyInfo) -> str:
+    """The same, and how near the study is to it."""
+    until, now = study.spec.until, study.until
+    if until is None or now is None:
+        return ""
+    said = dict(zip(until.named(), until.conditions(study.spec.objective), strict=True))
+    if not study.state.ended:
+        if "hours" in said and now.deadline is not None:
+            said["hours"] += f" (until {now.deadline.astimezone():%Y-%m-%d %H:%M})"
+        if "no_improvement" in said:
+            said["no_improvement"] += f" ({now.tried} now)"
+    return " or ".join(said.values())
+
+
 def grant(gpus: int, gpu_milli: int, cpus: int) -> str:
     """How much a trial takes: `2 GPUs, 8 cores`, `0.25 of a GPU`, `4 CPU slots`."""
     if not gpus and not gpu_milli:

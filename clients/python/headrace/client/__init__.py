@@ -17,6 +17,7 @@ from headrace.client.events import (
     ReportRecorded,
     RungRecorded,
     SlotsReserved,
+    StudyExtended,
     StudyMoved,
     TrialCreated,
     TrialExploited,
@@ -39,6 +40,7 @@ from headrace.client.model import (
     PreviewRung,
     PreviewSize,
     Report,
+    Retried,
     RungResult,
     RungStatus,
     ScaleChoice,
@@ -50,6 +52,7 @@ from headrace.client.model import (
     TrialInfo,
     TrialRef,
     TrialState,
+    UntilProgress,
 )
 from headrace.client.planning import Planner, SearchCall, SearchProgress, TrainingPlan
 from headrace.client.sync import AskedTrial, Client, Study, Trial
@@ -81,6 +84,7 @@ __all__ = [
     "ProposalsEnded",
     "Report",
     "ReportRecorded",
+    "Retried",
     "RungRecorded",
     "RungResult",
     "RungStatus",
@@ -91,6 +95,7 @@ __all__ = [
     "Slot",
     "SlotsReserved",
     "Study",
+    "StudyExtended",
     "StudyInfo",
     "StudyMoved",
     "StudyState",
@@ -108,6 +113,7 @@ __all__ = [
     "TrialState",
     "TrialStory",
     "TrialWarned",
+    "UntilProgress",
     "Update",
     "Worker",
 ]

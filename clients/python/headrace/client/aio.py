@@ -67,6 +67,8 @@ class AsyncStudy(StudyBase[AsyncTransport]):
     stop = awaiting(flows.stop_study)
     delete = awaiting(flows.delete_study)
     add_trials = awaiting(flows.add_trials)
+    retry = awaiting(flows.retry_trials)
+    extend = awaiting(flows.extend_study)
 
     def trial(self, number: int) -> AsyncTrial:
         """The handle of a trial."""

@@ -91,7 +91,12 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
         uid=proto.uid,
         unshown=proto.unshown,
         scale_choice=_scale_choice(proto.scale_choice) if proto.HasField("scale_choice") else None,
+        until=_until(status.until) if status.HasField("until") else None,
     )
+
+
+def _until(proto: study_pb2.UntilProgress) -> model.UntilProgress:
+    return model.UntilProgress(tried=proto.tried, deadline=time_of(proto, "deadline", proto.deadline))
 
 
 def _scale_choice(proto: study_pb2.ScaleChoice) -> model.ScaleChoice:

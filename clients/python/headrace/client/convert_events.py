@@ -54,6 +54,7 @@ _PLAIN: dict[str, type[ev.EventDetail]] = {
     "proposals_ended": ev.ProposalsEnded,
     "proposal_failed": ev.ProposalFailed,
     "study_moved": ev.StudyMoved,
+    "study_extended": ev.StudyExtended,
 }
 """Events whose fields are plain, under the same names as in the message."""
 

@@ -236,6 +236,16 @@ class StudyMoved:
     detail: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyExtended:
+    """The study was given more configurations, or a larger full budget."""
+
+    trials_before: int
+    trials: int
+    steps_before: int
+    steps: int
+
+
 EventDetail = (
     TrialCreated
     | TrialMoved
@@ -251,6 +261,7 @@ EventDetail = (
     | ProposalsEnded
     | ProposalFailed
     | StudyMoved
+    | StudyExtended
 )
 
 

@@ -18,6 +18,7 @@ from headrace.client.model import (
     Listing,
     Preview,
     Report,
+    Retried,
     StudyInfo,
     TerminationReason,
     TrialInfo,
@@ -254,6 +255,39 @@ def add_trials(study: StudyHandle, params: Iterable[Mapping[str, Value]]) -> Flo
     )
     response = yield from rpc(methods.ADD_TRIALS, request)
     return [convert.trial(trial) for trial in response.trials]
+
+
+def retry_trials(study: StudyHandle, trials: Iterable[int] | int = ()) -> Flow[Retried]:
+    """Lets trials that failed go on from their last checkpoints, or begin again where they have none: those of these
+    numbers, which may be cancelled ones too, or all that failed. Their failures count anew. A study that has ended
+    becomes active again, and what its end cut off goes on too."""
+    numbers = [trials] if isinstance(trials, int) else list(trials)
+    if not all(isinstance(number, int) and number >= 0 for number in numbers):
+        message, remedy = (
+            "has an entry that is no trial's number",
+            "Give whole numbers, such as retry([3, 5]).",
+        )
+        raise InvalidFieldError(
+            [Violation(field="trials", value=show_value(trials), message=message, remedy=remedy)]
+        )
+    request = pb.RetryTrialsRequest(
+        request_id=request_id(), study=study_name(study.name), trial_numbers=numbers
+    )
+    response = yield from rpc(methods.RETRY_TRIALS, request)
+    return Retried(trials=tuple(response.trial_numbers), others=response.others)
+
+
+def extend_study(study: StudyHandle, *, trials: int = 0, steps: int = 0) -> Flow[StudyInfo]:
+    """Lets a study go on that may have ended: with so many `trials` more, or with `steps` as the new full budget.
+
+    With a new budget the policy's rungs go on up to it. Trials that had the old one go on from their checkpoints
+    if the policy lets them.
+    """
+    request = pb.ExtendStudyRequest(
+        request_id=request_id(), name=study_name(study.name), trials=trials, steps=steps
+    )
+    response = yield from rpc(methods.EXTEND_STUDY, request)
+    return convert.study(response.study)
 
 
 # ---- a trial -------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ __all__ = [
     "PreviewRung",
     "PreviewSize",
     "Report",
+    "Retried",
     "RungResult",
     "RungStatus",
     "StudyInfo",
@@ -370,6 +371,16 @@ class ScaleChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UntilProgress:
+    """How near a study is to what ends it before its trials have."""
+
+    tried: int
+    """How many trials were tried since the best value got better."""
+    deadline: datetime | None
+    """When its hours have passed; None where none are set, and before they count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyInfo:
     """A study as of one moment: its spec, its state and the figures of a live view."""
 
@@ -405,6 +416,8 @@ class StudyInfo:
     """What the scheduler left out, and why, such as a front that takes too long; empty where it left out nothing."""
     scale_choice: ScaleChoice | None = None
     """With `surrogate: {scale: auto}`: how small its copies are, and why. None until its pilot has found out."""
+    until: UntilProgress | None = None
+    """With `until`: how near it is to its end. None of any other study."""
 
     @property
     def best(self) -> TrialInfo | None:
@@ -468,6 +481,16 @@ class PreviewCompanion:
     steps: int
     wall_time_s: float | None
     slot_time_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retried:
+    """What `retry` let go on."""
+
+    trials: tuple[int, ...]
+    """The numbers of the trials that are tried again."""
+    others: int
+    """How many others go on because the end of the study had cut them off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,8 @@ class Study(StudyBase[BlockingTransport]):
     stop = blocking(flows.stop_study)
     delete = blocking(flows.delete_study)
     add_trials = blocking(flows.add_trials)
+    retry = blocking(flows.retry_trials)
+    extend = blocking(flows.extend_study)
 
     def trial(self, number: int) -> Trial:
         """The handle of a trial."""

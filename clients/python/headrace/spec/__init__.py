@@ -55,6 +55,7 @@ from headrace.spec.study import (
 from headrace.spec.surrogate import Gate, Surrogate
 from headrace.spec.template import CommandLine, TrialTemplate
 from headrace.spec.transfer import Transfer
+from headrace.spec.until import Until
 
 __all__ = [
     "POLICIES",
@@ -102,6 +103,7 @@ __all__ = [
     "TransferPlan",
     "TrialPlan",
     "TrialTemplate",
+    "Until",
     "Value",
     "WarmStart",
     "check_assignment",

@@ -110,6 +110,13 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
         message.transfer.CopyFrom(_transfer(spec.transfer))
     if spec.warm_start is not None:
         message.warm_start.CopyFrom(warm_start_to_proto(spec.warm_start))
+    if spec.until is not None:
+        until = spec.until
+        message.until.CopyFrom(
+            pb.Until(value=until.value, hours=until.hours, no_improvement=until.no_improvement or 0)
+        )
+    if spec.extended is not None:
+        message.extended.CopyFrom(pb.Extended(trials=spec.extended.trials, steps=spec.extended.steps))
     return message
 
 
@@ -165,7 +172,19 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
         data["transfer"] = _transfer_data(message.transfer)
     if message.HasField("warm_start"):
         data["warm_start"] = warm_start_data(message.warm_start)
+    if message.HasField("until"):
+        data["until"] = _until_data(message.until)
+    if message.HasField("extended"):
+        data["extended"] = {"trials": message.extended.trials, "steps": list(message.extended.steps)}
     return spec_of(data)
+
+
+def _until_data(message: pb.Until) -> dict[str, Any]:
+    return {
+        "value": message.value if message.HasField("value") else None,
+        "hours": message.hours if message.HasField("hours") else None,
+        "no_improvement": message.no_improvement or None,
+    }
 
 
 def _parameter(name: str, domain: Domain) -> pb.Parameter:

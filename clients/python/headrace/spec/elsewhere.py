@@ -13,6 +13,12 @@ SEVERAL: Final = (
     "`further_objectives: [{metric: NAME, goal: …}]`."
 )
 
+_HOURS: Final = "Write `until: {hours: 2}`, which ends the study after that time."
+_STOPS: Final = (
+    "`steps` is the full budget, and the policy stops trials. Write `until: {value: 0.1, no_improvement: 20}` to end "
+    "the study once it is good enough."
+)
+
 TOP: Final = {
     "direction": "Write `objective: {metric: NAME, goal: …}`, with the goal minimize or maximize.",
     "directions": SEVERAL,
@@ -41,17 +47,18 @@ TOP: Final = {
     "max_failures": "Did you mean `retries`?",
     "catch": "Did you mean `retries`?",
     "resources_per_trial": "Did you mean `resources`?",
-    "stop": "`steps` is the full budget; the policy stops trials, and `headrace stop STUDY` a study.",
+    "stop": _STOPS,
+    "early_stopping": _STOPS,
     "cpu": "Write `resources: {cpus: 1}`.",
     "gpu": "Write `resources: {gpus: 1}`.",
     "num_gpus": "Write `resources: {gpus: 1}`.",
     "num_cpus": "Write `resources: {cpus: 1}`.",
-    "time_budget_s": "Leave it out: `headrace stop STUDY` ends a study at any time.",
+    "time_budget_s": _HOURS,
     "fail_fast": "Leave it out: a study goes on without its failed trials; `retries` says how often one is repeated.",
-    "max_time": "Leave it out: `headrace stop STUDY` ends a study at any time.",
-    "timeout_s": "Leave it out: `headrace stop STUDY` ends a study at any time.",
-    "stop_at": "`steps` is the full budget; the policy stops trials, and `headrace stop STUDY` a study.",
-    "timeout": "Leave it out: `headrace stop STUDY` ends a study at any time.",
+    "max_time": _HOURS,
+    "timeout_s": _HOURS,
+    "stop_at": _STOPS,
+    "timeout": _HOURS,
     "load_if_exists": "Leave it out: `headrace attach STUDY` shows a study again, `run --suffix` starts it anew.",
     "storage": "Leave it out: the service keeps every study.",
 }

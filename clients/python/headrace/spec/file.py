@@ -46,9 +46,10 @@ _PLACES: Final = (
     "gate",
     "transfer",
     "warm_start",
+    "until",
 )
 """The mappings that a key may belong under."""
-_FILLED_IN: Final = {("template", "plan"), ("transfer", "plan", "answer")}
+_FILLED_IN: Final = {("extended",), ("template", "plan"), ("transfer", "plan", "answer")}
 """Keys that nobody writes."""
 
 
@@ -176,7 +177,7 @@ def _renamed(
             )
             if table is _TOP:
                 plain.setdefault(key, value)  # so that it does not count as missing too
-        elif table is _TOP and key not in table and key not in StudySpec.model_fields:
+        elif table is _TOP and key not in table and key not in _friendly_keys(()):
             remedy = _key_instead((), str(key), [*extra, *_friendly_keys(())])
             problems.append(Problem(loc=(*loc, key), message="is not a known key", remedy=remedy))
         else:

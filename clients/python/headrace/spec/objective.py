@@ -39,6 +39,12 @@ class Objective(SpecModel):
         """What a value is multiplied with so that less is better."""
         return -1.0 if self.goal is Goal.MAXIMIZE else 1.0
 
+    def improves(self, value: float, than: float | None) -> bool:
+        """Whether a value is better than another one, or there is no other one."""
+        if than is None:
+            return True
+        return value > than if self.goal is Goal.MAXIMIZE else value < than
+
 
 class Constraint(SpecModel):
     """A bound on a metric: exactly one of `at_most` and `at_least`."""

@@ -48,6 +48,11 @@ class PbtPolicy(SpecModel):
         """The multiples of the interval below max_steps, and max_steps."""
         return (*range(self.every(max_steps), max_steps, self.every(max_steps)), max_steps)
 
+    def beyond(self, before: int, max_steps: int, *, first: int) -> tuple[int, ...]:
+        """The milestones behind a full budget that was extended: the multiples of the interval, and max_steps."""
+        every = self.every(first)
+        return (*range(before - before % every + every, max_steps, every), max_steps)
+
 
 def pbt_problems(policy: PbtPolicy, max_steps: int) -> list[Problem]:
     """What is wrong between the policy and the full budget."""

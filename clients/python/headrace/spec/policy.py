@@ -20,6 +20,11 @@ class RunAllPolicy(SpecModel):
         """The milestones of bracket 0."""
         return (max_steps,)
 
+    def beyond(self, before: int, max_steps: int, *, first: int) -> tuple[int, ...]:
+        """The milestones behind a full budget that was extended."""
+        del before, first
+        return (max_steps,)
+
     def problems(self, max_steps: int) -> list[Problem]:
         """Nothing can be wrong."""
         del max_steps

@@ -98,6 +98,11 @@ class GeometricPolicy(SpecModel):
         """The milestones of bracket 0, the last of which is max_steps."""
         return self.rungs or geometric(self.min_steps or 1, self.eta, max_steps)
 
+    def beyond(self, before: int, max_steps: int, *, first: int) -> tuple[int, ...]:
+        """The milestones behind a full budget that was extended: each η times the one before, and max_steps."""
+        del first
+        return geometric(before, self.eta, max_steps)[1:]
+
     def problems(self, max_steps: int) -> list[Problem]:
         """What is wrong between the policy and the full budget."""
         if self.rungs:
@@ -140,6 +145,12 @@ class EvenPolicy(SpecModel):
         """The milestones: the rungs, or the multiples of the interval below max_steps, and max_steps."""
         every = self.every(max_steps)
         return self.rungs or (*range(every, max_steps, every), max_steps)
+
+    def beyond(self, before: int, max_steps: int, *, first: int) -> tuple[int, ...]:
+        """The milestones behind a full budget that was extended: as far apart as in the first one. Behind a list of
+        rungs there is max_steps alone."""
+        every = max_steps if self.rungs else self.every(first)
+        return (*range(before - before % every + every, max_steps, every), max_steps)
 
     def every(self, max_steps: int) -> int:
         """The steps between two looks."""

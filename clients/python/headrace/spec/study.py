@@ -32,6 +32,7 @@ from headrace.spec import names
 from headrace.spec import space as spaces
 from headrace.spec.bubbles import bubble_problems
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain, SpecModel
+from headrace.spec.extended import Extended, extended_problems
 from headrace.spec.fuse import Fuse, fuse_problems
 from headrace.spec.halving import AshaPolicy
 from headrace.spec.names import StudyName
@@ -55,6 +56,7 @@ from headrace.spec.sizes import SizeRow, SizeTable, TrialSize, size_problems
 from headrace.spec.surrogate import Gate, GateOrSwitch, Surrogate, gate_fields, surrogate_problems
 from headrace.spec.template import CommandLine, TrialTemplate, placeholder_problems
 from headrace.spec.transfer import Transfer, transfer_problems
+from headrace.spec.until import Until, until_problems
 
 _STORED: Final = object()
 _NOT_THE_TARGETS: Final = {
@@ -70,6 +72,8 @@ _NOT_THE_TARGETS: Final = {
     "warm_start",
     "max_parallel",
     "bubbles",
+    "until",
+    "extended",
 }
 """What the study of a transfer does not have from the first one, beside what `Transfer` says."""
 _THE_GATES: Final = {"surrogate", "gate", "after", "seed", "weight", "priority"}
@@ -136,6 +140,8 @@ class StudySpec(SpecModel):
     further_objectives: tuple[Objective, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     warm_start: WarmStart | None = None
+    until: Until | None = None
+    extended: Extended | None = None
 
     @model_validator(mode="wrap")
     @classmethod
@@ -230,9 +236,37 @@ class StudySpec(SpecModel):
         """Whether a trial is paused only where that is worth its price."""
         return isinstance(self.policy, GeometricPolicy) and self.policy.price_pauses
 
+    def as_created(self) -> "StudySpec":
+        """The spec without its extensions."""
+        if self.extended is None:
+            return self
+        first = {"max_trials": self.extended.trials, "max_steps": self.budgets[0]}
+        return self.model_copy(update={**first, "extended": None})
+
+    def extended_to(self, *, trials: int, steps: int) -> "StudySpec":
+        """The spec with so many trials and so large a full budget. Neither is less than before."""
+        before = self.extended or Extended(trials=self.max_trials)
+        if steps > self.max_steps:
+            before = Extended(trials=before.trials, steps=(*before.steps, self.max_steps))
+        return self.model_copy(update={"max_trials": trials, "max_steps": steps, "extended": before})
+
+    @property
+    def first_trials(self) -> int:
+        """How many configurations the study was created with."""
+        return self.max_trials if self.extended is None else self.extended.trials
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """The full budgets, the first one first; the last one is max_steps."""
+        return (*(self.extended.steps if self.extended else ()), self.max_steps)
+
     def rungs(self) -> tuple[int, ...]:
-        """The rung levels of bracket 0 in steps; the last one is max_steps."""
-        return self.policy.ladder(self.max_steps)
+        """The rung levels of bracket 0 in steps; the last one is max_steps. An extension adds rungs, and moves none."""
+        first, *later = self.budgets
+        levels = self.policy.ladder(first)
+        for budget in later:
+            levels += self.policy.beyond(levels[-1], budget, first=first)
+        return levels
 
     def due_rungs(self, bracket: int) -> tuple[int, ...]:
         """The rungs that a trial of a bracket must report at, in steps: no report may jump over one.
@@ -316,8 +350,14 @@ class _Parts:
             table = known["resources"].by
             for problem in size_problems(table, self.declared, self.space, known.get("policy")):
                 yield problem.under("resources", "by")
+        extended: Extended | None = known.get("extended")
+        if extended is not None:
+            yield from extended_problems(extended, known)
         if "policy" in known and "max_steps" in known:
-            yield from ladder_problems(known["policy"], known["max_steps"])
+            first = extended.steps[0] if extended is not None and extended.steps else known["max_steps"]
+            yield from ladder_problems(known["policy"], first)
+        if known.get("until") is not None:
+            yield from until_problems(known["until"], known)
         if isinstance(policy := known.get("policy"), PbtPolicy):
             yield from mutable_problems(policy, self.declared)
             yield from population_problems(policy, known["max_trials"]) if "max_trials" in known else ()
@@ -402,6 +442,8 @@ _MODELS: Final[dict[Loc, type[SpecModel]]] = {
     ("transfer", "plan"): TransferPlan,
     ("template",): TrialTemplate,
     ("template", "command"): CommandLine,
+    ("until",): Until,
+    ("extended",): Extended,
 }
 _LISTED: Final[dict[str, type[SpecModel]]] = {"further_objectives": Objective, "constraints": Constraint}
 

@@ -71,6 +71,7 @@ class Event(_message.Message):
     PROPOSALS_ENDED_FIELD_NUMBER: _builtins.int
     METRICS_MISSING_FIELD_NUMBER: _builtins.int
     TRIAL_WARNED_FIELD_NUMBER: _builtins.int
+    STUDY_EXTENDED_FIELD_NUMBER: _builtins.int
     cursor: _builtins.int
     """Counts from 1 within the study without gaps; assigned under the study's lock."""
     trial_number: _builtins.int
@@ -107,6 +108,8 @@ class Event(_message.Message):
     def metrics_missing(self) -> Global___MetricsMissing: ...
     @_builtins.property
     def trial_warned(self) -> Global___TrialWarned: ...
+    @_builtins.property
+    def study_extended(self) -> Global___StudyExtended: ...
     def __init__(
         self,
         *,
@@ -128,14 +131,15 @@ class Event(_message.Message):
         proposals_ended: Global___ProposalsEnded | None = ...,
         metrics_missing: Global___MetricsMissing | None = ...,
         trial_warned: Global___TrialWarned | None = ...,
+        study_extended: Global___StudyExtended | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "metrics_missing", b"metrics_missing", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted", "trial_warned", b"trial_warned"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "metrics_missing", b"metrics_missing", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_extended", b"study_extended", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted", "trial_warned", b"trial_warned"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "metrics_missing", b"metrics_missing", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted", "trial_warned", b"trial_warned"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "metrics_missing", b"metrics_missing", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_extended", b"study_extended", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted", "trial_warned", b"trial_warned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trial_number: _TypeAlias = _typing.Literal["trial_number"]  # noqa: Y015
     _WhichOneofArgType__trial_number: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number"]  # noqa: Y015
-    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "slots_reserved", "trial_preempted", "trial_placed", "trial_exploited", "proposal_failed", "proposals_ended", "metrics_missing", "trial_warned"]  # noqa: Y015
+    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "slots_reserved", "trial_preempted", "trial_placed", "trial_exploited", "proposal_failed", "proposals_ended", "metrics_missing", "trial_warned", "study_extended"]  # noqa: Y015
     _WhichOneofArgType_detail: _TypeAlias = _typing.Literal["detail", b"detail"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trial_number) -> _WhichOneofReturnType__trial_number | None: ...
@@ -625,6 +629,36 @@ class StudyMoved(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StudyMoved: _TypeAlias = StudyMoved  # noqa: Y015
+
+@_typing.final
+class StudyExtended(_message.Message):
+    """A study was given more configurations, or a larger full budget. The trials that go on follow as moves."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIALS_BEFORE_FIELD_NUMBER: _builtins.int
+    TRIALS_FIELD_NUMBER: _builtins.int
+    STEPS_BEFORE_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    trials_before: _builtins.int
+    trials: _builtins.int
+    steps_before: _builtins.int
+    steps: _builtins.int
+    def __init__(
+        self,
+        *,
+        trials_before: _builtins.int = ...,
+        trials: _builtins.int = ...,
+        steps_before: _builtins.int = ...,
+        steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps", "steps_before", b"steps_before", "trials", b"trials", "trials_before", b"trials_before"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StudyExtended: _TypeAlias = StudyExtended  # noqa: Y015
 
 @_typing.final
 class Explanation(_message.Message):

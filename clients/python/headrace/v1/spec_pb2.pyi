@@ -164,6 +164,8 @@ class StudySpec(_message.Message):
     WARM_START_FIELD_NUMBER: _builtins.int
     MAX_EARLY_FAILURES_FIELD_NUMBER: _builtins.int
     BUBBLES_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    EXTENDED_FIELD_NUMBER: _builtins.int
     max_trials: _builtins.int
     """How many configurations to try, the baseline not counted. A grid may yield fewer."""
     max_parallel: _builtins.int
@@ -252,6 +254,14 @@ class StudySpec(_message.Message):
     def warm_start(self) -> Global___WarmStart:
         """An earlier study whose results the sampler begins with."""
 
+    @_builtins.property
+    def until(self) -> Global___Until:
+        """What ends the study before all its trials have; absent: nothing."""
+
+    @_builtins.property
+    def extended(self) -> Global___Extended:
+        """Of a study that was extended: what it was created with. Rungs and brackets follow from it. Absent of any other."""
+
     def __init__(
         self,
         *,
@@ -282,14 +292,81 @@ class StudySpec(_message.Message):
         warm_start: Global___WarmStart | None = ...,
         max_early_failures: _builtins.int = ...,
         bubbles: _builtins.bool = ...,
+        until: Global___Until | None = ...,
+        extended: Global___Extended | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "fuse", b"fuse", "gate", b"gate", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "surrogate", b"surrogate", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "extended", b"extended", "fuse", b"fuse", "gate", b"gate", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "surrogate", b"surrogate", "template", b"template", "transfer", b"transfer", "until", b"until", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "baseline", b"baseline", "bubbles", b"bubbles", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "further_objectives", b"further_objectives", "fuse", b"fuse", "gate", b"gate", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "surrogate", b"surrogate", "template", b"template", "transfer", b"transfer", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "baseline", b"baseline", "bubbles", b"bubbles", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "extended", b"extended", "further_objectives", b"further_objectives", "fuse", b"fuse", "gate", b"gate", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "surrogate", b"surrogate", "template", b"template", "transfer", b"transfer", "until", b"until", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StudySpec: _TypeAlias = StudySpec  # noqa: Y015
+
+@_typing.final
+class Until(_message.Message):
+    """What ends a study as completed before all its trials have ended. Absent fields end nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: _builtins.int
+    HOURS_FIELD_NUMBER: _builtins.int
+    NO_IMPROVEMENT_FIELD_NUMBER: _builtins.int
+    value: _builtins.float
+    """A trial's report has this value of the objective or a better one, and meets the constraints."""
+    hours: _builtins.float
+    """So many hours have passed since the study began."""
+    no_improvement: _builtins.int
+    """So many trials in a row have ended and none of them has made the best value better."""
+    def __init__(
+        self,
+        *,
+        value: _builtins.float | None = ...,
+        hours: _builtins.float | None = ...,
+        no_improvement: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hours", b"_hours", "_value", b"_value", "hours", b"hours", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hours", b"_hours", "_value", b"_value", "hours", b"hours", "no_improvement", b"no_improvement", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__hours: _TypeAlias = _typing.Literal["hours"]  # noqa: Y015
+    _WhichOneofArgType__hours: _TypeAlias = _typing.Literal["_hours", b"_hours"]  # noqa: Y015
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hours) -> _WhichOneofReturnType__hours | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___Until: _TypeAlias = Until  # noqa: Y015
+
+@_typing.final
+class Extended(_message.Message):
+    """What a study was created with, where it was extended since."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIALS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    trials: _builtins.int
+    """The number of its configurations."""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Its full budgets before the present one, the first one first; empty where that is the only one."""
+
+    def __init__(
+        self,
+        *,
+        trials: _builtins.int = ...,
+        steps: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps", "trials", b"trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Extended: _TypeAlias = Extended  # noqa: Y015
 
 @_typing.final
 class Objective(_message.Message):

@@ -245,6 +245,7 @@ class StudyStatus(_message.Message):
     WAITS_FOR_FIELD_NUMBER: _builtins.int
     WARM_RESULTS_FIELD_NUMBER: _builtins.int
     BUNDLE_SIZES_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """The number of trials in each state."""
     running: _builtins.int
@@ -299,6 +300,10 @@ class StudyStatus(_message.Message):
         Only of what was measured. Not in lists of studies.
         """
 
+    @_builtins.property
+    def until(self) -> Global___UntilProgress:
+        """With `until`: how near the study is to its end. Absent of any other."""
+
     def __init__(
         self,
         *,
@@ -322,16 +327,45 @@ class StudyStatus(_message.Message):
         waits_for: _builtins.str = ...,
         warm_results: _builtins.int | None = ...,
         bundle_sizes: _abc.Iterable[Global___BundleSize] | None = ...,
+        until: Global___UntilProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "warm_results", b"warm_results"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "until", b"until", "warm_results", b"warm_results"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "bundle_sizes", b"bundle_sizes", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated", "waits_for", b"waits_for", "warm_results", b"warm_results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "bundle_sizes", b"bundle_sizes", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated", "until", b"until", "waits_for", b"waits_for", "warm_results", b"warm_results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__warm_results: _TypeAlias = _typing.Literal["warm_results"]  # noqa: Y015
     _WhichOneofArgType__warm_results: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__warm_results) -> _WhichOneofReturnType__warm_results | None: ...
 
 Global___StudyStatus: _TypeAlias = StudyStatus  # noqa: Y015
+
+@_typing.final
+class UntilProgress(_message.Message):
+    """How near a study is to what ends it before its trials have."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIED_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    tried: _builtins.int
+    """How many trials were tried since the best value got better."""
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp:
+        """When its hours have passed; absent where none are set, and before they count."""
+
+    def __init__(
+        self,
+        *,
+        tried: _builtins.int = ...,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "tried", b"tried"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UntilProgress: _TypeAlias = UntilProgress  # noqa: Y015
 
 @_typing.final
 class BundleSize(_message.Message):
@@ -823,6 +857,110 @@ class AddTrialsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AddTrialsResponse: _TypeAlias = AddTrialsResponse  # noqa: Y015
+
+@_typing.final
+class RetryTrialsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    STUDY_FIELD_NUMBER: _builtins.int
+    TRIAL_NUMBERS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    study: _builtins.str
+    @_builtins.property
+    def trial_numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The numbers of trials that failed or were cancelled; none means all that failed."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        study: _builtins.str = ...,
+        trial_numbers: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "study", b"study", "trial_numbers", b"trial_numbers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryTrialsRequest: _TypeAlias = RetryTrialsRequest  # noqa: Y015
+
+@_typing.final
+class RetryTrialsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIAL_NUMBERS_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
+    others: _builtins.int
+    """How many others go on because the end of the study had cut them off."""
+    @_builtins.property
+    def trial_numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The trials that are tried again, by number."""
+
+    def __init__(
+        self,
+        *,
+        trial_numbers: _abc.Iterable[_builtins.int] | None = ...,
+        others: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["others", b"others", "trial_numbers", b"trial_numbers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryTrialsResponse: _TypeAlias = RetryTrialsResponse  # noqa: Y015
+
+@_typing.final
+class ExtendStudyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    TRIALS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    name: _builtins.str
+    trials: _builtins.int
+    """How many configurations more; 0 means none. Exactly one of this and `steps` is set."""
+    steps: _builtins.int
+    """The new full budget, in steps; 0 means as before."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        trials: _builtins.int = ...,
+        steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "request_id", b"request_id", "steps", b"steps", "trials", b"trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExtendStudyRequest: _TypeAlias = ExtendStudyRequest  # noqa: Y015
+
+@_typing.final
+class ExtendStudyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STUDY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def study(self) -> Global___Study: ...
+    def __init__(
+        self,
+        *,
+        study: Global___Study | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["study", b"study"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["study", b"study"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExtendStudyResponse: _TypeAlias = ExtendStudyResponse  # noqa: Y015
 
 @_typing.final
 class GetTrialRequest(_message.Message):

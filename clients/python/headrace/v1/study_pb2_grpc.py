@@ -81,6 +81,16 @@ class StudyServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_study__pb2.AddTrialsRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_study__pb2.AddTrialsResponse.FromString,
                 _registered_method=True)
+        self.RetryTrials = channel.unary_unary(
+                '/headrace.v1.StudyService/RetryTrials',
+                request_serializer=headrace_dot_v1_dot_study__pb2.RetryTrialsRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.RetryTrialsResponse.FromString,
+                _registered_method=True)
+        self.ExtendStudy = channel.unary_unary(
+                '/headrace.v1.StudyService/ExtendStudy',
+                request_serializer=headrace_dot_v1_dot_study__pb2.ExtendStudyRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.ExtendStudyResponse.FromString,
+                _registered_method=True)
         self.GetTrial = channel.unary_unary(
                 '/headrace.v1.StudyService/GetTrial',
                 request_serializer=headrace_dot_v1_dot_study__pb2.GetTrialRequest.SerializeToString,
@@ -214,6 +224,20 @@ class StudyServiceServicer(object):
 
     def AddTrials(self, request, context):
         """Adds configurations to try before the sampler is asked again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetryTrials(self, request, context):
+        """Lets trials that failed go on from their last checkpoints. A study that has ended becomes active again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExtendStudy(self, request, context):
+        """Gives a study, which may have ended, more configurations or a larger full budget.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -360,6 +384,16 @@ def add_StudyServiceServicer_to_server(servicer, server):
                     servicer.AddTrials,
                     request_deserializer=headrace_dot_v1_dot_study__pb2.AddTrialsRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_study__pb2.AddTrialsResponse.SerializeToString,
+            ),
+            'RetryTrials': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetryTrials,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.RetryTrialsRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.RetryTrialsResponse.SerializeToString,
+            ),
+            'ExtendStudy': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExtendStudy,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.ExtendStudyRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.ExtendStudyResponse.SerializeToString,
             ),
             'GetTrial': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTrial,
@@ -655,6 +689,60 @@ class StudyService(object):
             '/headrace.v1.StudyService/AddTrials',
             headrace_dot_v1_dot_study__pb2.AddTrialsRequest.SerializeToString,
             headrace_dot_v1_dot_study__pb2.AddTrialsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetryTrials(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/RetryTrials',
+            headrace_dot_v1_dot_study__pb2.RetryTrialsRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.RetryTrialsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExtendStudy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/ExtendStudy',
+            headrace_dot_v1_dot_study__pb2.ExtendStudyRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.ExtendStudyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,10 @@ class StudyServiceStub:
     """Removes an ended study with its trials and events."""
     AddTrials: _grpc.UnaryUnaryMultiCallable[_study_pb2.AddTrialsRequest, _study_pb2.AddTrialsResponse]
     """Adds configurations to try before the sampler is asked again."""
+    RetryTrials: _grpc.UnaryUnaryMultiCallable[_study_pb2.RetryTrialsRequest, _study_pb2.RetryTrialsResponse]
+    """Lets trials that failed go on from their last checkpoints. A study that has ended becomes active again."""
+    ExtendStudy: _grpc.UnaryUnaryMultiCallable[_study_pb2.ExtendStudyRequest, _study_pb2.ExtendStudyResponse]
+    """Gives a study, which may have ended, more configurations or a larger full budget."""
     GetTrial: _grpc.UnaryUnaryMultiCallable[_study_pb2.GetTrialRequest, _study_pb2.GetTrialResponse]
     """One trial."""
     ListTrials: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListTrialsRequest, _study_pb2.ListTrialsResponse]
@@ -115,6 +119,10 @@ class StudyServiceAsyncStub(StudyServiceStub):
     """Removes an ended study with its trials and events."""
     AddTrials: _aio.UnaryUnaryMultiCallable[_study_pb2.AddTrialsRequest, _study_pb2.AddTrialsResponse]  # type: ignore[assignment]
     """Adds configurations to try before the sampler is asked again."""
+    RetryTrials: _aio.UnaryUnaryMultiCallable[_study_pb2.RetryTrialsRequest, _study_pb2.RetryTrialsResponse]  # type: ignore[assignment]
+    """Lets trials that failed go on from their last checkpoints. A study that has ended becomes active again."""
+    ExtendStudy: _aio.UnaryUnaryMultiCallable[_study_pb2.ExtendStudyRequest, _study_pb2.ExtendStudyResponse]  # type: ignore[assignment]
+    """Gives a study, which may have ended, more configurations or a larger full budget."""
     GetTrial: _aio.UnaryUnaryMultiCallable[_study_pb2.GetTrialRequest, _study_pb2.GetTrialResponse]  # type: ignore[assignment]
     """One trial."""
     ListTrials: _aio.UnaryUnaryMultiCallable[_study_pb2.ListTrialsRequest, _study_pb2.ListTrialsResponse]  # type: ignore[assignment]
@@ -219,6 +227,22 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.AddTrialsResponse, _abc.Awaitable[_study_pb2.AddTrialsResponse]]:
         """Adds configurations to try before the sampler is asked again."""
+
+    @_abc_1.abstractmethod
+    def RetryTrials(
+        self,
+        request: _study_pb2.RetryTrialsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.RetryTrialsResponse, _abc.Awaitable[_study_pb2.RetryTrialsResponse]]:
+        """Lets trials that failed go on from their last checkpoints. A study that has ended becomes active again."""
+
+    @_abc_1.abstractmethod
+    def ExtendStudy(
+        self,
+        request: _study_pb2.ExtendStudyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.ExtendStudyResponse, _abc.Awaitable[_study_pb2.ExtendStudyResponse]]:
+        """Gives a study, which may have ended, more configurations or a larger full budget."""
 
     @_abc_1.abstractmethod
     def GetTrial(

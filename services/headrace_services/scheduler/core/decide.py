@@ -6,8 +6,8 @@
 has to know (`core.needs`) and is sent the answers. It runs once and is never restarted, because results are folded
 into the policy on the way. A caller that gives up a decision drops the fold with it.
 
-The order: load what the inputs name; take the inputs in, one after the other; offer free slots, place, keep slots for
-what fits nowhere; end the study where nothing is left; see what the answers show.
+The order: load what the inputs name; take the inputs in, one after the other, those that reopen trials first; offer
+free slots, place, keep slots for what fits nowhere; end the study where nothing is left; see what the answers show.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,10 +19,12 @@ from headrace_services.scheduler.core import (
     idle_slots,
     leaving,
     placing,
+    reopening,
     seats,
     sharing,
     spreading,
     surroundings,
+    until,
     views,
 )
 from headrace_services.scheduler.core.fold import Fold
@@ -33,7 +35,9 @@ from headrace_services.scheduler.core.inputs import (
     LeaseExpired,
     OnTrial,
     Outcome,
+    Reopening,
     ReportArrived,
+    RetryTrials,
 )
 from headrace_services.scheduler.core.needs import (
     AbleWorkers,
@@ -78,6 +82,8 @@ def named(inputs: Iterable[Input]) -> Named:
             case OnTrial():
                 numbers.add(one.number)
                 shown.add(one.number)
+            case RetryTrials(numbers=frozenset(retried)):
+                numbers |= retried
             case _:
                 pass
     return Named(leases=frozenset(leases), numbers=frozenset(numbers), histories=frozenset(shown))
@@ -95,16 +101,21 @@ def decide(
     state.take(rows)
     yield from _prepare(state, inputs)
     refused: dict[int, HeadraceError] = {}
-    for position, one in enumerate(inputs):
+    for position, one in sorted(enumerate(inputs), key=_reopens_nothing):
         try:
-            state.outcomes[position] = dispatch.apply(state, one, position=position)
+            if isinstance(one, Reopening):
+                state.outcomes[position] = yield from reopening.take(state, one)
+            else:
+                state.outcomes[position] = dispatch.apply(state, one, position=position)
         except HeadraceError as error:
             refused[position] = error
+    until.look(state)
     slots_left = again = False
     if state.wants_placement and not state.study.state.ended:
         slots_left, again = yield from _place(state, study.standing, len(inputs), keep_every_s)
     placing.answer_pending_suggestions(state)
-    ends_now, is_being_ended = not study.state.ended, study.standing.ended_through is not None
+    ends_now = not study.state.ended or state.study.revision != study.revision
+    is_being_ended = study.standing.ended_through is not None
     if state.study.state.ended and (ends_now or is_being_ended):
         known = len(state.free)
         again = yield from _finish(state)
@@ -129,6 +140,11 @@ def decide(
             proposals_wanted=state.proposals_wanted,
         ),
     )
+
+
+def _reopens_nothing(numbered: tuple[int, Input]) -> bool:
+    """A key that sorts what reopens trials first: it folds the rows in, which know nothing of this cycle."""
+    return not isinstance(numbered[1], Reopening)
 
 
 def _outcome(state: CycleState, refused: dict[int, HeadraceError], position: int) -> Outcome | HeadraceError:

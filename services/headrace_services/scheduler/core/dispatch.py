@@ -13,6 +13,7 @@ from headrace_services.scheduler.core.inputs import (
     AddTrials,
     AfterEnded,
     ExitedArrived,
+    ExtendStudy,
     Input,
     LeaseExpired,
     Outcome,
@@ -25,6 +26,7 @@ from headrace_services.scheduler.core.inputs import (
     RestoredArrived,
     ResumeStudy,
     ResumeTrial,
+    RetryTrials,
     StopStudy,
     StopTrial,
     Suggest,
@@ -74,6 +76,8 @@ def apply(state: CycleState, one: Input, *, position: int = 0) -> Outcome | None
             commands.pause_trial(state, one.number, user_paused=False)
         case StopTrial():
             commands.stop_trial(state, one)
+        case RetryTrials() | ExtendStudy():
+            raise AssertionError("`decide` gives it to `reopening`, which asks for rows")
         case _:
             assert_never(one)
     return Accepted()
@@ -89,12 +93,13 @@ def finish(state: CycleState, numbers: Iterable[int]) -> None:
         trial = state.trials[number]
         if trial.state is State.TERMINATED:
             continue
-        why = _never_promoted(trial) if complete else detail
+        waits = complete and trial.milestone is None
+        why = _never_promoted(trial) if waits else detail
         state.cancel(trial, why)
         if failed and endings.failed_early(state, trial):
             state.terminate(number, Reason.FAILED, endings.last_failure(state, trial))
         else:
-            state.terminate(number, reason, why)
+            state.terminate(number, reason if trial.attempt else Reason.CANCELLED, why)
 
 
 def _never_promoted(trial: Trial) -> str:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headrace.last_words import printed_last
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import events, seats
+from headrace_services.scheduler.core import events, seats, until
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     ExitedArrived,
@@ -121,6 +121,9 @@ def _finished(state: CycleState, trial: Trial, lease: Lease) -> None:
             why = f"{why}; {_silent(lease)}"
             state.emit(events.trial_warned(trial.number, why))
         state.terminate(trial.number, Reason.COMPLETED, why)
+        if not (trial.rungs or trial.baseline):
+            until.tried(state, trial.number)
+            until.look(state)
     else:
         why = f"{ended} without reporting '{spec.objective.metric}'; {_unreported(spec, trial, lease)}"
         if _is_the_workers(state, trial, lease, why):

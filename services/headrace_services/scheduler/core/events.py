@@ -2,6 +2,7 @@
 
 from msgspec.structs import asdict, replace
 
+from headrace.spec import StudySpec
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.finite import json_number
 from headrace_services.scheduler.core.inputs import ReportArrived
@@ -22,6 +23,7 @@ from headrace_services.scheduler.core.records import (
 )
 
 Json = dict[str, object]
+_RUNGS_TOLD = 8
 
 
 def trial_created(trial: Trial, proposal: Proposal | None = None) -> Event:
@@ -85,6 +87,8 @@ def trial_moved(before: Trial, after: Trial, action: Action, slots: tuple[Slot, 
     moved = f"{before.state.lower()} → {after.state.lower()} ({action})"
     if after.reason:
         moved = after.reason.lower().replace("_", " ")
+    elif action is Action.REOPEN:
+        moved = "goes on"
     elif action is Action.INTERRUPT:
         goes_on = "goes on from its last checkpoint" if after.state is State.PAUSED else "begins again"
         moved, why = "interrupted", f"{why}; it {goes_on}"
@@ -328,6 +332,28 @@ def study_moved(before: StudyState, after: StudyState, detail: str) -> Event:
         message=f"study {said}",
         detail={"from_state": before.value, "to_state": after.value, "detail": detail},
     )
+
+
+def study_extended(before: StudySpec, after: StudySpec) -> Event:
+    """A study was given more configurations, or a larger full budget."""
+    detail: Json = {
+        "trials_before": before.max_trials,
+        "trials": after.max_trials,
+        "steps_before": before.max_steps,
+        "steps": after.max_steps,
+    }
+    said = f"{before.max_trials} → {after.max_trials} configurations"
+    if after.max_steps > before.max_steps:
+        rungs = [level for level in after.rungs() if level > before.max_steps]
+        listed = f", with rungs at {', '.join(map(str, rungs))}" if 1 < len(rungs) <= _RUNGS_TOLD else ""
+        said = f"full budget {before.max_steps} → {after.max_steps} steps{listed}"
+    return Event(number=None, kind="study_extended", message=f"study extended: {said}", detail=detail)
+
+
+def trial_stays(number: int, why: str) -> Event:
+    """A trial that had the full budget does not go on to a larger one."""
+    message = f"trial {number} does not go on to the new full budget: {why}"
+    return Event(number=number, kind="note", message=message, detail={})
 
 
 def checkpoint_json(checkpoint: Checkpoint) -> Json:

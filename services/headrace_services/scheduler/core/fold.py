@@ -22,15 +22,20 @@ class Fold:
     sampler: Sampler
     pooled_from: int | None = None
     """The sampler's proposals from this number on come from the pool; None: all are made in the cycle."""
+    revision: int = 0
+    """The study's, when it was made. At another one it is void."""
     cursor: int = 0
     next_number: int = 0
     """The number after the last trial that the policy has heard of."""
     _arrivals: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     @classmethod
-    def empty(cls, spec: StudySpec, sampler: Sampler) -> "Fold":
+    def empty(cls, spec: StudySpec, sampler: Sampler, *, revision: int = 0) -> "Fold":
         """Return the fold of a study in which nothing has happened yet."""
-        return cls(spec=spec, policy=make_policy(spec), sampler=sampler, pooled_from=pooled_from(spec))
+        pooled = pooled_from(spec)
+        return cls(
+            spec=spec, policy=make_policy(spec), sampler=sampler, pooled_from=pooled, revision=revision
+        )
 
     @property
     def sampled_limit(self) -> int:

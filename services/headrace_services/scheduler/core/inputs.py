@@ -135,6 +135,12 @@ class AddTrials(Struct, frozen=True, kw_only=True):
     params: tuple[Params, ...]
 
 
+class RetryTrials(Struct, frozen=True, kw_only=True):
+    """A user lets trials that failed go on: these, which may be cancelled ones too, or all that failed."""
+
+    numbers: frozenset[int] | None
+
+
 class OnTrial(Struct, frozen=True, kw_only=True):
     """A user asks something of one trial. A cycle reads that trial, and the answer shows it."""
 
@@ -155,7 +161,26 @@ class StopTrial(OnTrial, frozen=True, kw_only=True):
     reason: str
 
 
-Command = PauseStudy | ResumeStudy | StopStudy | AddTrials | PauseTrial | ResumeTrial | StopTrial | Suggest
+class ExtendStudy(Struct, frozen=True, kw_only=True):
+    """A user gives the study so many trials more, or a larger full budget."""
+
+    trials: int
+    steps: int | None
+
+
+Reopening = RetryTrials | ExtendStudy
+"""What lets trials go on that are over. A cycle takes these inputs first: they make its fold anew."""
+Command = (
+    PauseStudy
+    | ResumeStudy
+    | StopStudy
+    | AddTrials
+    | PauseTrial
+    | ResumeTrial
+    | StopTrial
+    | Suggest
+    | Reopening
+)
 Input = (
     ReportArrived
     | RestoredArrived
@@ -196,7 +221,16 @@ class Added(Struct, frozen=True, kw_only=True):
     numbers: tuple[int, ...]
 
 
-Outcome = Accepted | Stale | Suggested | Added
+class Reopened(Struct, frozen=True, kw_only=True):
+    """The answer to a Reopening."""
+
+    numbers: tuple[int, ...]
+    """Those that failed and are tried again; of an extension those that had the full budget before."""
+    others: int
+    """How many others go on because the end of the study had cut them off."""
+
+
+Outcome = Accepted | Stale | Suggested | Added | Reopened
 
 
 class ProposalComingError(HeadraceError):

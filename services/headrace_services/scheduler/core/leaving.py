@@ -23,6 +23,9 @@ def at_report(state: CycleState, lease: Lease, report: ReportArrived) -> str | N
 
 def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str | None:
     """Say why a trial that goes on to `target` gives its slots back first; None if it goes on where it is."""
+    budget = lease.budget or state.study.spec.budgets[0]
+    if target > budget:
+        return f"this attempt was told a full budget of {budget} steps, so another one goes on to {target}"
     if trial.checkpoint is None or not lease.slots:
         return None
     asked = _asked(state, lease)

@@ -31,6 +31,7 @@ class Action(StrEnum):
     RESUME = "resume"
     RESTORED = "restored"
     TERMINATE = "terminate"
+    REOPEN = "reopen"
 
 
 class Reason(StrEnum):
@@ -43,7 +44,7 @@ class Reason(StrEnum):
 
 
 class StudyState(StrEnum):
-    """Where a study is. Only an active one starts trials; the last three are final."""
+    """Where a study is. Only an active one starts trials. The last three stay until a user reopens the study."""
 
     ACTIVE = "ACTIVE"
     PAUSED = "PAUSED"
@@ -53,7 +54,7 @@ class StudyState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will happen in the study any more."""
+        """Whether nothing happens in the study any more."""
         return self in (StudyState.COMPLETED, StudyState.STOPPED, StudyState.FAILED)
 
 
@@ -88,6 +89,8 @@ TRANSITIONS: tuple[Transition, ...] = (
     _row(State.RUNNING, State.TERMINATED, Action.TERMINATE, "a recorded reason; the lease is released"),
     _row(State.PAUSED, State.TERMINATED, Action.TERMINATE, "a recorded reason"),
     _row(State.RESUMED, State.TERMINATED, Action.TERMINATE, "a recorded reason; the lease is released"),
+    _row(State.TERMINATED, State.PAUSED, Action.REOPEN, "a durable checkpoint; a user lets it go on"),
+    _row(State.TERMINATED, State.PENDING, Action.REOPEN, "no checkpoint; a user lets it go on"),
 )
 """Every move that there is. `(source, action)` leads to two targets where a checkpoint decides."""
 

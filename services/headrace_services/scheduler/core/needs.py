@@ -11,9 +11,11 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct, field
 
 from headrace_services.scheduler.core.capacity import Profile
+from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.placement import Request, Running
 from headrace_services.scheduler.core.placement.shares import Claim, Share, Totals
-from headrace_services.scheduler.core.records import Bundle, Decision, History, Lease, Slot, Trial
+from headrace_services.scheduler.core.records import Bundle, Decision, History, Lease, Over, Slot, Trial
 from headrace_services.scheduler.core.results import Result
 
 Answer = TypeVar("Answer")
@@ -198,6 +200,23 @@ class Unfinished(Need[Left], frozen=True, kw_only=True):
     limit: int
 
 
+class OverTrials(Need[tuple[Over, ...]], frozen=True, kw_only=True):
+    """A page of the trials that are over and have a greater number; an empty one is behind the last."""
+
+    number: int
+    reasons: frozenset[Reason]
+    """Those that ended for one of these reasons."""
+    cut_off: bool
+    """Also those that the end of the study ended; it must have one."""
+
+
+class FoldIn(Need[None], frozen=True, kw_only=True):
+    """Bring an empty fold up to the study's rows. The trials of these numbers count as not over."""
+
+    fold: Fold
+    reopened: frozenset[int]
+
+
 Needs = (
     Named
     | Decisions
@@ -214,6 +233,8 @@ Needs = (
     | Devices
     | ResultsAfter
     | Unfinished
+    | OverTrials
+    | FoldIn
 )
 
 Deciding = Generator[Needs, Any, Result_]

@@ -299,6 +299,7 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
         grant=bundle or goes_on or (_grant(lease_id, state, trial, placement) if placement else None),
         step=resume.step if resume else 0,
         resume=resume,
+        budget=state.study.spec.max_steps,
     )
     if bundle is not None:
         said = _seat(state, bundle, slots, bundle.leases + 1)

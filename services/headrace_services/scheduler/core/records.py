@@ -51,6 +51,8 @@ class Study(Struct, frozen=True, kw_only=True):
     """The same in seconds; only differences mean something."""
     leaving: Mapping[str, Leaving] = field(default_factory=dict)
     """Its grants that are to end for other studies, by grant."""
+    revision: int = 0
+    """How often trials of it were reopened, or its spec changed. What was computed at another revision is void."""
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
@@ -129,6 +131,16 @@ class Trial(Struct, frozen=True, kw_only=True):
     def leased(self) -> bool:
         """Whether it is on a worker."""
         return self.state in LEASED
+
+
+class Over(Struct, frozen=True, kw_only=True):
+    """A trial that is over, with what its row alone does not say."""
+
+    trial: Trial
+    went_on: bool
+    """Whether it had gone past the last rung where it was recorded."""
+    cut_off: bool
+    """Whether the end of its study ended it."""
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
@@ -275,6 +287,8 @@ class Lease(Struct, frozen=True, kw_only=True):
     step: int = 0
     """The step that this attempt has reached: the resumed one at first."""
     resume: Checkpoint | None = None
+    budget: int | None = None
+    """The full budget that the attempt was told. None in rows of earlier versions: the study's first one."""
 
     @property
     def name(self) -> "LeaseName":

@@ -7,19 +7,29 @@ One at or past the milestone is recorded at every rung it crosses, lowest first,
 
 from math import isfinite
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.errors import InvalidFieldError, Violation, show_value
-from headrace.spec import Goal, StudySpec
+from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.steps import refusal
-from headrace_services.scheduler.core import events, leaving, seats
+from headrace_services.scheduler.core import events, leaving, seats, until
 from headrace_services.scheduler.core.changes import RungChange
 from headrace_services.scheduler.core.inputs import Accepted, Outcome, ReportArrived, Stale
 from headrace_services.scheduler.core.lifecycle import Action, Reason, State, StudyState
 from headrace_services.scheduler.core.policies import Action as Ruling
-from headrace_services.scheduler.core.records import Decision, Lease, Report, RungCost, RungEntry, Trial
+from headrace_services.scheduler.core.policies import Explanation
+from headrace_services.scheduler.core.records import (
+    Decision,
+    Exploit,
+    Lease,
+    Report,
+    RungCost,
+    RungEntry,
+    Trial,
+)
 from headrace_services.scheduler.core.state import CycleState
 
 _NAMES_SHOWN = 8
@@ -63,6 +73,8 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
         decision = _at_milestone(state, trial, lease, report, progress)
     else:
         decision = _metric_unknown(state, report)
+    if until.look(state) and state.trials[lease.number].leased:
+        decision = Decision(action="STOP", next_milestone=0, reason=state.study.detail)
     state.answers[lease.number, lease.attempt, sequence] = decision
     state.changes.reports.append(
         Report(
@@ -149,9 +161,11 @@ def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Tr
         and value is not None
         and isfinite(value)
         and is_feasible(state.study.spec.constraints, report.metrics)
-        and _better(value, trial.best_value, objective.goal)
+        and objective.improves(value, trial.best_value)
     ):
         trial = state.update(trial.number, best_value=value, best_step=report.step)
+        if not trial.baseline:
+            until.measured(state, trial.number, value)
     if progress:
         changes = {"step": report.step, "value": value, "metrics": report.metrics}
         trial = state.update(trial.number, **changes)
@@ -169,12 +183,6 @@ def _look_for_metrics(state: CycleState, report: ReportArrived) -> None:
 def _missing(spec: StudySpec, report: ReportArrived) -> list[str]:
     """The objectives' metrics that a report lacks."""
     return [one.metric for one in spec.objectives if one.metric not in report.metrics]
-
-
-def _better(value: float, than: float | None, goal: Goal) -> bool:
-    if than is None:
-        return True
-    return value > than if goal is Goal.MAXIMIZE else value < than
 
 
 def _at_milestone(
@@ -229,6 +237,8 @@ def _record_rungs(
         cursor = state.emit(events.rung_recorded(entry))
         state.changes.rungs.append(RungChange(entry=entry, cursor=cursor))
         state.update(trial.number, rungs=entry.rung + 1, losses_in_row=0, kills_in_row=0)
+    if entries and not trial.rungs:
+        until.tried(state, trial.number)
     for entry in entries[:-1]:
         state.mark_promoted(entry.number, entry.bracket, entry.rung)
     return entries
@@ -247,23 +257,36 @@ def _cost(trial: Trial, lease: Lease, report: ReportArrived, progress: int) -> R
     )
 
 
-def _judge(state: CycleState, entry: RungEntry, lease: Lease) -> Decision:
+class Ruled(Struct, frozen=True, kw_only=True):
+    """What a trial may do at a rung, and what it takes over first."""
+
+    action: Ruling
+    explanation: Explanation
+    exploit: Exploit | None = None
+
+
+def ruled(state: CycleState, number: int, bracket: int, rung: int) -> Ruled:
     """Ask the policy. A trial that has to wait goes on all the same if it is the one to be promoted now."""
-    policy = state.fold.policy
-    verdict = policy.verdict(entry.number, entry.bracket, entry.rung, more=state.more)
-    if verdict.action is Ruling.STOP:
-        why = verdict.explanation.sentence
-        state.explain(entry.number, Ruling.STOP, verdict.explanation, frees=lease)
+    verdict = state.fold.policy.verdict(number, bracket, rung, more=state.more)
+    if verdict.action is Ruling.PAUSE and not state.unstarted:
+        found = state.next_promotion()
+        if found is not None and found.trial == number:
+            return Ruled(action=Ruling.CONTINUE, explanation=found.explanation, exploit=found.exploit)
+    return Ruled(action=verdict.action, explanation=verdict.explanation)
+
+
+def _judge(state: CycleState, entry: RungEntry, lease: Lease) -> Decision:
+    found = ruled(state, entry.number, entry.bracket, entry.rung)
+    explanation, exploit = found.explanation, found.exploit
+    if found.action is Ruling.STOP:
+        why = explanation.sentence
+        state.explain(entry.number, Ruling.STOP, explanation, frees=lease)
         state.terminate(entry.number, Reason.STOPPED_EARLY, why)
         return Decision(action="STOP", next_milestone=0, reason=why)
-    explanation, exploit = verdict.explanation, None
-    if verdict.action is Ruling.PAUSE:
-        promotion = state.next_promotion()
-        if promotion is None or promotion.trial != entry.number or state.unstarted:
-            state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
-            return _leave(state, entry.number, explanation.sentence, milestone=None)
-        explanation, exploit = promotion.explanation, promotion.exploit
-    target = policy.ladder(entry.bracket)[entry.rung + 1]
+    if found.action is Ruling.PAUSE:
+        state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)
+        return _leave(state, entry.number, explanation.sentence, milestone=None)
+    target = state.fold.policy.ladder(entry.bracket)[entry.rung + 1]
     state.mark_promoted(entry.number, entry.bracket, entry.rung)
     if exploit is not None:  # it starts again from the other's state, on a slot of this very step
         state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease)

@@ -66,6 +66,17 @@ class Reserved(Struct, frozen=True, kw_only=True):
         return (len(self.slots), self.milli, self.cores)
 
 
+class Progress(Struct, frozen=True, kw_only=True):
+    """How near a study is to what ends it before its trials have (`core.until`). Only of one that has such an end."""
+
+    began_s: float | None = None
+    """Since when hours count, by the database's clock; None: since the study's creation."""
+    best_value: float | None = None
+    best_trial: int | None = None
+    tried: int = 0
+    """How many trials were tried since the best value got better."""
+
+
 class Standing(Struct, frozen=True, kw_only=True):
     """Where a study stands in the cluster: what other studies' cycles read of it before they take a slot."""
 
@@ -96,6 +107,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     """Where the study has ended and trials are still to be terminated: the number up to which they are."""
     avoided: Mapping[str, str] = field(default_factory=dict)
     """The workers that get no trials of the study any more: their names by incarnation."""
+    progress: Progress = Progress()
 
 
 class Leaving(Struct, frozen=True, kw_only=True):

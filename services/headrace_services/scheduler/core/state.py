@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from headrace.errors import HeadraceError
+from headrace.spec import StudySpec
 from headrace_services.scheduler.core import events
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.changes import Changes, PromotionChange, TrialChange
@@ -95,6 +96,8 @@ class CycleState:
         """The leases that have expired, of those that a sweep found so."""
         self.wants_placement = False
         """Whether something may be placed, or the study be complete, because of what this cycle did."""
+        self.reopened: frozenset[int] = frozenset()
+        """The trials that this cycle let go on after their end."""
         self.proposals_wanted = 0
         """How many further proposals the pool is to compute."""
         self.room = Room()
@@ -206,6 +209,14 @@ class CycleState:
         if number in self.queue:
             self.queue.remove(number)
         self.fold.policy.withdraw(number)
+        self.wants_placement = True
+
+    def reopen(self, number: int, milestone: int | None, why: str) -> None:
+        """Let a trial that is over go on up to a milestone, or wait; its failures count anew."""
+        anew: dict[str, Any] = {"reason": None, "failures": 0, "losses_in_row": 0, "kills_in_row": 0}
+        self.move(number, Action.REOPEN, detail=why, milestone=milestone, **anew)
+        if self.fold.policy.new_trials_first and self.trials[number].runnable:
+            self.unstarted += not self.trials[number].attempt
         self.wants_placement = True
 
     def update(self, number: int, **changes: Any) -> Trial:
@@ -395,12 +406,29 @@ class CycleState:
         self.update(lease.number, speeds=learn(self.trials[lease.number].speeds, kind, steps, seconds))
 
     def move_study(self, state: StudyState, detail: str) -> None:
-        """Move the study; once it has ended it stays so."""
+        """Move the study; once it has ended only `reopen_study` moves it."""
         if self.study.state is state or self.study.state.ended:
             return
         before = self.study.state
         self.study = replace(self.study, state=state, detail=detail)
         self.emit(events.study_moved(before, state, detail))
+
+    def extend(self, spec: StudySpec) -> None:
+        """Give the study a spec with more configurations, or a larger full budget."""
+        before = self.study.spec
+        planned = self.study.planned
+        if planned is not None:
+            planned += spec.max_trials - before.max_trials
+        self.study = replace(self.study, spec=spec, planned=planned)
+        self.emit(events.study_extended(before, spec))
+
+    def reopen_study(self, why: str) -> None:
+        """Let a study that has ended go on. Trials that its end has not terminated yet go on as they are."""
+        before = self.study.state
+        self.study = replace(self.study, state=StudyState.ACTIVE, detail=why, end_time=None)
+        self.stand(ended_through=None)
+        self.emit(events.study_moved(before, StudyState.ACTIVE, why))
+        self.wants_placement = True
 
     def end_wait(self, scale: ScaleChoice | None) -> None:
         """The study waits for no other one any more; its copies have the scale that a pilot has chosen."""

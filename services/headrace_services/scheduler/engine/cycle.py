@@ -5,10 +5,7 @@ cycles of other replicas. A cycle of reports makes two round trips to Postgres, 
 `decide`. A cycle that places makes four, and more where other studies wait.
 """
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -18,13 +15,13 @@ from headrace_services.scheduler.core.decide import decide, named
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import Accepted, Outcome
 from headrace_services.scheduler.core.plan import Effects
-from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.engine.submissions import Settled, Shown, Submission
 from headrace_services.scheduler.engine.turns import Turn
 from headrace_services.scheduler.samplers import make_sampler
-from headrace_services.scheduler.store import exploits, requests, rows, unseen
+from headrace_services.scheduler.store import requests, unseen
 from headrace_services.scheduler.store.apply import apply
 from headrace_services.scheduler.store.load import open_study, serve
+from headrace_services.scheduler.store.rows import KnownSpec
 
 
 class CycleResult(Struct, frozen=True, kw_only=True):
@@ -48,15 +45,18 @@ async def run_cycle(
     """
     asked = [submission.request for submission in submissions if submission.request is not None]
     first = named(submission.input for submission in submissions)
-    opened = await open_study(conn, study_id, first, asked, fold.spec if fold else None)
+    known = KnownSpec(spec=fold.spec, revision=fold.revision) if fold else None
+    opened = await open_study(conn, study_id, first, asked, known)
     study = opened.study
     if study is None:
         gone = Settled(outcome=StudyNotFoundError("the study was deleted"))
         effects = Effects(slots_left=True)
         return CycleResult(settled=(gone,) * len(submissions), effects=effects, fold=None)
-    fold = fold or Fold.empty(study.spec, make_sampler(study.spec))
+    if fold is None or fold.revision != study.revision:
+        fold = Fold.empty(study.spec, make_sampler(study.spec), revision=study.revision)
     if fold.cursor != study.cursor:
-        await _catch_up(conn, study, fold)
+        await unseen.catch_up(conn, study_id, fold)
+        fold.cursor = study.cursor
     fresh = [one for one in submissions if one.request is None or one.request.id not in opened.answers]
     deciding = decide(study, [submission.input for submission in fresh], fold, opened.rows)
     plan = await serve(conn, study_id, deciding, turn.take if turn else None)
@@ -64,6 +64,7 @@ async def run_cycle(
     settled = [_settle(one, outcome, shown) for one, outcome in zip(fresh, plan.outcomes, strict=True)]
     await apply(conn, plan, _to_remember(fresh, settled))
     fold.cursor = plan.study.cursor
+    still_holds = plan.study.revision == fold.revision
     made = iter(settled)
     answered = tuple(
         _repeated(one.request, opened.answers)
@@ -71,7 +72,7 @@ async def run_cycle(
         else next(made)
         for one in submissions
     )
-    return CycleResult(settled=answered, effects=plan.effects, fold=fold)
+    return CycleResult(settled=answered, effects=plan.effects, fold=fold if still_holds else None)
 
 
 def _settle(submission: Submission, outcome: Outcome | HeadraceError, shown: Shown) -> Settled:
@@ -98,29 +99,3 @@ def _repeated(request: requests.Request, answers: Mapping[str, requests.Answer])
         return Settled(outcome=Accepted(), response=requests.check_repeat(request, answers[request.id]))
     except HeadraceError as error:
         return Settled(outcome=error)
-
-
-async def _catch_up(conn: AsyncConnection, study: Study, fold: Fold) -> None:
-    """Fold in what other replicas did since the fold was last used."""
-    async for page in unseen.trials_created(conn, study.id, fold.next_number):
-        for row in page:
-            fold.joined(row.number, row.bracket, row.params, baseline=row.baseline)
-    folds: list[tuple[int, int, Callable[[], None]]] = []
-    async for page in unseen.rung_results(conn, study.id, fold.cursor):
-        for row in page:
-            entry = rows.rung_entry(row)
-            if row.cursor > fold.cursor:
-                folds.append((row.cursor, 0, partial(fold.record, entry)))
-            if row.promoted_cursor is not None and row.promoted_cursor > fold.cursor:
-                past = partial(fold.promoted, entry.number, entry.bracket, entry.rung)
-                folds.append((row.promoted_cursor, 1, past))
-    if fold.spec.shares_checkpoints:
-        for exploit, cursor in await exploits.since(conn, study.id, fold.cursor):
-            folds.append((cursor, 1, partial(fold.policy.exploited, exploit)))
-    async for page in unseen.trials_ended(conn, study.id, fold.cursor):
-        folds += [(row.end_cursor, 2, partial(fold.policy.withdraw, row.number)) for row in page]
-    for place, (_, _, take) in enumerate(sorted(folds, key=itemgetter(0, 1)), start=1):
-        take()
-        if place % unseen.AT_ONCE == 0:
-            await asyncio.sleep(0)  # others have their turn
-    fold.cursor = study.cursor

@@ -11,11 +11,14 @@ into a new policy, one after the other, and the policy is asked the same questio
 An answer that differs in anything (the trial, the action, the rank, the cutoff) is a `Difference`. The sentence is made
 of these; one that alone differs is counted by itself, since another version may have put the same into other words.
 The log is the only input: no table, no cache, no clock.
+
+Where trials were reopened, or the study was extended, a new policy is told all that was folded in before, but not that
+the reopened trials were over (`core.reopening`).
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -29,6 +32,7 @@ from headrace.client.events import (
     ProposalsEnded,
     ReportRecorded,
     RungRecorded,
+    StudyExtended,
     TrialCreated,
     TrialExploited,
     TrialMoved,
@@ -40,7 +44,7 @@ from headrace.client.model import TerminationReason, TrialState
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.policies import Action as Ruling
-from headrace_services.scheduler.core.policies import Explanation, Promotion, RungCost
+from headrace_services.scheduler.core.policies import Explanation, Policy, Promotion, RungCost
 from headrace_services.scheduler.core.policies import PausePrice as Price
 from headrace_services.scheduler.core.records import Checkpoint, Exploit, RungEntry
 from headrace_services.scheduler.samplers import make_sampler
@@ -94,9 +98,15 @@ class Replay:
     """One study's log, event by event, in the order of the cursor."""
 
     def __init__(self, spec: StudySpec) -> None:
-        self._spec = spec
-        self._study = Fold.empty(spec, make_sampler(spec))
-        self._policy = self._study.policy
+        self._spec = spec.as_created()
+        self._fold: Fold | None = None
+        """None where what was folded in is to be told anew."""
+        self._folded: list[Callable[[Fold], None] | None] = []
+        """All that was folded in; None in the place of an end that was taken back."""
+        self._ends: dict[int, int] = {}
+        """The place there of the end of each trial that is over."""
+        self._last_entries: dict[int, RungEntry] = {}
+        """Where trials were recorded that ended there, without a decision."""
         self._more = True
         """Whether the sampler had configurations left."""
         self._unstarted: set[int] = set()
@@ -119,8 +129,15 @@ class Replay:
         if event.cursor != self._cursor + 1:
             raise ValueError(f"event {event.cursor} follows event {self._cursor}: the log has a gap")
         self._cursor = event.cursor
-        if isinstance(event.detail, ProposalsEnded):
-            self._more = False
+        match event.detail:
+            case ProposalsEnded():
+                self._more = False
+            case StudyExtended() as extended:
+                self._spec = self._spec.extended_to(trials=extended.trials, steps=extended.steps)
+                self._more |= extended.trials > extended.trials_before
+                self._fold = None
+            case _:
+                pass
         if event.trial is None:
             return
         match event.detail:
@@ -153,7 +170,8 @@ class Replay:
 
     def _created(self, trial: int, created: TrialCreated) -> None:
         self._unstarted.add(trial)
-        self._study.joined(trial, created.bracket, dict(created.params), baseline=created.baseline)
+        params = dict(created.params)
+        self._take(lambda fold: fold.joined(trial, created.bracket, params, baseline=created.baseline))
 
     def _recorded(self, trial: int, recorded: RungRecorded) -> None:
         result = recorded.result
@@ -172,7 +190,7 @@ class Replay:
             checkpoint=None if saved is None else _checkpoint(saved),
             cost=RungCost(**dataclasses.asdict(result.cost)) if result.cost else None,
         )
-        self._study.record(entry)
+        self._take(lambda fold: fold.record(entry))
         self._unjudged.setdefault(trial, []).append(entry)
 
     def _decided(self, trial: int, made: DecisionMade) -> None:
@@ -195,7 +213,7 @@ class Replay:
         elif made.explanation.sentence != answer.explanation.sentence:
             self._reworded += 1
         if goes_on:
-            self._policy.promoted(trial, made.explanation.bracket, made.explanation.rung)
+            self._promoted(trial, made.explanation.bracket, made.explanation.rung)
             if answer is not None and answer.exploit is not None:
                 self._exploits[trial] = answer.exploit
 
@@ -207,7 +225,7 @@ class Replay:
             return
         if (logged.donor, dict(logged.params)) != (exploit.donor, exploit.params):
             self._differ(trial, said, f"trial {trial} takes over trial {exploit.donor} as {exploit.params}")
-        self._policy.exploited(exploit)
+        self._take(lambda fold: fold.policy.exploited(exploit))
 
     def _moved(self, trial: int, moved: TrialMoved) -> None:
         if trial in self._stayed:
@@ -216,8 +234,13 @@ class Replay:
                 self._differ(trial, f"trial {trial}: {Action.PAUSE} (event {cursor})", str(answer))
         if moved.to_state is TrialState.TERMINATED:
             self._unstarted.discard(trial)
-            self._crossed(trial)  # one that has had its full budget ends without a decision
-            self._policy.withdraw(trial)
+            entries = self._crossed(trial)  # one that has had its full budget ends without a decision
+            if entries:
+                self._last_entries[trial] = entries[-1]
+            self._ends[trial] = len(self._folded)
+            self._take(lambda fold: fold.policy.withdraw(trial))
+        elif moved.action == "reopen":
+            self._reopened(trial, moved)
         elif moved.action == "launch" and moved.attempt == 1:
             self._starts += 1
             self._unstarted.discard(trial)
@@ -225,13 +248,43 @@ class Replay:
             if promotion is not None:
                 self._differ(trial, f"trial {trial} was started", str(promotion))
 
+    def _reopened(self, trial: int, moved: TrialMoved) -> None:
+        self._folded[self._ends.pop(trial)] = None
+        self._fold = None
+        if not moved.attempt:
+            self._unstarted.add(trial)
+        if trial in self._last_entries:
+            self._unjudged[trial] = [self._last_entries.pop(trial)]
+
+    # What is folded in.
+
+    @property
+    def _study(self) -> Fold:
+        if self._fold is None:
+            self._fold = Fold.empty(self._spec, make_sampler(self._spec))
+            for take in filter(None, self._folded):
+                take(self._fold)
+        return self._fold
+
+    @property
+    def _policy(self) -> Policy:
+        return self._study.policy
+
+    def _take(self, take: Callable[[Fold], None]) -> None:
+        """Fold something in, now and whenever the policy is made anew."""
+        take(self._study)
+        self._folded.append(take)
+
+    def _promoted(self, trial: int, bracket: int, rung: int) -> None:
+        self._take(lambda fold: fold.policy.promoted(trial, bracket, rung))
+
     # The policy's answers.
 
     def _crossed(self, trial: int) -> list[RungEntry]:
         """Take what was recorded since the trial's last decision; it is past all of these rungs but the highest."""
         entries = self._unjudged.pop(trial, [])
         for entry in entries[:-1]:
-            self._policy.promoted(trial, entry.bracket, entry.rung)
+            self._promoted(trial, entry.bracket, entry.rung)
         return entries
 
     def _judge(self, entry: RungEntry) -> _Answer:

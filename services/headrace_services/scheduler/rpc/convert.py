@@ -107,6 +107,7 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
         cursor=record.cursor,
         waits_for=study_waits_for(record, figures),
         warm_results=figures.warm_results,
+        until=_until(record),
     )
     if figures.best:
         status.best.CopyFrom(trial(record.name, figures.best, record.spec, most_bytes=NAMED_TRIAL_BYTES))
@@ -126,6 +127,17 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
         for failure in figures.failures
     )
     return status
+
+
+def _until(record: Study) -> study_pb2.UntilProgress | None:
+    until, progress = record.spec.until, record.standing.progress
+    if until is None:
+        return None
+    message = study_pb2.UntilProgress(tried=progress.tried)
+    if until.hours is not None and record.after is None:
+        began = record.create_time.timestamp() if progress.began_s is None else progress.began_s
+        message.deadline.FromDatetime(datetime.fromtimestamp(began + 3600 * until.hours, UTC))
+    return message
 
 
 def _bundle_size(profile: Profile, found: Capacity) -> study_pb2.BundleSize:

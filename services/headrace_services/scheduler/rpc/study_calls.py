@@ -10,7 +10,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.errors import StudyNotEndedError, StudyNotFoundError
 from headrace.spec import from_proto
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.core.inputs import Command, Outcome, PauseStudy, ResumeStudy, StopStudy
+from headrace_services.scheduler.core.inputs import (
+    Command,
+    ExtendStudy,
+    Outcome,
+    PauseStudy,
+    ResumeStudy,
+    StopStudy,
+)
 from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.engine.submissions import Shown
 from headrace_services.scheduler.rpc import convert, names, pages
@@ -24,6 +31,7 @@ from headrace_services.scheduler.rpc.calls import (
     once,
     whole_study,
 )
+from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.interceptors import caller
 from headrace_services.scheduler.rpc.new_studies import create_studies, refuse_what_stays, wanted_studies
 from headrace_services.scheduler.rpc.watching import watch
@@ -93,6 +101,17 @@ class StudyCalls(Calls):
         change = identity_of(request, request.request_id)
         command = StopStudy(reason=request.reason)
         return pb.StopStudyResponse(study=await self._move_study(change, request.name, command))
+
+    async def ExtendStudy(self, request: pb.ExtendStudyRequest, context: Context) -> pb.ExtendStudyResponse:
+        """Let a study, which may have ended, go on with more configurations or a larger full budget."""
+        checks = Checks()
+        if bool(request.trials) == bool(request.steps):
+            given = "both trials and steps" if request.trials else "neither trials nor steps"
+            checks.note("trials", given, "must be given without steps, or steps without trials", "Give one.")
+        checks.done()
+        change = identity_of(request, request.request_id)
+        command = ExtendStudy(trials=request.trials, steps=request.steps or None)
+        return pb.ExtendStudyResponse(study=await self._move_study(change, request.name, command))
 
     async def _move_study(self, request: Request | None, name: str, command: Command) -> pb.Study:
         """Carry out a command about a study. Returns the study as it is now.

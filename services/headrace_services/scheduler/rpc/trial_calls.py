@@ -17,7 +17,9 @@ from headrace_services.scheduler.core.inputs import (
     Command,
     Outcome,
     PauseTrial,
+    Reopened,
     ResumeTrial,
+    RetryTrials,
     StopTrial,
 )
 from headrace_services.scheduler.core.lifecycle import State
@@ -66,6 +68,22 @@ class TrialCalls(Calls):
             answer,
         )
         return pb.AddTrialsResponse.FromString(response)
+
+    async def RetryTrials(self, request: pb.RetryTrialsRequest, context: Context) -> pb.RetryTrialsResponse:
+        """Let trials that failed go on from their last checkpoints: those that are named, or all."""
+        command = RetryTrials(numbers=frozenset(request.trial_numbers) or None)
+
+        def answer(outcome: Outcome, shown: Shown) -> pb.RetryTrialsResponse:  # noqa: ARG001  # called with both, as every Answer is
+            assert isinstance(outcome, Reopened)
+            return pb.RetryTrialsResponse(trial_numbers=outcome.numbers, others=outcome.others)
+
+        response = await self.change(
+            identity_of(request, request.request_id),
+            names.parse_study(request.study, field="study"),
+            lambda _: command,
+            answer,
+        )
+        return pb.RetryTrialsResponse.FromString(response)
 
     async def GetTrial(self, request: pb.GetTrialRequest, context: Context) -> pb.GetTrialResponse:
         """One trial."""

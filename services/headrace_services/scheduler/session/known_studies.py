@@ -1,4 +1,4 @@
-"""What of studies never changes, read once for all sessions of a replica."""
+"""What of studies changes by extensions alone, read once for all sessions of a replica."""
 
 import asyncio
 from collections import OrderedDict
@@ -39,10 +39,10 @@ class KnownStudies:
                 return self._remember(study).id if study else None
             return self._ids[name]
 
-    async def by_id(self, study_id: int) -> StudyInfo | None:
-        """A study's immutable part."""
+    async def by_id(self, study_id: int, *, budget: int = 0) -> StudyInfo | None:
+        """A study with a full budget of so many steps at least: it was extended since it was remembered otherwise."""
         known = self._studies.get(study_id)
-        if known is not None and not known.waits:
+        if known is not None and not known.waits and known.budget >= budget:
             self._studies.move_to_end(study_id)
             return known
         async with transaction(self._engine) as conn:

@@ -186,17 +186,19 @@ def lease_ref(lease: Lease | LeaseName, study: str) -> event_pb2.LeaseRef:
 
 
 def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
-    """Tell a worker to run a trial."""
+    """Tell a worker to run a trial, up to the full budget that its lease began with."""
+    budget = lease.budget or study.spec.budgets[0]
     message = worker_pb2.Assign(
         lease=lease_ref(lease, study.name),
         parameters=params_to_proto(trial.params),
         checkpoint=checkpoint_ref(lease.resume) if lease.resume else None,
-        next_milestone=trial.milestone or study.spec.max_steps,
+        next_milestone=min(trial.milestone or budget, budget),
         grant=_grant(lease),
         seed=trial_seed(study.spec.seed, trial.number),
         resume_step=lease.resume.step if lease.resume else 0,
         last_step=trial.step,
-        rungs=trial.rungs_ahead(study.spec),
+        rungs=[rung for rung in trial.rungs_ahead(study.spec) if rung <= budget],
+        max_steps=budget,
     )
     message.MergeFrom(_same_for_all(study))
     by = message.surrogate.scale_by
@@ -225,7 +227,6 @@ def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
         wanted.surrogate.scale = study.scale
     return worker_pb2.Assign(
         template=wanted.template,
-        max_steps=spec.max_steps,
         grant=worker_pb2.Grant(processes=resources_to_proto(spec.resources).processes),
         metric=spec.objective.metric,
         further_metrics=[objective.metric for objective in spec.further_objectives],

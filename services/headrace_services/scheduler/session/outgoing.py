@@ -117,7 +117,8 @@ class Outgoing:
     ) -> worker_pb2.SessionResponse | None:
         if isinstance(message, worker_pb2.SessionResponse):
             return message
-        study = await self._studies.by_id(message.lease.study_id)
+        budget = message.lease.budget or 0 if isinstance(message, Assignment) else 0
+        study = await self._studies.by_id(message.lease.study_id, budget=budget)
         if study is None:
             return None
         match message:

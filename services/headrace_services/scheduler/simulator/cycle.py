@@ -16,6 +16,7 @@ from headrace_services.scheduler.core.needs import (
     Candidates,
     Decisions,
     Devices,
+    FoldIn,
     FreeSlots,
     Left,
     Line,
@@ -24,6 +25,7 @@ from headrace_services.scheduler.core.needs import (
     Neighbourhood,
     NextInLine,
     Occupation,
+    OverTrials,
     OwnSlots,
     ResultsAfter,
     Rows,
@@ -117,6 +119,8 @@ def _load(need: Needs, rows: StudyRows, studies: Studies, cluster: ClusterRows) 
             left = list(rows.unfinished())
             held = _named(rows, cluster, Named(numbers=frozenset(trial.number for trial in left)))
             return Left(rows=Rows(trials=tuple(left), leases=held.leases, slots=held.slots))
+        case OverTrials() | FoldIn():
+            raise NotImplementedError("nobody reopens a simulated study")
         case never:
             assert_never(never)
 

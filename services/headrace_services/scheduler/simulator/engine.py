@@ -16,6 +16,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 from headrace.errors import HeadraceError
@@ -90,6 +91,9 @@ class Simulation:
             self._break_later(machine.id, self._failures.clock(machine.id))
         for study in self.studies:
             self._step(study, PlaceNow())
+            until = study.spec.until
+            if until is not None and until.hours is not None:
+                self._at(3600 * until.hours, (0, 0), partial(self._time_is_over, study))
         self._follow()
         while not all(study.over for study in self.studies):
             if not self._waiting:
@@ -123,6 +127,10 @@ class Simulation:
         outcome = first.outcomes[0]
         assert not isinstance(outcome, HeadraceError)  # `cycle` raises it
         return outcome
+
+    def _time_is_over(self, study: StudySimulation) -> None:
+        if not study.over:
+            self._step(study, PlaceNow())
 
     def _wake_waiting(self, study: StudySimulation, plan: Plan) -> None:
         todo = deque(self._woken(study, plan))

@@ -35,19 +35,21 @@ class WaitOver:
     scale: ScaleChoice | None
     """What the other one's pilot has chosen, which is this one's too."""
     uid: str
+    revision: int
     columns: rows.Columns
 
     @property
     def spec(self) -> StudySpec:
         """This one's. Raises ValidationError where its columns are none."""
-        return rows.spec_of(self.uid, self.columns)
+        return rows.spec_of(self.uid, self.revision, self.columns)
 
 
 async def waits_over(conn: AsyncConnection) -> list[WaitOver]:
     """The studies whose wait for another one is over."""
     s, other = tables.study, tables.study.alias()
     query = (
-        select(s.c.id, s.c.uid, s.c.after, s.c.spec, other.c.state, other.c.detail, other.c.scale_choice)
+        select(s.c.id, s.c.uid, s.c.revision, s.c.after, s.c.spec)
+        .add_columns(other.c.state, other.c.detail, other.c.scale_choice)
         .select_from(s.join(other, other.c.name == s.c.after, isouter=True))
         .where(
             text("study.after IS NOT NULL AND study.end_time IS NULL"),  # as its index says it
@@ -62,6 +64,7 @@ async def waits_over(conn: AsyncConnection) -> list[WaitOver]:
             state=None if row.state is None else StudyState(row.state),
             detail=row.detail or "",
             uid=row.uid,
+            revision=row.revision,
             columns=row.spec,
             scale=rows.scale_choice(row.scale_choice),
         )

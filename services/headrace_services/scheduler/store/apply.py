@@ -26,6 +26,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    null,
     or_,
     select,
     text,
@@ -128,12 +129,17 @@ class Writes:
     def _update_study(self, before: Study, after: Study) -> None:
         if after == before:
             return
-        ends = after.state.ended and not before.state.ended
+        if after.spec is not before.spec:
+            spec = json.dumps(after.spec.model_dump(mode="json"), allow_nan=False)
+            self._pipeline.run(_UPDATE_SPEC, g_study=after.id, spec=spec)
+        ends = after.state.ended and not (before.state.ended and before.revision == after.revision)
         values = rows.study_columns(after) | {"g_study": after.id, "g_cursor": before.cursor}
         values["standing"] = json.dumps(values["standing"], allow_nan=False)
         choice = values["scale_choice"]
         values["scale_choice"] = None if choice is None else json.dumps(choice, allow_nan=False)
-        self._pipeline.run(_END_STUDY if ends else _UPDATE_STUDY, expected=1, **values)
+        reopens = before.state.ended and not after.state.ended
+        statement = _END_STUDY if ends else _REOPEN_STUDY if reopens else _UPDATE_STUDY
+        self._pipeline.run(statement, expected=1, **values)
 
 
 async def _by_turns(changes: Sequence[T]) -> AsyncIterator[Sequence[T]]:
@@ -271,6 +277,7 @@ _LEASE_COLUMNS = (
     "last_sequence",
     "step",
     "resume",
+    "budget",
 )
 _CREATE_TRIALS = _inserting(tables.trial, *rows.TRIAL_IDENTITY, *rows.TRIAL_COLUMNS)
 _GRANT_LEASES = _inserting(tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s))
@@ -325,8 +332,9 @@ def _moving_trials() -> Statement:
     new = given(guards | {name: t.c[name] for name in names})
     query = update(t).where(*(of == new.c[name] for name, of in guards.items()))
     values: dict[str, ColumnElement[Any]] = {name: new.c[name] for name in names}
-    # Set once: what changes in a trial that is over does not end it again.
-    values["end_cursor"] = func.coalesce(t.c.end_cursor, new.c.end_cursor)
+    # Set once: what changes in a trial that is over does not end it again. One that is reopened has no end.
+    is_over = new.c.state == State.TERMINATED.value
+    values["end_cursor"] = case((is_over, func.coalesce(t.c.end_cursor, new.c.end_cursor)))
     return _guarding(query.values(values))
 
 
@@ -409,5 +417,11 @@ def _updating_study(**values: Any) -> Statement:
     return _guarding(query.values(**changed, **values))
 
 
+_UPDATE_SPEC = compiled(
+    update(tables.study)
+    .where(tables.study.c.id == bindparam("g_study", type_=BigInteger))
+    .values(spec=bindparam("spec", type_=tables.study.c.spec.type))
+)
 _UPDATE_STUDY = _updating_study()
 _END_STUDY = _updating_study(end_time=now)
+_REOPEN_STUDY = _updating_study(end_time=null())

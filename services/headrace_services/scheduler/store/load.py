@@ -19,6 +19,8 @@ from sqlalchemy import (
     any_,
     bindparam,
     cast,
+    exists,
+    false,
     func,
     or_,
     select,
@@ -27,7 +29,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.spec import StudySpec
 from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.needs import (
     AbleWorkers,
@@ -36,6 +37,7 @@ from headrace_services.scheduler.core.needs import (
     Deciding,
     Decisions,
     Devices,
+    FoldIn,
     FreeSlots,
     Left,
     Named,
@@ -43,6 +45,7 @@ from headrace_services.scheduler.core.needs import (
     Neighbourhood,
     NextInLine,
     Occupation,
+    OverTrials,
     OwnSlots,
     ResultsAfter,
     Rows,
@@ -54,7 +57,7 @@ from headrace_services.scheduler.core.needs import (
     Waiting,
 )
 from headrace_services.scheduler.core.plan import Plan
-from headrace_services.scheduler.core.records import Decision, History, RungView, Slot, Study
+from headrace_services.scheduler.core.records import Decision, History, Over, RungView, Slot, Study
 from headrace_services.scheduler.core.results import Result
 from headrace_services.scheduler.store import (
     bundles,
@@ -66,6 +69,7 @@ from headrace_services.scheduler.store import (
     requests,
     rows,
     tables,
+    unseen,
     workers,
 )
 from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, compiled, pipeline
@@ -92,21 +96,27 @@ async def open_study(
     study_id: int,
     named: Named,
     asked: Sequence[requests.Request] = (),
-    spec: StudySpec | None = None,
+    known_spec: rows.KnownSpec | None = None,
 ) -> Opened:
     """Lock a study's row until the transaction ends, and read what the inputs name: one round trip.
 
-    `spec` is the study's, where it is known: it never changes.
+    With the study's spec, where it is known, this reads less. If it has changed since, it takes another round trip.
     """
     async with pipeline(conn) as sent:
-        locked = sent.run(_LOCK_STUDY if spec is None else _LOCK_KNOWN_STUDY, study=study_id)
+        locked = sent.run(_LOCK_STUDY if known_spec is None else _LOCK_KNOWN_STUDY, study=study_id)
         answers = requests.ask_answers(sent, asked)
         found = _Asked(sent, study_id, named)
-        known = profiles.ask(sent, study_id) if spec is None or spec.fuse is not None else None
+        fuses = known_spec is None or known_spec.spec.fuse is not None
+        known = profiles.ask(sent, study_id) if fuses else None
     if locked.row is None:
         return Opened(study=None)
+    if known_spec is not None and known_spec.revision != locked.row.revision:
+        known_spec = None
+        async with pipeline(conn) as sent:
+            locked = sent.run(_LOCK_STUDY, study=study_id)
+    assert locked.row is not None, "it is locked"
     named_rows = replace(found.rows(), profiles=profiles.read(known) if known else ())
-    return Opened(study=rows.study(locked.row, spec), rows=named_rows, answers=answers.answers())
+    return Opened(study=rows.study(locked.row, known_spec), rows=named_rows, answers=answers.answers())
 
 
 async def serve(
@@ -169,6 +179,11 @@ async def load(conn: AsyncConnection, study_id: int, need: Needs) -> Any:
             return await _results(conn, study_id, need)
         case Unfinished():
             return await _unfinished(conn, study_id, need)
+        case OverTrials():
+            return await _over(conn, study_id, need)
+        case FoldIn():
+            await unseen.catch_up(conn, study_id, need.fold, reopened=need.reopened)
+            return None
         case never:
             assert_never(never)
 
@@ -324,6 +339,35 @@ async def _unfinished(conn: AsyncConnection, study_id: int, need: Unfinished) ->
     held = await _named(conn, study_id, Named(numbers=frozenset(row.number for row in live.rows)))
     left = Rows(trials=(*held.trials, *others), leases=held.leases, slots=held.slots)
     return Left(rows=left, through=others[-1].number if len(others) == need.limit else None)
+
+
+async def _over(conn: AsyncConnection, study_id: int, need: OverTrials) -> tuple[Over, ...]:
+    t, r, e = tables.trial, tables.rung_result, tables.event
+    end = (
+        select(e.c.cursor)
+        .where(e.c.study_id == study_id, e.c.number.is_(None), e.c.kind == "study_moved")
+        .order_by(e.c.cursor.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    went_on = exists().where(
+        r.c.study_id == study_id,
+        r.c.number == t.c.number,
+        r.c.rung == t.c.rungs - 1,
+        r.c.promoted_cursor.is_not(None),
+    )
+    cut_off = t.c.end_cursor > end if need.cut_off else false()
+    query = (
+        select(t, went_on.label("went_on"), cut_off.label("cut_off"))
+        .where(t.c.study_id == study_id, t.c.state == State.TERMINATED.value, t.c.number > need.number)
+        .where(or_(t.c.reason.in_([reason.value for reason in need.reasons]), cut_off))
+        .order_by(t.c.number)
+        .limit(PAGE)
+    )
+    return tuple(
+        Over(trial=rows.trial(row), went_on=row.went_on, cut_off=row.cut_off)
+        for row in await conn.execute(query)
+    )
 
 
 async def live_count(conn: AsyncConnection, study_id: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from msgspec import convert, to_builtins
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import asdict, fields
 from sqlalchemy import Row
 
@@ -28,20 +28,27 @@ from headrace_services.scheduler.core.records import (
     Trial,
 )
 from headrace_services.scheduler.core.scales import ScaleChoice
-from headrace_services.scheduler.core.standing import Leaving, Reserved, Speeds, Standing, Usage
+from headrace_services.scheduler.core.standing import Leaving, Progress, Reserved, Speeds, Standing, Usage
 
 AnyRow = Row[Any]
 Columns = dict[str, Any]
 
 
-def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
-    """A row of `study`. Its spec never changes: whoever has read it before passes it in."""
+class KnownSpec(Struct, frozen=True, kw_only=True):
+    """A study's spec, as somebody has read it before."""
+
+    spec: StudySpec
+    revision: int
+
+
+def study(row: AnyRow, known: KnownSpec | None = None) -> Study:
+    """A row of `study`, with its spec as it is `known` at the same revision."""
     now_s = getattr(row, "now_s", 0.0)
     return Study(
         id=row.id,
         uid=row.uid,
         name=row.name,
-        spec=spec or spec_of(row.uid, row.spec),
+        spec=known.spec if known else spec_of(row.uid, row.revision, row.spec),
         state=StudyState(row.state),
         detail=row.detail,
         cursor=row.cursor,
@@ -56,6 +63,7 @@ def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
         create_time=row.create_time,
         end_time=row.end_time,
         standing=standing(row.standing),
+        revision=row.revision,
         now=datetime.fromtimestamp(now_s, UTC),
         now_s=now_s,
         leaving={
@@ -65,19 +73,20 @@ def study(row: AnyRow, spec: StudySpec | None = None) -> Study:
     )
 
 
-_specs: "OrderedDict[str, tuple[StudySpec, int]]" = OrderedDict()
+_specs: "OrderedDict[tuple[str, int], tuple[StudySpec, int]]" = OrderedDict()
 _SPECS_KEPT = 256
 _SPEC_CHARACTERS_KEPT = 16 * 1024**2
 """A spec of a million characters takes three to four million bytes once it is read."""
 
 
-def spec_of(uid: str, columns: Columns) -> StudySpec:
-    """The spec of the study with this random id, validated once: it never changes."""
-    if uid in _specs:
-        _specs.move_to_end(uid)
-        return _specs[uid][0]
+def spec_of(uid: str, revision: int, columns: Columns) -> StudySpec:
+    """The spec of the study with this random id, validated once for each revision."""
+    key = (uid, revision)
+    if key in _specs:
+        _specs.move_to_end(key)
+        return _specs[key][0]
     spec = StudySpec.stored(columns)
-    _specs[uid] = (spec, len(str(columns)))
+    _specs[key] = (spec, len(str(columns)))
     while len(_specs) > _SPECS_KEPT or sum(size for _, size in _specs.values()) > _SPEC_CHARACTERS_KEPT:
         _specs.popitem(last=False)
     return spec
@@ -103,6 +112,7 @@ def standing(columns: Columns) -> Standing:
         early=columns["early"],
         ended_through=columns["ended_through"],
         avoided=columns["avoided"],
+        progress=Progress(**columns["progress"]),
     )
 
 
@@ -124,6 +134,7 @@ def standing_columns(record: Standing) -> Columns:
         "early": dict(record.early),
         "ended_through": record.ended_through,
         "avoided": dict(record.avoided),
+        "progress": asdict(record.progress),
     }
 
 
@@ -186,6 +197,7 @@ STUDY_COLUMNS = (
     "metric_seen",
     "early_failures",
     "standing",
+    "revision",
 )
 
 
@@ -223,6 +235,7 @@ def lease(row: AnyRow) -> Lease:
         last_sequence=row.last_sequence,
         step=row.step,
         resume=checkpoint(row.resume),
+        budget=row.budget,
     )
 
 

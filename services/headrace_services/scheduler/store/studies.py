@@ -140,6 +140,20 @@ async def ending(conn: AsyncConnection) -> list[int]:
     return [int(row.id) for row in await conn.execute(select(s.c.id).where(_ENDING).order_by(s.c.id))]
 
 
+async def out_of_time(conn: AsyncConnection) -> list[int]:
+    """The studies that have not ended although their `until.hours` are over (`core.until`)."""
+    s = tables.study
+    return [int(row.id) for row in await conn.execute(select(s.c.id).where(_OUT_OF_TIME).order_by(s.c.id))]
+
+
+_OUT_OF_TIME: ColumnElement[bool] = literal_column(
+    "state IN ('ACTIVE', 'PAUSED') AND spec #>> '{until,hours}' IS NOT NULL"  # as its index says it
+    " AND after IS NULL AND extract(epoch FROM clock_timestamp()) - coalesce("
+    "(standing #>> '{progress,began_s}')::double precision, extract(epoch FROM create_time))"
+    " >= 3600 * (spec #>> '{until,hours}')::double precision",
+    Boolean,
+)
+
 MOST_SPEC_BYTES = 1024 * 1024
 """How much of specs one page of a list reads: to read and to show as much takes 0.2 s of the event loop."""
 

@@ -58,6 +58,8 @@ study = Table(
     Column("scale_choice", JSONB(none_as_null=True)),
     # Of a gate: the key of what it checks.
     Column("checks", Text),
+    # How often trials of it were reopened, or its spec changed: caches of another revision are void.
+    Column("revision", BigInteger, nullable=False, server_default="0"),
     Column("sampled", BigInteger, nullable=False, server_default="0"),
     Column("reports", BigInteger, nullable=False, server_default="0"),
     Column("metric_seen", Boolean, nullable=False, server_default="false"),
@@ -75,6 +77,11 @@ study = Table(
     CheckConstraint("(state IN ('COMPLETED', 'STOPPED', 'FAILED')) = (end_time IS NOT NULL)", name="end"),
     CheckConstraint("weight > 0", name="weight"),
     Index("study_active", "id", postgresql_where=text("state = 'ACTIVE'")),
+    Index(
+        "study_timed",
+        "id",
+        postgresql_where=text("state IN ('ACTIVE', 'PAUSED') AND spec #>> '{until,hours}' IS NOT NULL"),
+    ),
     Index("study_waiting", "id", postgresql_where=text("after IS NOT NULL AND end_time IS NULL")),
     Index("study_checks", "checks", postgresql_where=text("checks IS NOT NULL")),
     Index("study_ending", "id", postgresql_where=text("standing ->> 'ended_through' IS NOT NULL")),
@@ -175,6 +182,8 @@ lease = Table(
     Column("last_sequence", BigInteger, nullable=False, server_default="0"),
     Column("step", BigInteger, nullable=False, server_default="0"),
     Column("resume", JSONB(none_as_null=True)),
+    # The full budget that the attempt was told: it may have grown since.
+    Column("budget", BigInteger),
     time_column("grant_time", now=True),
     time_column("expires_at"),
     time_column("end_time"),
@@ -316,7 +325,7 @@ trial = Table(
     Column("speeds", JSONB, nullable=False, server_default="{}"),
     # How long its last restore took, in seconds.
     Column("read_s", Float),
-    # The event that ended the trial, for caches that catch up.
+    # The event that ended the trial, for caches that catch up; none of a trial that was reopened.
     Column("end_cursor", BigInteger),
     time_column("create_time", now=True),
     time_column("start_time"),

@@ -4,16 +4,48 @@ A replica that takes a study over reads all of it. Ten thousand trials in one pi
 hundreds of milliseconds, so other tasks run between two pages. The study's lock keeps the pages consistent.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Set
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.store import exploits, rows, tables
 
 AT_ONCE = 512
 """Rows that are read in one turn on the event loop."""
+
+
+async def catch_up(
+    conn: AsyncConnection, study_id: int, fold: Fold, *, reopened: Set[int] = frozenset()
+) -> None:
+    """Fold in what happened since the fold was last used. The trials that a cycle has just `reopened` are not over."""
+    async for page in trials_created(conn, study_id, fold.next_number):
+        for row in page:
+            fold.joined(row.number, row.bracket, row.params, baseline=row.baseline)
+    folds: list[tuple[int, int, Callable[[], None]]] = []
+    async for page in rung_results(conn, study_id, fold.cursor):
+        for row in page:
+            entry = rows.rung_entry(row)
+            if row.cursor > fold.cursor:
+                folds.append((row.cursor, 0, partial(fold.record, entry)))
+            if row.promoted_cursor is not None and row.promoted_cursor > fold.cursor:
+                past = partial(fold.promoted, entry.number, entry.bracket, entry.rung)
+                folds.append((row.promoted_cursor, 1, past))
+    if fold.spec.shares_checkpoints:
+        for exploit, cursor in await exploits.since(conn, study_id, fold.cursor):
+            folds.append((cursor, 1, partial(fold.policy.exploited, exploit)))
+    async for page in trials_ended(conn, study_id, fold.cursor):
+        over = (row for row in page if row.number not in reopened)
+        folds += [(row.end_cursor, 2, partial(fold.policy.withdraw, row.number)) for row in over]
+    for place, (_, _, take) in enumerate(sorted(folds, key=itemgetter(0, 1)), start=1):
+        take()
+        if place % AT_ONCE == 0:
+            await asyncio.sleep(0)  # others have their turn
 
 
 async def trials_created(conn: AsyncConnection, study_id: int, number: int) -> AsyncIterator[list[Row[Any]]]:

@@ -77,7 +77,7 @@ class Greeting:
 
 
 class StudyInfo:
-    """What of a study never changes once its trials exist."""
+    """What of a study changes only by an extension, once its trials exist."""
 
     def __init__(
         self, study_id: int, uid: str, name: str, columns: dict[str, Any], scale: int | None = None
@@ -94,6 +94,11 @@ class StudyInfo:
         """Whether its pilot has not chosen a scale yet: then this is not to be remembered."""
         surrogate = self._columns.get("surrogate") or {}
         return bool(surrogate.get("pilot")) and self.scale is None
+
+    @property
+    def budget(self) -> int:
+        """The full budget of a trial, in steps."""
+        return int(self._columns.get("max_steps") or 0)
 
     @cached_property
     def spec(self) -> StudySpec:

@@ -58,7 +58,7 @@ def make_policy(spec: StudySpec) -> Policy:
 def _plain(spec: StudySpec) -> Policy:
     match spec.policy:
         case RunAllPolicy():
-            return RunAll(max_steps=spec.max_steps, maximize=spec.maximizes())
+            return RunAll(ladder=spec.rungs(), maximize=spec.maximizes())
         case AshaPolicy() as asha:
             return make_asha(spec, asha)
         case SuccessiveHalvingPolicy() as halving:

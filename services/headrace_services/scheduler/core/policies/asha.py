@@ -46,16 +46,20 @@ from headrace_services.scheduler.core.records import Params
 
 def make_asha(spec: StudySpec, policy: AshaPolicy) -> Policy:
     """The variant that the spec names."""
-    levels = policy.ladder(spec.max_steps)
+    levels = spec.rungs()
     ladders = tuple(levels[bracket:] for bracket in range(policy.brackets))
+    drawn_from = len(policy.ladder(spec.budgets[0]))
     maximize = spec.maximizes()
     if policy.variant is AshaVariant.STOPPING:
-        return AshaStopping(ladders=ladders, eta=policy.eta, maximize=maximize, seed=spec.seed)
+        return AshaStopping(
+            ladders=ladders, eta=policy.eta, maximize=maximize, seed=spec.seed, drawn_from=drawn_from
+        )
     return AshaPromotion(
         ladders=ladders,
         eta=policy.eta,
         maximize=maximize,
         seed=spec.seed,
+        drawn_from=drawn_from,
         optimistic=policy.arrival is AshaArrival.OPTIMISTIC,
         effort=Effort(share=policy.effort, full=spec.max_steps) if policy.effort else None,
     )
@@ -67,9 +71,17 @@ class _Asha(Policy):
     rule = "asha"
 
     def __init__(
-        self, *, ladders: tuple[tuple[int, ...], ...], eta: int, maximize: bool, seed: int = 0
+        self,
+        *,
+        ladders: tuple[tuple[int, ...], ...],
+        eta: int,
+        maximize: bool,
+        seed: int = 0,
+        drawn_from: int | None = None,
     ) -> None:
+        """`drawn_from`: by how many levels brackets are drawn, where an extension has added levels since."""
         self._ladders = ladders
+        self._drawn_from = drawn_from or len(ladders[0])
         self._seed = seed
         self._eta = eta
         self._rungs = {
@@ -97,8 +109,7 @@ class _Asha(Policy):
     def bracket(self, number: int) -> int:
         if self.brackets == 1:
             return 0
-        levels = len(self._ladders[0])
-        return draw_bracket(self._seed, number, self.brackets, levels=levels, eta=self._eta)
+        return draw_bracket(self._seed, number, self.brackets, levels=self._drawn_from, eta=self._eta)
 
     def ladder(self, bracket: int) -> tuple[int, ...]:
         return self._ladders[bracket]
@@ -185,10 +196,11 @@ class AshaPromotion(_Asha):
         eta: int,
         maximize: bool,
         seed: int = 0,
+        drawn_from: int | None = None,
         optimistic: bool = False,
         effort: Effort | None = None,
     ) -> None:
-        super().__init__(ladders=ladders, eta=eta, maximize=maximize, seed=seed)
+        super().__init__(ladders=ladders, eta=eta, maximize=maximize, seed=seed, drawn_from=drawn_from)
         self._optimistic = optimistic
         self._effort = effort
 

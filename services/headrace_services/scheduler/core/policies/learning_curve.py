@@ -26,8 +26,8 @@ MAX_PEERS = 256
 def make_learning_curve(spec: StudySpec, policy: LearningCurvePolicy) -> "LearningCurve":
     """The rule that the spec describes."""
     return LearningCurve(
-        ladder=policy.ladder(spec.max_steps),
-        grace=policy.grace(spec.max_steps),
+        ladder=spec.rungs(),
+        grace=policy.grace(spec.budgets[0]),
         maximize=spec.maximizes(),
         threshold=policy.threshold,
         min_points=policy.min_points,

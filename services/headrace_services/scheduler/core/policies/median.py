@@ -26,7 +26,7 @@ from headrace_services.scheduler.core.policies.stopping import StoppingRule
 
 def make_median(spec: StudySpec, policy: MedianPolicy) -> StoppingRule:
     """The rule that the spec describes."""
-    ladder, grace = policy.ladder(spec.max_steps), policy.grace(spec.max_steps)
+    ladder, grace = spec.rungs(), policy.grace(spec.budgets[0])
     if policy.variant is MedianVariant.AVERAGE:
         return RunningMedian(ladder=ladder, grace=grace, maximize=spec.maximizes(), min_peers=policy.peers)
     return VizierMedian(

@@ -24,7 +24,7 @@ FIRST_TOP = 1
 def make_pasha(spec: StudySpec, policy: PashaPolicy) -> "Pasha":
     """The policy of a study."""
     return Pasha(
-        ladder=policy.ladder(spec.max_steps),
+        ladder=spec.rungs(),
         eta=policy.eta,
         maximize=spec.maximizes(),
         epsilon=policy.epsilon,

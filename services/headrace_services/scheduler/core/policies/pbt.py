@@ -35,7 +35,7 @@ from headrace_services.scheduler.core.records import Checkpoint, Exploit, Params
 def make_pbt(spec: StudySpec, policy: PbtPolicy) -> "Pbt":
     """The policy of a study."""
     return Pbt(
-        ladder=policy.ladder(spec.max_steps),
+        ladder=spec.rungs(),
         population=spec.max_trials,
         quantile=policy.quantile,
         maximize=spec.maximizes(),

@@ -18,8 +18,8 @@ from headrace_services.scheduler.core.policies.stopping import StoppingRule, per
 def make_rung_median(spec: StudySpec, policy: RungMedianPolicy) -> "RungMedian":
     """The rule that the spec describes."""
     return RungMedian(
-        ladder=policy.ladder(spec.max_steps),
-        grace=policy.grace(spec.max_steps),
+        ladder=spec.rungs(),
+        grace=policy.grace(spec.budgets[0]),
         maximize=spec.maximizes(),
         tolerance=policy.tolerance,
         min_results=policy.min_results,

@@ -47,8 +47,8 @@ def make_successive_halving(spec: StudySpec, policy: SuccessiveHalvingPolicy) ->
     """One bracket."""
     return Synchronous(
         rule="successive_halving",
-        ladders=(policy.ladder(spec.max_steps),),
-        sizes=(policy.cohort_size(spec.max_steps),),
+        ladders=(spec.rungs(),),
+        sizes=(policy.cohort_size(spec.budgets[0]),),
         eta=policy.eta,
         maximize=spec.maximizes(),
         first_number=_first_number(spec),
@@ -56,12 +56,16 @@ def make_successive_halving(spec: StudySpec, policy: SuccessiveHalvingPolicy) ->
 
 
 def make_hyperband(spec: StudySpec, policy: HyperbandPolicy) -> "Synchronous":
-    """A bracket for each rung; bracket b is the paper's s = s_max - b."""
-    levels = policy.ladder(spec.max_steps)
+    """A bracket for each rung; bracket b is the paper's s = s_max - b.
+
+    An extended study keeps its brackets and their sizes: its further trials are further rounds, its further rungs stand
+    behind those of each bracket.
+    """
+    levels, brackets = spec.rungs(), len(policy.ladder(spec.budgets[0]))
     return Synchronous(
         rule="hyperband",
-        ladders=tuple(levels[bracket:] for bracket in range(len(levels))),
-        sizes=_shares(bracket_weights(len(levels), len(levels), policy.eta), spec.max_trials),
+        ladders=tuple(levels[bracket:] for bracket in range(brackets)),
+        sizes=_shares(bracket_weights(brackets, brackets, policy.eta), spec.first_trials),
         eta=policy.eta,
         maximize=spec.maximizes(),
         first_number=_first_number(spec),

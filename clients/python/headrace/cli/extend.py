@@ -1,0 +1,60 @@
+"""`headrace extend`: a study goes on with more configurations, or with a larger full budget."""
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli import views, wording
+from headrace.cli.failure import USAGE, CommandError
+from headrace.cli.session import AsJson, Session, StudyArgument
+
+
+def extend(
+    context: typer.Context,
+    study: StudyArgument,
+    trials: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Try so many configurations more.", show_default=False),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="The new full budget of a trial, in steps.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a study go on that has ended, or give one that runs more to do. Results that are there stay.
+
+    With --trials the sampler proposes further configurations. With --steps the policy's rungs go on up to the new
+    budget: trials that had the old one go on from their checkpoints if the policy lets them.
+
+    [bold]Examples[/bold]
+
+    headrace extend digits --trials 20
+
+    headrace extend digits --steps 81
+    """
+    session = Session.of(context)
+    if (trials is None) == (steps is None):
+        given = "both are" if trials is not None else "neither is"
+        raise CommandError(
+            f"An extension is by --trials or by --steps, and {given} given.",
+            remedy="Give one of them. A study may be extended again.",
+            code=USAGE,
+        )
+    with session.client() as client:
+        info = client.study(study).extend(trials=trials or 0, steps=steps or 0)
+    if as_json:
+        session.output.json(views.study(info))
+        return
+    if trials is not None:
+        session.output.line(
+            f"Study {study} tries {wording.plural(info.spec.max_trials, 'configuration')} in all."
+        )
+    else:
+        rungs = wording.rungs_listed(info.spec.rungs())
+        session.output.line(
+            f"Study {study} has a full budget of {info.spec.max_steps} steps, with rungs at {rungs}."
+        )
+    session.output.note(f"Follow it with `headrace attach {study}`.")

@@ -1,0 +1,59 @@
+"""`headrace retry`: failed trials go on after their script was mended."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from headrace.cli import wording
+from headrace.cli.failure import USAGE, CommandError
+from headrace.cli.session import AsJson, Session, StudyArgument
+
+
+def retry(
+    context: typer.Context,
+    study: StudyArgument,
+    trials: Annotated[
+        list[int] | None,
+        typer.Argument(
+            metavar="[TRIAL]...",
+            min=0,
+            help="These trials, which failed or were cancelled, by their numbers.",
+            show_default=False,
+        ),
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="All that failed. It is the default where no trial is named.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Try failed trials again, after their script was mended.
+
+    Each goes on from its last checkpoint, or from the beginning if it has none. Its failures count anew. A study that
+    has ended becomes active again, and trials that its end cut off go on too. Results that are there stay.
+
+    [bold]Examples[/bold]
+
+    headrace retry digits
+
+    headrace retry digits 3 5
+    """
+    session = Session.of(context)
+    if failed and trials:
+        raise CommandError(
+            "--failed means all trials that failed, and some are named.",
+            remedy="Leave out --failed, or the numbers.",
+            code=USAGE,
+        )
+    with session.client() as client:
+        done = client.study(study).retry(trials or ())
+    if as_json:
+        session.output.json(asdict(done))
+        return
+    which = wording.plural(len(done.trials), "trial")
+    session.output.line(f"Study {study} tries {which} again: {', '.join(map(str, done.trials))}.")
+    if done.others:
+        session.output.line(
+            f"{wording.plural(done.others, 'other trial')} of it, which its end had cut off, may go on too."
+        )
+    session.output.note(f"Follow it with `headrace attach {study}`.")

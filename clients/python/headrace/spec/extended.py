@@ -1,0 +1,45 @@
+"""What a study was created with, where it was extended since (`headrace extend`)."""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from headrace.bounds import numbers
+from headrace.spec.domains import SpecModel
+from headrace.spec.problems import Problem
+from headrace.spec.rungs import EvenPolicy
+from headrace.spec.scalars import Count, Steps
+
+
+class Extended(SpecModel):
+    """The number of configurations at first, and the full budgets before the present one, the first one first."""
+
+    trials: Count
+    steps: tuple[Steps, ...] = ()
+
+
+def extended_problems(extended: Extended, known: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong between an extension and the study's other fields, as far as those are sound."""
+    if "max_trials" in known and extended.trials > known["max_trials"]:
+        yield Problem(
+            loc=("extended", "trials"),
+            value=extended.trials,
+            message=f"is more than the {known['max_trials']} configurations that there are now",
+            remedy="An extension adds configurations.",
+        )
+    budgets = (*extended.steps, *([known["max_steps"]] if "max_steps" in known else ()))
+    for place, (before, after) in enumerate(pairwise(budgets)):
+        if before >= after:
+            yield Problem(
+                loc=("extended", "steps", place),
+                value=before,
+                message=f"is not less than the full budget behind it, which is {after}",
+                remedy="List the earlier budgets in increasing order.",
+            )
+
+
+def too_many_rungs(policy: object, rungs: tuple[int, ...]) -> int | None:
+    """How many rungs an extension makes, where they are too many: those of an interval that the user chose, which every
+    assignment of a trial lists."""
+    chosen = getattr(policy, "interval", None) is not None or not isinstance(policy, EvenPolicy)
+    return len(rungs) if chosen and len(rungs) > numbers.RUNGS else None

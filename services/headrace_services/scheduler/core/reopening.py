@@ -1,0 +1,271 @@
+"""Trials that are over go on: `headrace retry`, and `headrace extend`.
+
+What is over stays in the rows: results at rungs, checkpoints, reports. A trial that is reopened continues from its last
+checkpoint, or begins again without one, and its failures count anew. The rungs where it was recorded stay behind it.
+
+A study that has ended becomes active again. Its end has cut trials off: those that waited for a promotion, and those
+that ran. They go on too, each where it was. What the policy had stopped stays stopped.
+
+A larger full budget adds rungs behind the old one and moves none. A trial that had the old budget was recorded there:
+the policy is asked about it as at any rung. It goes on, waits for a promotion, or stays as it ended. A trial that
+trains meanwhile was told the old budget. It pauses there, and its next attempt is told the new one (`core.leaving`).
+
+The policy was told that these trials are over, and cannot be told otherwise. So a new one folds the rows in, and the
+reopened trials are not withdrawn there. The study's revision counts such changes: other replicas drop their folds.
+"""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from headrace.bounds import numbers
+from headrace.errors import InvalidFieldError, TrialNotFoundError, Violation
+from headrace.spec import BestOfSampler, StudySpec
+from headrace.spec.extended import too_many_rungs
+from headrace.spec.surrogate import GATE
+from headrace_services.scheduler.core import events, reports, until
+from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.core.inputs import ExtendStudy, Outcome, Reopened, Reopening, RetryTrials
+from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
+from headrace_services.scheduler.core.needs import Deciding, FoldIn, OverTrials, ask
+from headrace_services.scheduler.core.policies import Action as Ruling
+from headrace_services.scheduler.core.records import Over, Trial
+from headrace_services.scheduler.core.state import CycleState
+
+_AGAIN = frozenset({Reason.FAILED, Reason.CANCELLED})
+"""How a trial ended that a user may name to have it tried again."""
+
+
+def take(state: CycleState, command: Reopening) -> Deciding[Outcome]:
+    """Carry a command out. Raises a HeadraceError where it cannot be; nothing has changed then."""
+    match command:
+        case RetryTrials():
+            return (yield from _retry(state, command.numbers))
+        case ExtendStudy():
+            return (yield from _extend(state, command))
+        case _:
+            assert_never(command)
+
+
+def _retry(state: CycleState, named: frozenset[int] | None) -> Deciding[Outcome]:
+    until.require_unmet(state, "trials")
+    for number in sorted(named or ()):
+        _require_again(state, number)
+    over = yield from _over(state, _AGAIN if named is not None else frozenset({Reason.FAILED}))
+    chosen = [
+        one
+        for one in over
+        if (one.trial.reason is Reason.FAILED if named is None else one.trial.number in named)
+    ]
+    known = set(_numbers(chosen))
+    others = [one for one in over if one.cut_off and one.trial.number not in known]
+    if not chosen and state.study.state is not StudyState.FAILED:
+        name = state.study.name
+        remedy = f"`headrace extend {name}` lets the study go on with more to do."
+        raise _refused("trials", "", f"cannot be tried again: none of study '{name}' has failed", remedy)
+    tried = f"{len(chosen)} trial{'s' * (len(chosen) != 1)} tried again"
+    yield from _begin_again(state, f"a user lets it go on, {tried}", [*chosen, *others])
+    state.study = replace(state.study, early_failures=0)
+    state.stand(early={}, avoided={})
+    for one in chosen:
+        _reopen(state, one, "tried again by a user")
+    for one in others:
+        _reopen(state, one, "the study goes on")
+    return Reopened(numbers=_numbers(chosen), others=len(others))
+
+
+def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
+    before = state.study.spec
+    after = before.extended_to(
+        trials=before.max_trials + command.trials, steps=command.steps or before.max_steps
+    )
+    _require_extensible(state, command, after)
+    over = yield from _over(state, frozenset({Reason.COMPLETED}) if command.steps else frozenset())
+    full = [one for one in over if _had_all(state, one.trial)]
+    others = [one for one in over if one.cut_off]
+    state.extend(after)
+    yield from _begin_again(state, "extended by a user", [*full, *others])
+    for one in others:
+        _reopen(state, one, "the study goes on")
+    go_on = [one for one in full if not _stays(state, one.trial)]
+    for one in go_on:
+        why = f"the full budget is {after.max_steps} steps now"
+        _reopen(state, one, why)
+    for one in go_on:
+        if not one.trial.baseline:
+            _judge(state, one.trial)
+    return Reopened(numbers=_numbers(go_on), others=len(others))
+
+
+def _numbers(over: Sequence[Over]) -> tuple[int, ...]:
+    return tuple(one.trial.number for one in over)
+
+
+# --- what cannot be done ------------------------------------------------------------------------------
+
+
+def _refused(field: str, value: object, message: str, remedy: str = "") -> InvalidFieldError:
+    return InvalidFieldError([Violation(field=field, value=str(value), message=message, remedy=remedy)])
+
+
+def _require_again(state: CycleState, number: int) -> None:
+    trial = state.trials.get(number)
+    name = state.study.name
+    if trial is None:
+        raise TrialNotFoundError(f"study '{name}' has no trial {number}")
+    if trial.state is State.TERMINATED and trial.reason in _AGAIN:
+        return
+    now = (trial.reason or trial.state).lower().replace("_", " ")
+    remedy = f"`headrace trials {name} --state failed` lists those that failed."
+    raise _refused("trials", number, f"names one that has not failed: it is {now}", remedy)
+
+
+def _require_extensible(state: CycleState, command: ExtendStudy, after: StudySpec) -> None:
+    spec, name = state.study.spec, state.study.name
+    field, value = ("steps", command.steps) if command.steps else ("trials", command.trials)
+    if spec.template is not None and spec.template.callable == GATE:
+        raise _refused(
+            field, value, "cannot extend a check of a surrogate", "Extend the study that it checks."
+        )
+    if spec.surrogate is not None and spec.surrogate.scale_by is not None:
+        raise _refused(field, value, "cannot extend a pilot", "Extend the study that it is the pilot of.")
+    if spec.transfer is not None and state.study.state.ended:
+        remedy = f"Extend '{spec.transfer.study_name(name)}', or create a study that begins from this one's results."
+        raise _refused(field, value, "comes too late: the study that trains its best has begun", remedy)
+    if state.study.state is StudyState.FAILED:
+        remedy = f"Mend the trial's program, and let its trials go on: `headrace retry {name}`."
+        raise _refused(field, value, "cannot extend a study that failed", remedy)
+    until.require_unmet(state, field)
+    if command.steps:
+        _require_steps(spec, command.steps, after)
+    else:
+        _require_trials(state, command.trials)
+
+
+def _require_steps(spec: StudySpec, steps: int, after: StudySpec) -> None:
+    if steps <= spec.max_steps:
+        said = f"is not more than the full budget, which is {spec.max_steps}"
+        raise _refused("steps", steps, said, "Give the new full budget, and not what it grows by.")
+    if len(after.budgets) > numbers.EXTENSIONS:
+        said = f"would be one budget more than the {numbers.EXTENSIONS} that a study may have had"
+        raise _refused("steps", steps, said, "Create a study with this budget.")
+    rungs = too_many_rungs(spec.policy, after.rungs())
+    if rungs is not None:
+        remedy = "Choose fewer steps, or create a study with a larger interval."
+        raise _refused("steps", steps, f"makes {rungs} rungs, which are too many", remedy)
+
+
+def _require_trials(state: CycleState, trials: int) -> None:
+    spec = state.study.spec
+    if spec.max_trials + trials > numbers.TRIALS:
+        said = f"makes more than {numbers.TRIALS} configurations with the {spec.max_trials} that there are"
+        raise _refused("trials", trials, said, "Create a further study.")
+    if spec.shares_checkpoints:
+        remedy = (
+            "Give more --steps, or create a study with more trials: what newcomers would copy may be gone."
+        )
+        raise _refused("trials", trials, "cannot join a population that trains", remedy)
+    if isinstance(spec.sampler, BestOfSampler):
+        said = f"cannot be added: its configurations are the best of study '{spec.sampler.study}'"
+        raise _refused(
+            "trials", trials, said, "Create a study with a larger `transfer: {top: …}`, or add your own."
+        )
+    size = state.fold.sampler.size
+    if size is None:
+        return
+    left = len(spec.enqueued) + size - state.sampled_limit
+    if trials > left:
+        has = "has no further configuration" if left <= 0 else f"has {left} further configurations"
+        remedy = f"Create a study with a finer grid, or add your own: `headrace add {state.study.name}`."
+        if left > 0:
+            remedy = f"Give at most {left}."
+        raise _refused("trials", trials, f"is more than there are: the grid of {size} {has}", remedy)
+
+
+# --- what goes on -------------------------------------------------------------------------------------
+
+
+def _over(state: CycleState, reasons: frozenset[Reason]) -> Deciding[list[Over]]:
+    """The trials that ended for these reasons, and those that the end of the study has cut off, by their numbers."""
+    found: list[Over] = []
+    after, ended = -1, state.study.state.ended
+    if not (reasons or ended):
+        return found
+    while page := (yield from ask(OverTrials(number=after, reasons=reasons, cut_off=ended))):
+        after = page[-1].trial.number
+        found += [one for one in page if one.trial.number not in state.reopened]
+    state.load(trials=(one.trial for one in found))
+    return found
+
+
+def _had_all(state: CycleState, trial: Trial) -> bool:
+    """Whether a trial ended because it had the full budget."""
+    if trial.reason is not Reason.COMPLETED:
+        return False
+    if trial.baseline:
+        return trial.step >= state.study.spec.max_steps
+    return trial.rungs == len(state.fold.policy.ladder(trial.bracket))
+
+
+def _begin_again(state: CycleState, why: str, over: Sequence[Over]) -> Deciding[None]:
+    """Let the study go on, with a policy that knows these trials as not over."""
+    state.study = replace(state.study, revision=state.study.revision + 1)
+    if state.study.state.ended:
+        state.reopen_study(why)
+    until.begin_anew(state)
+    state.reopened |= set(_numbers(over))
+    fold = Fold.empty(state.study.spec, state.fold.sampler)
+    yield from ask(FoldIn(fold=fold, reopened=state.reopened))
+    state.fold = fold
+    state.wants_placement = True
+
+
+def _stays(state: CycleState, trial: Trial) -> bool:
+    """Whether a trial that had the old budget ends there, because the policy stops it."""
+    if trial.baseline:
+        return False
+    verdict = state.fold.policy.verdict(trial.number, trial.bracket, trial.rungs - 1, more=state.more)
+    if verdict.action is not Ruling.STOP:
+        return False
+    state.emit(events.trial_stays(trial.number, verdict.explanation.sentence))
+    state.fold.policy.withdraw(trial.number)
+    state.reopened -= {trial.number}
+    return True
+
+
+def _reopen(state: CycleState, over: Over, why: str) -> None:
+    """Let a trial go on where it was: up to its next rung, or waiting at the last one."""
+    trial = over.trial
+    ladder = state.fold.policy.ladder(trial.bracket)
+    milestone = _next_level(trial, ladder) if trial.baseline else None
+    if not trial.baseline and (over.went_on or not trial.rungs):
+        milestone = ladder[trial.rungs]
+    saved = trial.checkpoint
+    if saved is not None and milestone is not None and saved.step >= milestone:
+        # It reported at this rung and was not recorded, for want of the metric: it is to report there again.
+        saved = state.update(trial.number, checkpoint=None).checkpoint
+    start = "from the beginning" if saved is None else f"from its checkpoint at step {saved.step}"
+    if milestone is None:
+        start = "it waits to be promoted"
+    state.reopen(trial.number, milestone, f"{why}: {start}")
+
+
+def _next_level(trial: Trial, ladder: tuple[int, ...]) -> int:
+    """Where the baseline is to report next, which no rung records."""
+    done = trial.checkpoint.step if trial.checkpoint else 0
+    return next((level for level in ladder if level > done), ladder[-1])
+
+
+def _judge(state: CycleState, trial: Trial) -> None:
+    """Ask the policy about a trial that was recorded at what was the last rung."""
+    number, bracket, rung = trial.number, trial.bracket, trial.rungs - 1
+    found = reports.ruled(state, number, bracket, rung)
+    if found.action is not Ruling.CONTINUE:
+        state.explain(number, found.action, found.explanation)
+        return
+    state.mark_promoted(number, bracket, rung)
+    state.explain(number, Ruling.CONTINUE, found.explanation)
+    if found.exploit is not None:
+        state.exploit(found.exploit)
+    state.update(number, milestone=state.fold.policy.ladder(bracket)[rung + 1])
