@@ -24,7 +24,7 @@ from headrace.spec.halving import (
     PashaPolicy,
     SuccessiveHalvingPolicy,
 )
-from headrace.spec.objective import Constraint, Goal, Objective, WarmStart
+from headrace.spec.objective import Constraint, Goal, Keep, Objective, WarmStart
 from headrace.spec.pbt import PbtPolicy
 from headrace.spec.pilot import Pilot
 from headrace.spec.policy import POLICIES, Policy, RunAllPolicy
@@ -74,6 +74,7 @@ __all__ = [
     "GridSampler",
     "HyperbandPolicy",
     "IntDomain",
+    "Keep",
     "LearningCurvePolicy",
     "MedianPolicy",
     "MedianVariant",

@@ -52,6 +52,8 @@ TOP: Final = {
     "timeout_s": "Leave it out: `headrace stop STUDY` ends a study at any time.",
     "stop_at": "`steps` is the full budget; the policy stops trials, and `headrace stop STUDY` a study.",
     "timeout": "Leave it out: `headrace stop STUDY` ends a study at any time.",
+    "num_to_keep": "Did you mean `checkpoints_kept`?",
+    "checkpoint_score_attribute": "Write `objective: {metric: NAME, goal: …, keep: best}`.",
     "load_if_exists": "Leave it out: `headrace attach STUDY` shows a study again, `run --suffix` starts it anew.",
     "storage": "Leave it out: the service keeps every study.",
 }

@@ -5,12 +5,11 @@ or a lower one) is recorded and moves nothing but the checkpoint, whose predeces
 One at or past the milestone is recorded at every rung it crosses, lowest first, and then the policy decides.
 """
 
-from math import isfinite
-
 from msgspec.structs import replace
 
+from headrace.bests import improves
 from headrace.errors import InvalidFieldError, Violation, show_value
-from headrace.spec import Goal, StudySpec
+from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.steps import refusal
@@ -111,10 +110,15 @@ def _metric_violations(state: CycleState, report: ReportArrived) -> list[Violati
 
 
 def _pinning(state: CycleState, number: int, decision: Decision) -> Decision:
-    """The decision with the trial's checkpoints that are not to be deleted: others stand on them, or may come to."""
-    if not state.study.spec.shares_checkpoints:
+    """The decision with the trial's checkpoints that are not to be deleted: others stand on them or may come to, or it
+    is the best one and kept."""
+    spec = state.study.spec
+    if not spec.retains_checkpoints:
         return decision
-    return replace(decision, pinned=tuple(sorted(state.fold.policy.pinned(number))))
+    pinned = set(state.fold.policy.pinned(number)) if spec.shares_checkpoints else set()
+    if (best := state.trials[number].best_checkpoint) is not None:
+        pinned.add(best.uri)
+    return replace(decision, pinned=tuple(sorted(pinned)))
 
 
 def _before_milestone(state: CycleState, trial: Trial, lease: Lease, report: ReportArrived) -> Decision:
@@ -146,12 +150,11 @@ def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Tr
     )
     if (
         progress
-        and value is not None
-        and isfinite(value)
-        and is_feasible(state.study.spec.constraints, report.metrics)
-        and _better(value, trial.best_value, objective.goal)
+        and improves(value, trial.best_value, maximize=spec.maximizes())
+        and is_feasible(spec.constraints, report.metrics)
     ):
-        trial = state.update(trial.number, best_value=value, best_step=report.step)
+        best = saved if saved is not None and spec.keeps_best else trial.best_checkpoint
+        trial = state.update(trial.number, best_value=value, best_step=report.step, best_checkpoint=best)
     if progress:
         changes = {"step": report.step, "value": value, "metrics": report.metrics}
         trial = state.update(trial.number, **changes)
@@ -169,12 +172,6 @@ def _look_for_metrics(state: CycleState, report: ReportArrived) -> None:
 def _missing(spec: StudySpec, report: ReportArrived) -> list[str]:
     """The objectives' metrics that a report lacks."""
     return [one.metric for one in spec.objectives if one.metric not in report.metrics]
-
-
-def _better(value: float, than: float | None, goal: Goal) -> bool:
-    if than is None:
-        return True
-    return value > than if goal is Goal.MAXIMIZE else value < than
 
 
 def _at_milestone(
