@@ -16,6 +16,7 @@ from headrace.cli import (
     doctor,
     events,
     export,
+    gc,
     lineage,
     listings,
     logs,
@@ -52,6 +53,8 @@ ELSEWHERE = {
     "status": "show",
     "info": "show",
     "history": "events",
+    "clean": "gc",
+    "prune": "gc",
     "dashboard": "report",
     "ui": "report",
     "cancel": "stop",
@@ -164,6 +167,7 @@ PANELS: dict[str, dict[str, Callable[..., object] | typer.Typer]] = {
         "resume": control.resume,
         "stop": control.stop,
         "delete": control.delete,
+        "gc": gc.gc,
     },
 }
 """Our own commands, in the groups and the order in which `--help` lists them."""
