@@ -1,6 +1,8 @@
 """`headrace checkpoint get` and `headrace.load`: which checkpoint, its files, and why it cannot be had."""
 
 import json
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,9 @@ from fake_study_service import FakeStudyService
 from scripted_study import Script, race
 
 import headrace
-from headrace.checkpoints import CheckpointMeta, store_from_url
+import headrace.client.kept
+from headrace.checkpoints import CheckpointMeta, Manifest, StoreUnavailableError, store_from_url
+from headrace.checkpoints.directory import DirectoryStore
 from headrace.client.kept import NoCheckpointError
 from headrace.trial import checkpoint, read_checkpoint
 from headrace.v1 import trial_pb2
@@ -146,6 +150,46 @@ def test_a_damaged_checkpoint_is_not_copied(kept: Kept, invoke: Invoke) -> None:
     part.write_bytes(part.read_bytes()[:-1] + b"?")
     bad = invoke("checkpoint", "get", "digits", "--out", "x")
     assert (bad.code, "rank-0" in bad.err, Path("x").exists()) == (1, True, False)
+
+
+class Remote(DirectoryStore):
+    """A store that is no folder of this machine, as S3 is."""
+
+    folder = None  # type: ignore[assignment]
+    answers = True
+
+    def fetch(self, ref: trial_pb2.CheckpointRef, local_dir: Path) -> Manifest:
+        if not self.answers:
+            raise StoreUnavailableError("store s3://bucket does not answer: no credentials")
+        return super().fetch(ref, local_dir)
+
+    def _folder(self, uri: str) -> Path:
+        return super()._folder(uri.replace("s3://bucket", self.url))
+
+
+def test_a_store_that_is_no_folder_is_read_through_a_verified_copy(
+    kept: Kept, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Remote(kept.root / "store")
+    ref = trial_pb2.CheckpointRef()
+    ref.CopyFrom(kept.trial.checkpoint)
+    ref.uri = ref.uri.replace(store.url, "s3://bucket")
+    kept.show("checkpoint", ref)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "obstore", None)
+        without.delitem(sys.modules, "headrace.checkpoints.s3", raising=False)
+        missing = invoke("checkpoint", "get", "digits")
+        assert (missing.code, "pip install 'headrace[worker]'" in missing.err) == (1, True)
+    monkeypatch.setattr(headrace.client.kept, "open_store", lambda _: store)
+    assert headrace.load("digits")["model"] == {"step": 27}
+    assert invoke("checkpoint", "get", "digits", "--out", "x").code == 0
+    assert read_checkpoint("x").step == 27
+    store.answers = False
+    silent = invoke("checkpoint", "get", "digits")
+    assert (silent.code, "AWS_* variables" in silent.err) == (1, True)
+    store.answers = True
+    shutil.rmtree(kept.root / "store")
+    assert "is not there in its store: s3://bucket/" in invoke("checkpoint", "get", "digits").err
 
 
 def test_bad_options_are_refused_before_anything_is_asked(
