@@ -76,6 +76,7 @@ STUDY_KEYS = {
     "warm_results",
     "bundle_sizes",
     "scale_choice",
+    "plan",
     "baseline",
     "rungs",
     "steps_spent",

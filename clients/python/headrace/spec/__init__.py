@@ -27,6 +27,7 @@ from headrace.spec.halving import (
 from headrace.spec.objective import Constraint, Goal, Keep, Objective, WarmStart
 from headrace.spec.pbt import PbtPolicy
 from headrace.spec.pilot import Pilot
+from headrace.spec.plan import PlanDegrees, TransferPlan, TrialPlan
 from headrace.spec.policy import POLICIES, Policy, RunAllPolicy
 from headrace.spec.resources import Resources
 from headrace.spec.sampler import (
@@ -85,6 +86,7 @@ __all__ = [
     "PashaPolicy",
     "PbtPolicy",
     "Pilot",
+    "PlanDegrees",
     "Policy",
     "RandomSampler",
     "Resources",
@@ -98,6 +100,8 @@ __all__ = [
     "Surrogate",
     "TpeSampler",
     "Transfer",
+    "TransferPlan",
+    "TrialPlan",
     "TrialTemplate",
     "Value",
     "WarmStart",

@@ -99,6 +99,8 @@ class Assignment:
     working_dir: str = ""
     # None: trials get the model that they ask for.
     surrogate: Surrogate | None = None
+    # The files of the plan that the study's trials follow; None without a plan.
+    plan_dir: Path | None = None
     # The checkpoint of the best value is kept, so the trial saves there. None: it is not.
     keep_best: KeepBest | None = None
 
