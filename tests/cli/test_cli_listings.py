@@ -30,6 +30,7 @@ TRIAL_KEYS = {
     "reason",
     "detail",
     "baseline",
+    "best_checkpoint",
     "params",
     "last_params",
     "bracket",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.trial import Trial
-from headrace.trial.runtime import Action, Assignment, Decision, Report
+from headrace.trial.runtime import Action, Assignment, Decision, KeepBest, Report
 
 
 @dataclass
@@ -40,6 +40,8 @@ def run_gang(
     resume_step: int = 0,
     stop: int = 1,
     patience_s: float = 20.0,
+    milestone: int | None = None,
+    keep_best: KeepBest | None = None,
 ) -> tuple[list[Any], Path | None]:
     """What `body` returns, or raises, on each rank, and the folder of the checkpoint."""
     runtimes = [RankRuntime(stop) for _ in range(world)]
@@ -49,7 +51,9 @@ def run_gang(
             trial="studies/s/trials/1",
             params={},
             max_steps=9,
-            next_milestone=resume_step + 1,
+            metric="loss",
+            next_milestone=milestone or resume_step + 1,
+            keep_best=keep_best,
             seed=3,
             restore_dir=restore,
             resume_step=resume_step,

@@ -117,6 +117,7 @@ async def test_a_trial_begins_pending_or_launched(engine: AsyncEngine, state: St
 BROKEN_ROWS = {
     "trial_lease": (State.RUNNING, {"lease_id": None}),
     "trial_checkpoint": (State.PAUSED, {"checkpoint": None}),
+    "trial_best_checkpoint": (State.PENDING, {"best_checkpoint": {}}),
     "trial_milestone": (State.RUNNING, {"milestone": None}),
     "trial_placed": (State.RUNNING, {"attempt": 0}),
     "trial_reason": (State.PENDING, {"reason": "FAILED"}),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.trial import Trial
-from headrace.trial.runtime import Action, Assignment, Decision, Report
+from headrace.trial.runtime import Action, Assignment, Decision, KeepBest, Report
 
 
 @dataclass(kw_only=True)
@@ -19,6 +19,7 @@ class RecordingRuntime:
     metric: str = ""
     constraint_metrics: tuple[str, ...] = ()
     last_step: int = 0
+    keep_best: KeepBest | None = None
     reports: list[Report] = field(default_factory=list)
     restores: int = 0
     finished: list[str] = field(default_factory=list)
@@ -34,6 +35,7 @@ class RecordingRuntime:
             metric=self.metric,
             constraint_metrics=self.constraint_metrics,
             last_step=self.last_step,
+            keep_best=self.keep_best,
             checkpoint_dir=self.checkpoint_dir,
         )
         saved = [report for report in self.reports if report.checkpoint_dir is not None]

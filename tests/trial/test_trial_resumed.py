@@ -165,7 +165,7 @@ def test_a_checkpoint_is_read_outside_a_trial(resumed: RecordingRuntime) -> None
         saved = read_checkpoint(where)
         assert (saved.step, saved.params) == (2, resumed.params)
         torch.nn.Linear(2, 1).load_state_dict(saved.tracked["model"])
-    with pytest.raises(ValueError, match="is not on this machine; copy the folder here first"):
+    with pytest.raises(ValueError, match="is not on this machine; copy it here with"):
         read_checkpoint("s3://bucket/step9-fde49678")
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         read_checkpoint("/nowhere")

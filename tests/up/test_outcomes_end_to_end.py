@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from test_up_end_to_end import up
 
+import headrace
 from headrace import Client
 from headrace.errors import InvalidFieldError
 from headrace.home import address_in
+from headrace.trial import read_checkpoint
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -50,6 +53,77 @@ def train(t):
     print("no GPU was found here", file=sys.stderr)
     sys.exit(3)
 """
+KEEPS = """
+import os
+import signal
+
+class Box:
+    step = 0
+
+    def state_dict(self):
+        return {"step": self.step}
+
+    def load_state_dict(self, state):
+        self.step = state["step"]
+
+def killed_once(step):
+    if step == 5 and not os.path.exists("killed"):
+        open("killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def train(t):
+    box = Box()
+    t.track(model=box)
+    for step in t.steps():
+        box.step = step
+        killed_once(step)
+        t.report(loss=abs(step - 3) + t.params["x"])
+"""
+KEEPS_FUSED = (
+    KEEPS.partition("def train")[0].replace('killed"', 'killed-fused"')
+    + """
+from headrace import trial
+
+class Group:
+    def __init__(self):
+        self.rows, self.next = {}, 0
+
+    @property
+    def ids(self):
+        return list(self.rows)
+
+    def add(self, members, states=None):
+        ids = list(range(self.next, self.next + len(members)))
+        for place, (number, one) in enumerate(zip(ids, members)):
+            step = states[place]["model"]["step"] if states else 0
+            self.rows[number] = {"x": one["x"], "step": step}
+        self.next += len(members)
+        return ids
+
+    def drop(self, members):
+        for number in members:
+            del self.rows[number]
+
+    def member_state(self, member):
+        row = self.rows[member]
+        return {"model": {"step": row["step"]}, "optimizer": {}, "settings": {"x": row["x"]}}
+
+    def step(self):
+        for row in self.rows.values():
+            row["step"] += 1
+            killed_once(row["step"])
+        return [abs(row["step"] - 3) + row["x"] for row in self.rows.values()]
+
+def train(bundle: trial.Bundle):
+    group = Group()
+    bundle.track(group=group)
+    for _ in bundle.steps():
+        bundle.report(loss=group.step())
+"""
+)
+KEEPING = STUDY.replace("minimize}", "minimize, keep: best}").replace(
+    "policy: {kind: run_all}\ntrials: 3\nsteps: 2", "policy: {kind: asha, eta: 3, rungs: [4, 8]}\ntrials: 3"
+)
 SAYS = """
 class Box:
     def state_dict(self):
@@ -239,3 +313,42 @@ def test_a_study_that_is_extended_twice_retried_and_stopped_by_a_target(service:
     page = service.folder / "race.html"
     assert service.cli("report", "race", "-o", str(page)).code == 0
     assert "loss 0.1 (until: loss ≤ 0.1)" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "study"),
+    [("keeps", KEEPS, KEEPING), ("fused", KEEPS_FUSED, KEEPING + "fuse: {most: 4}\n")],
+    ids=["alone", "in a bundle"],
+)
+def test_the_checkpoint_of_the_best_value_outlives_a_pause_a_kill_and_cleaning(
+    service: Service, name: str, program: str, study: str
+) -> None:
+    """Each trial is best at step 3, between its rungs; the process is killed at step 5, and the last rung is at 8."""
+    done = service.run(name, program, study)
+    assert done.code == 0, done
+    best = service.json("best", name)
+    assert (best["best_step"], best["step"], best["interruptions"] > 0) == (3, 8, True), best
+    for trial in service.json("trials", name):
+        assert (trial["best_step"], trial["best_value"]) == (3, trial["params"]["x"])
+        (folder := service.folder / f"{name}-{trial['trial']}").mkdir()
+        copied = service.json("checkpoint", "get", name, str(trial["trial"]), "--best", "--out", str(folder))
+        saved = read_checkpoint(folder)
+        assert (copied["step"], saved.step, saved.tracked["model"]) == (3, 3, {"step": 3})
+        assert sorted(
+            path.name.split("-")[2] for path in Path(_path(trial["checkpoint"])).parent.iterdir()
+        ) == [
+            "step3",
+            f"step{trial['step']}",
+        ]
+    assert headrace.load(name, address=service.env["HEADRACE_ADDRESS"])["model"] == {"step": 3}
+    last = headrace.load(name, best["trial"], last=True, address=service.env["HEADRACE_ADDRESS"])
+    assert last["model"] == {"step": 8}
+    left = service.json("gc", name, "--dry-run")
+    assert {one["what"] for one in left["leftovers"]} == {"checkpoints", "logs"}
+    assert service.cli("gc", name, "--yes").code == 0
+    assert service.json("gc", name, "--dry-run")["leftovers"] == []
+    assert headrace.load(name, address=service.env["HEADRACE_ADDRESS"])["model"] == {"step": 3}
+
+
+def _path(uri: str) -> str:
+    return unquote(urlsplit(uri).path)

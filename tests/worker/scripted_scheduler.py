@@ -74,8 +74,9 @@ class Stream:
         report: worker_pb2.Report,
         action: event_pb2.DecisionAction.ValueType,
         next_milestone: int = 0,
+        pinned: Iterable[str] = (),
     ) -> None:
-        decision = event_pb2.Decision(action=action, next_milestone=next_milestone)
+        decision = event_pb2.Decision(action=action, next_milestone=next_milestone, pinned=pinned)
         self.send(
             decision=worker_pb2.LeaseDecision(
                 lease=report.lease, report_sequence=report.sequence, decision=decision

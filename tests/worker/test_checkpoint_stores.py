@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,18 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from headrace_worker.checkpoints import (
+from headrace.checkpoints import (
     CheckpointCorruptError,
     CheckpointInvalidError,
     CheckpointMeta,
     CheckpointMissingError,
     CheckpointStore,
+    Place,
     StoreUnavailableError,
     store_from_url,
 )
-from headrace_worker.checkpoints.directory import DirectoryStore
-from headrace_worker.checkpoints.retention import PruneOrder, Retention, checkpoint_name, superseded
+from headrace.checkpoints.directory import DirectoryStore
+from headrace_worker.retention import PruneOrder, Retention, checkpoint_name, superseded
 
 TRIAL = "studies/digits/trials/3"
 
@@ -190,7 +191,7 @@ def test_a_reference_to_elsewhere_is_refused(bench: Bench, tmp_path: Path) -> No
     ref = bench.store.put(_local(tmp_path), _meta())
     for uri in ("file:///etc/", "s3://elsewhere/x/", bench.store.url + "/../../x/"):
         ref.uri = uri
-        with pytest.raises(CheckpointMissingError, match="does not lie in this worker's store"):
+        with pytest.raises(CheckpointMissingError, match="does not lie in the store"):
             bench.store.fetch(ref, tmp_path / "back")
         with pytest.raises(CheckpointMissingError):
             bench.store.delete(uri)
@@ -278,6 +279,38 @@ def test_what_an_order_supersedes() -> None:
     assert superseded(names, _order("d", keep=5)) == []
     assert superseded(names, _order("d", keep=9)) == []
     assert superseded(names, _order("0")) == []
+
+
+def test_what_a_study_takes_is_told_and_cleared_by_trial(bench: Bench, tmp_path: Path) -> None:
+    for number, study in [(3, "digits"), (30, "digits"), (3, "digits-2")]:
+        place = f"studies/{study}/trials/{number}"
+        bench.store.put(_local(tmp_path, place), replace(_meta(), trial=place))
+    sizes = bench.store.sizes("studies/digits")
+    assert sizes.keys() == {"studies/digits/trials/3", "studies/digits/trials/30"}
+    whole = sum(len(bench.read(key)) for key in bench.names() if key.startswith("studies/digits/"))
+    assert sum(sizes.values()) == whole > 14_004
+    bench.store.clear("studies/digits/trials/3")
+    assert bench.store.sizes("studies/digits").keys() == {"studies/digits/trials/30"}
+    bench.store.clear("studies/digits/trials/30")
+    bench.store.clear("studies/digits/trials/30")
+    assert bench.store.sizes("studies/digits") == bench.store.sizes("studies/never") == {}
+    assert bench.store.sizes("studies/digits-2").keys() == {"studies/digits-2/trials/3"}
+
+
+def test_an_address_tells_the_store_and_the_study(bench: Bench, tmp_path: Path) -> None:
+    ref = bench.store.put(_local(tmp_path), _meta())
+    place = Place.of(ref.uri)
+    assert place is not None
+    assert store_from_url(place.store).fetch(ref, tmp_path / "back").trial == TRIAL
+    assert place.study == "studies/digits"
+    for other in (
+        "",
+        "file:///a/b",
+        "my own words",
+        "/a/studies/s/trials/3/name/",
+        "s3://b/studies/s/trials/x/n/",
+    ):
+        assert Place.of(other) is None
 
 
 def test_an_acknowledgement_proves_a_checkpoint_after_a_quiet_heartbeat() -> None:

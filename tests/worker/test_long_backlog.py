@@ -4,7 +4,7 @@ import time
 from itertools import count
 
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_worker.checkpoints.retention import PruneOrder, Retention
+from headrace_worker.retention import PruneOrder, Retention
 from headrace_worker.session_core import Identity, SessionCore
 
 LEASES = 16

@@ -158,7 +158,7 @@ def test_a_leftover_process_is_recognised_by_its_start(sleeper: "subprocess.Pope
 
 def test_importing_the_worker_leaves_torch_and_numpy_out() -> None:
     code = (
-        "import sys; import headrace_worker.command, headrace_worker.daemon, headrace_worker.checkpoints.s3;"
+        "import sys; import headrace_worker.command, headrace_worker.daemon, headrace.checkpoints.s3;"
         "print(sorted(m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy') or m == 'headrace.trial'))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

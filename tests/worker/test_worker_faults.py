@@ -12,8 +12,8 @@ import pytest
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
 
+from headrace.checkpoints.directory import DirectoryStore
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_worker.checkpoints.directory import DirectoryStore
 from headrace_worker.daemon import Daemon
 from headrace_worker.outbox import Outbox
 

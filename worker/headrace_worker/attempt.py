@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from headrace.bounds.sessions import LOG_TAIL
+from headrace.checkpoints import CheckpointError
 from headrace.v1 import event_pb2, runtime_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
-from headrace_worker.checkpoints import CheckpointError
-from headrace_worker.checkpoints.retention import PruneOrder
 from headrace_worker.disk import clear_away, is_full, size_bytes, when_there_is_room
 from headrace_worker.exits import Ending, Finished, Verdict
 from headrace_worker.gangs import RankMissing
@@ -38,6 +37,7 @@ from headrace_worker.place import Place
 from headrace_worker.plans import write_plan
 from headrace_worker.program import AFTER_TERM_S, grace_s
 from headrace_worker.reports import Reports
+from headrace_worker.retention import PruneOrder
 
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -191,6 +191,7 @@ class Attempt:
             surrogate=assign.surrogate if assign.HasField("surrogate") else None,
             gate=assign.gate if assign.HasField("gate") else None,
             plan_dir=str(self._plan_dir) if assign.template.HasField("plan") else "",
+            keep_best=assign.keep_best if assign.HasField("keep_best") else None,
         )
 
     async def restored(self, request: runtime_pb2.RestoredRequest) -> None:

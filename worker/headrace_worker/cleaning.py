@@ -8,10 +8,10 @@ import logging
 from collections.abc import Iterable
 from contextlib import suppress
 
+from headrace.checkpoints import CheckpointError, CheckpointStore
 from headrace.v1 import trial_pb2
-from headrace_worker.checkpoints import CheckpointError, CheckpointStore
-from headrace_worker.checkpoints.retention import PruneOrder, superseded
 from headrace_worker.outbox import DurableOutbox
+from headrace_worker.retention import PruneOrder, superseded
 
 log = logging.getLogger(__name__)
 

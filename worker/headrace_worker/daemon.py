@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import assert_never
 
 from headrace.bounds.sessions import TROUBLE
+from headrace.checkpoints import CheckpointStore, store_from_url
 from headrace.spec.resources import WHOLE
 from headrace.target import Target
 from headrace.v1 import event_pb2, worker_pb2
@@ -36,8 +37,6 @@ from headrace_worker.bubble_agent import keep_bubble_agent
 from headrace_worker.bubble_slots import BubbleSlots
 from headrace_worker.bubble_watch import BubbleOffer
 from headrace_worker.bundle import Bundle
-from headrace_worker.checkpoints import CheckpointStore, store_from_url
-from headrace_worker.checkpoints.retention import Retention
 from headrace_worker.cleaning import Cleaning
 from headrace_worker.courier import Courier
 from headrace_worker.device_health import DeviceHealth
@@ -61,6 +60,7 @@ from headrace_worker.launch import folder_of
 from headrace_worker.memory import KernelKills
 from headrace_worker.outbox import DurableOutbox, Outbox
 from headrace_worker.place import Place
+from headrace_worker.retention import Retention
 from headrace_worker.retries import Retries
 from headrace_worker.runtime_server import RuntimeServer
 from headrace_worker.session import Session

@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.checkpoints import CheckpointStore
 from headrace.v1 import trial_pb2, worker_pb2
 from headrace_worker.bubble_slots import BubbleSlots
-from headrace_worker.checkpoints import CheckpointStore
-from headrace_worker.checkpoints.retention import PruneOrder
 from headrace_worker.courier import Courier
 from headrace_worker.exits import Verdict, on_failed_device
 from headrace_worker.launch import Launch, launch_of
 from headrace_worker.memory import KernelKills
+from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import Retries
 from headrace_worker.standby import Standbys
 

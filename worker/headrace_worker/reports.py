@@ -19,17 +19,17 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+from headrace.checkpoints import CheckpointInvalidError, CheckpointMeta, CheckpointStore
 from headrace.errors import lease_gone
 from headrace.grants import DEFAULT_RANK_PATIENCE_S
 from headrace.steps import refusal
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
-from headrace_worker.checkpoints import CheckpointInvalidError, CheckpointMeta, CheckpointStore
-from headrace_worker.checkpoints.retention import PruneOrder, checkpoint_name
 from headrace_worker.courier import Courier
 from headrace_worker.disk import clear_away
 from headrace_worker.gangs import Gang, PartMissingError, RankMissing
 from headrace_worker.launch import folder_of
+from headrace_worker.retention import PruneOrder, checkpoint_name
 
 log = logging.getLogger(__name__)
 _REMEMBERED = 8

@@ -18,11 +18,11 @@ from typing import Any, TypeAlias
 import grpc
 
 from headrace.bounds.edge import BoundsInterceptor
+from headrace.checkpoints import CheckpointInvalidError
 from headrace.errors import LEASE_GONE
 from headrace.v1 import runtime_pb2, runtime_pb2_grpc
 from headrace_worker.attempt import Attempt
 from headrace_worker.bundle import Bundle
-from headrace_worker.checkpoints import CheckpointInvalidError
 from headrace_worker.reports import LeaseOverError, ReportInvalidError, TooManyReportsError
 from headrace_worker.turns import TurnInvalidError
 

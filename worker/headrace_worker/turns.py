@@ -15,8 +15,8 @@ import logging
 from contextlib import suppress
 from functools import partial
 
+from headrace.checkpoints import CheckpointInvalidError
 from headrace.v1 import event_pb2, runtime_pb2, worker_pb2
-from headrace_worker.checkpoints import CheckpointInvalidError
 from headrace_worker.exits import Ending
 from headrace_worker.reports import LeaseOverError, ReportInvalidError, TooManyReportsError
 from headrace_worker.seats import Seat, Seats

@@ -1,6 +1,7 @@
 """Headrace tunes hyperparameters on GPU time that is already paid for.
 
     from headrace import Client          # studies: create, watch, read
+    from headrace import load            # the states that a trial saved
     from headrace import trial           # inside a training script
 
 Names are imported when they are first used: a training script that needs `headrace.trial` alone does not load gRPC's
@@ -15,6 +16,7 @@ from headrace.elsewhere import MODULE, TRIAL, no_attribute
 if TYPE_CHECKING:
     from headrace import errors
     from headrace.client import AsyncClient, Client
+    from headrace.client.kept import load
     from headrace.client.missing import MissingExtraError
     from headrace.errors import HeadraceError, InvalidFieldError
     from headrace.spec import StudySpec, load_study_file
@@ -27,6 +29,7 @@ __all__ = [
     "MissingExtraError",
     "StudySpec",
     "errors",
+    "load",
     "load_study_file",
 ]
 
@@ -37,6 +40,7 @@ _HOMES = {
     "InvalidFieldError": "headrace.errors",
     "MissingExtraError": "headrace.client.missing",
     "StudySpec": "headrace.spec",
+    "load": "headrace.client.kept",
     "load_study_file": "headrace.spec",
 }
 

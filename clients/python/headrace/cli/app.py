@@ -10,12 +10,14 @@ from headrace.cli import (
     add,
     best,
     check,
+    checkpoint,
     cluster,
     control,
     doctor,
     events,
     export,
     extend,
+    gc,
     lineage,
     listings,
     logs,
@@ -53,6 +55,8 @@ ELSEWHERE = {
     "status": "show",
     "info": "show",
     "history": "events",
+    "clean": "gc",
+    "prune": "gc",
     "dashboard": "report",
     "ui": "report",
     "cancel": "stop",
@@ -84,7 +88,7 @@ def build(wanted: str | None = None) -> typer.Typer:
     app.callback()(root)
     for panel, commands in PANELS.items():
         for name, function in commands.items():
-            app.command(name, rich_help_panel=panel)(function)
+            _add(app, name, function, panel)
     add_services(app, wanted)
     app.command("doctor", rich_help_panel="Serve")(doctor.doctor)
     app.command("version", rich_help_panel="Serve")(show_version)
@@ -138,7 +142,14 @@ def show_version(
         output.line(f"headrace {number}")
 
 
-PANELS: dict[str, dict[str, Callable[..., object]]] = {
+def _add(app: typer.Typer, name: str, function: Callable[..., object] | typer.Typer, panel: str) -> None:
+    if isinstance(function, typer.Typer):
+        app.add_typer(function, name=name, rich_help_panel=panel)
+    else:
+        app.command(name, rich_help_panel=panel)(function)
+
+
+PANELS: dict[str, dict[str, Callable[..., object] | typer.Typer]] = {
     "Tune": {"run": run.run, "attach": run.attach, "preview": preview.preview, "check": check.check},
     "Look": {
         "studies": listings.studies,
@@ -151,6 +162,7 @@ PANELS: dict[str, dict[str, Callable[..., object]]] = {
         "logs": logs.logs,
         "workers": listings.workers,
         "cluster": cluster.cluster,
+        "checkpoint": checkpoint.checkpoint,
         "export": export.export,
         "report": report.report,
     },
@@ -162,6 +174,7 @@ PANELS: dict[str, dict[str, Callable[..., object]]] = {
         "resume": control.resume,
         "stop": control.stop,
         "delete": control.delete,
+        "gc": gc.gc,
     },
 }
 """Our own commands, in the groups and the order in which `--help` lists them."""
@@ -177,7 +190,7 @@ def add_services(app: typer.Typer, wanted: str | None) -> None:
         extra, line = SERVICES.get(name, ("services", "A command of an installed package."))
         function = _load(points.get(name), name, extra) if name == wanted else _not_called
         if isinstance(function, typer.Typer):
-            app.add_typer(function, name=name, rich_help_panel="Serve")
+            _add(app, name, function, "Serve")
         else:
             app.command(name, rich_help_panel="Serve", help=None if name == wanted else line)(function)
 

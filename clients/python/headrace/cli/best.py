@@ -17,7 +17,8 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
 
     The best trial is the one with the best value over all of its steps, the baseline not counted. Of equal values the
     trial that completed is the best, then the one that trained further, then the one with the lower number. The
-    checkpoint is the trial's last one; it may be of a later step than the best value.
+    checkpoint is the trial's last one; it may be of a later step than the best value. Where the study says `keep: best`
+    it is that of the best value. `headrace checkpoint get` copies it.
 
     Trials that miss a constraint never count, and a trial that failed counts only where no other one has a value. On
     the Pareto front are the trials that no other one beats in every objective, each with the values of its last report.
@@ -62,8 +63,8 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
             )
         value = f"{info.spec.objective.metric} {wording.number(trial.best_value)} at step {trial.best_step}"
         session.output.line(f"# trial {trial.number}: {value}")
-        if trial.checkpoint is not None:
-            kept = saved(trial, trial.checkpoint, info.spec.objective.metric)
+        if trial.kept_checkpoint is not None:
+            kept = saved(trial, trial.kept_checkpoint, info.spec.objective.metric)
             session.output.line(f"# checkpoint: {kept}")
         for name, given in trial.params.items():
             session.output.line(f"{name}: {exact(given)}")

@@ -82,11 +82,11 @@ def stop(
                 session.output.line(f"Study {study} has ended already ({before.state}); nothing was done.")
                 return
             live = before.counts.total - before.counts.terminated
-            _confirm(f"Stop study {study} and cancel its {live} live trials?", yes=yes)
+            confirm(f"Stop study {study} and cancel its {live} live trials?", yes=yes)
             handle.stop(reason=reason)
             session.output.line(f"Study {study} is stopped.")
         else:
-            _confirm(f"Stop trial {trial} of study {study}?", yes=yes)
+            confirm(f"Stop trial {trial} of study {study}?", yes=yes)
             handle.trial(trial).stop(reason=reason)
             session.output.line(f"Trial {trial} of study {study} is stopped.")
 
@@ -94,12 +94,12 @@ def stop(
 def delete(context: typer.Context, study: StudyArgument, yes: Yes = False) -> None:
     """Remove an ended study with its trials and events. Asks first; where there is no terminal, give --yes.
 
-    Checkpoints and logs stay where they are.
+    Checkpoints and logs stay where they are: `headrace gc STUDY` deletes those, as long as the study is known.
     """
     session = Session.of(context)
     with session.client() as client:
         total = client.study(study).status().counts.total
-        _confirm(f"Delete study {study} with its {total} trials?", yes=yes)
+        confirm(f"Delete study {study} with its {total} trials?", yes=yes)
         client.study(study).delete()
     session.output.line(f"Study {study} is deleted.")
 
@@ -113,7 +113,8 @@ def _resumed(trial: TrialInfo) -> str:
     return "goes on when a slot is free"
 
 
-def _confirm(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks before what cannot be undone. Raises CommandError where the answer is no, or nobody can be asked."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

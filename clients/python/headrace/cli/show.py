@@ -153,6 +153,8 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         lines.append(("bubbles", f"ran in bubbles of {'; '.join(trial.bubbles)}"))
     if trial.checkpoint:
         lines.append(("checkpoint", f"{trial.checkpoint.uri} (step {trial.checkpoint.step})"))
+    if trial.best_checkpoint and trial.best_checkpoint != trial.checkpoint:
+        lines.append(("best checkpoint", f"{trial.best_checkpoint.uri} (step {trial.best_checkpoint.step})"))
     if trial.log_path:
         lines.append(("log", trial.log_path))
     if trial.detail and not trial.waits_for:  # else it is of the time before

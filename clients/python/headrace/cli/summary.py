@@ -156,8 +156,8 @@ class Summary:
         return [("warm start", f"the sampler began from {wording.warm_start(self.study, results)}")]
 
     def _checkpoint_lines(self, best: TrialInfo) -> list[tuple[str, str]]:
-        if best.checkpoint is not None:
-            return [("checkpoint", saved(best, best.checkpoint, self.study.spec.objective.metric))]
+        if best.kept_checkpoint is not None:
+            return [("checkpoint", saved(best, best.kept_checkpoint, self.study.spec.objective.metric))]
         if self.study.spec.template is None or not (best.rungs or best.state is TrialState.TERMINATED):
             return []
         if best.failed and not best.rungs:

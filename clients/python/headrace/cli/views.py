@@ -117,6 +117,7 @@ def trial(info: TrialInfo) -> Json:
         "rungs": [rung_result(r) for r in info.rungs],
         "lineage": [exploit(copied) for copied in info.lineage],
         "checkpoint": info.checkpoint.uri if info.checkpoint else None,
+        "best_checkpoint": info.best_checkpoint.uri if info.best_checkpoint else None,
     }
 
 

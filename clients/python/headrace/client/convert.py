@@ -144,6 +144,7 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
         "rungs": tuple(rung_result(r) for r in proto.rung_results),
         "reason": REASONS.get(proto.termination_reason),
         "checkpoint": checkpoint(proto.checkpoint) if proto.HasField("checkpoint") else None,
+        "best_checkpoint": checkpoint(proto.best_checkpoint) if proto.HasField("best_checkpoint") else None,
         "worker": worker_id(proto.worker) or None,
         "last_worker": worker_id(proto.last_worker) or None,
         "created": time_of(proto, "create_time", proto.create_time),
@@ -192,12 +193,23 @@ def checkpoint(proto: trial_pb2.CheckpointRef) -> model.Checkpoint:
     )
 
 
+def checkpoint_to_proto(found: model.Checkpoint) -> trial_pb2.CheckpointRef:
+    """What a store needs to find and verify a checkpoint."""
+    return trial_pb2.CheckpointRef(
+        uri=found.uri,
+        step=found.step,
+        size_bytes=found.size_bytes,
+        manifest_sha256=found.manifest_sha256,
+    )
+
+
 def report(proto: study_pb2.TrialReport) -> model.Report:
     """A stored report."""
     return model.Report(
         **plain(proto, model.Report),
         trial=proto.trial_number,
         time=time_of(proto, "time", proto.time),
+        checkpoint=checkpoint(proto.checkpoint) if proto.HasField("checkpoint") else None,
     )
 
 

@@ -158,8 +158,8 @@ def best(study: StudyHandle) -> Flow[TrialInfo | None]:
     """The best feasible trial so far, the baseline not counted; None before the first finite value. A trial that failed
     (its `failed` is true) is the best only while no other trial has a value. Trials are compared by their best
     value over all steps. Of equal ones, a trial that completed comes first, then the one that trained further.
-    `checkpoint` is the trial's last one. `params` are those of its best step; a member of a population may have other
-    ones since (`last_params`).
+    `checkpoint` is the trial's last one, and `best_checkpoint` that of its best value where the study keeps it.
+    `params` are those of its best step; a member of a population may have other ones since (`last_params`).
 
     Raises SeveralObjectivesError for a study with several objectives: see `front`.
     """
@@ -235,7 +235,7 @@ def stop_study(study: StudyHandle, reason: str = "") -> Flow[StudyInfo]:
 
 
 def delete_study(study: StudyHandle) -> Flow[None]:
-    """Removes an ended study with its trials and events. Checkpoints stay where they are."""
+    """Removes an ended study with its trials and events. Checkpoints and logs stay where they are."""
     request = pb.DeleteStudyRequest(request_id=request_id(), name=study_name(study.name))
     yield from rpc(methods.DELETE_STUDY, request)
 

@@ -231,6 +231,14 @@ class TrialInfo:
     """How many it may have."""
     bubbles: tuple[str, ...] = ()
     """The stages of large jobs in whose bubbles it ran or runs, in order, such as `job gpt, stage 2`."""
+    best_checkpoint: Checkpoint | None = None
+    """Where the study says `keep: best`: the checkpoint of the best value; of an earlier step than `best_step` where
+    nothing was saved at that one."""
+
+    @property
+    def kept_checkpoint(self) -> Checkpoint | None:
+        """The one to load the trial's model from: that of the best value where the study keeps it, else the last."""
+        return self.best_checkpoint or self.checkpoint
 
     def __repr__(self) -> str:
         said = f"step {self.step}, value {self.value}, best {self.best_value}, params {dict(self.params)}"
@@ -446,6 +454,8 @@ class Report:
     step: int
     metrics: Mapping[str, float]
     time: datetime | None
+    checkpoint: Checkpoint | None = None
+    """What was saved with it; it may be deleted since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

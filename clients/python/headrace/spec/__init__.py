@@ -24,7 +24,7 @@ from headrace.spec.halving import (
     PashaPolicy,
     SuccessiveHalvingPolicy,
 )
-from headrace.spec.objective import Constraint, Goal, Objective, WarmStart
+from headrace.spec.objective import Constraint, Goal, Keep, Objective, WarmStart
 from headrace.spec.pbt import PbtPolicy
 from headrace.spec.pilot import Pilot
 from headrace.spec.plan import PlanDegrees, TransferPlan, TrialPlan
@@ -76,6 +76,7 @@ __all__ = [
     "GridSampler",
     "HyperbandPolicy",
     "IntDomain",
+    "Keep",
     "LearningCurvePolicy",
     "MedianPolicy",
     "MedianVariant",

@@ -5,7 +5,7 @@ A number that is 0 in a message was not set: the model's default stands.
 
 from typing import Any, Final, assert_never
 
-from headrace.spec.objective import Constraint, Goal, Objective, WarmStart
+from headrace.spec.objective import Constraint, Goal, Keep, Objective, WarmStart
 from headrace.spec.sampler import (
     SAMPLERS,
     BestOfSampler,
@@ -22,6 +22,7 @@ from headrace.spec.sampler import (
 from headrace.v1 import spec_pb2 as pb
 
 GOALS: Final = {Goal.MINIMIZE: pb.GOAL_MINIMIZE, Goal.MAXIMIZE: pb.GOAL_MAXIMIZE}
+KEEPS: Final = {Keep.LAST: pb.KEEP_LAST, Keep.BEST: pb.KEEP_BEST}
 
 
 def sampler_to_proto(sampler: Sampler) -> pb.Sampler:
@@ -75,7 +76,7 @@ def sampler_data(message: pb.Sampler) -> dict[str, Any] | None:
 
 def objective_to_proto(objective: Objective) -> pb.Objective:
     """One objective as a message."""
-    return pb.Objective(metric=objective.metric, goal=GOALS[objective.goal])
+    return pb.Objective(metric=objective.metric, goal=GOALS[objective.goal], keep=KEEPS[objective.keep])
 
 
 def objective_data(message: pb.Objective) -> dict[str, Any]:
@@ -84,6 +85,9 @@ def objective_data(message: pb.Objective) -> dict[str, Any]:
     data: dict[str, Any] = {"metric": message.metric}
     if message.goal != pb.GOAL_UNSPECIFIED:
         data["goal"] = goals.get(message.goal, str(message.goal))
+    if message.keep != pb.KEEP_UNSPECIFIED:
+        keeps = {number: keep for keep, number in KEEPS.items()}
+        data["keep"] = keeps.get(message.keep, str(message.keep))
     return data
 
 

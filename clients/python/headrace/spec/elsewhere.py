@@ -59,6 +59,8 @@ TOP: Final = {
     "timeout_s": _HOURS,
     "stop_at": _STOPS,
     "timeout": _HOURS,
+    "num_to_keep": "Did you mean `checkpoints_kept`?",
+    "checkpoint_score_attribute": "Write `objective: {metric: NAME, goal: …, keep: best}`.",
     "load_if_exists": "Leave it out: `headrace attach STUDY` shows a study again, `run --suffix` starts it anew.",
     "storage": "Leave it out: the service keeps every study.",
 }

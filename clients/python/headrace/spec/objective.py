@@ -7,11 +7,12 @@ feasible trials that no other one dominates. To dominate is to be at least as go
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from math import inf, isfinite, isnan
+from math import isfinite
 from typing import Annotated, Self
 
 from pydantic import PlainValidator, model_validator
 
+from headrace import bests
 from headrace.bounds import numbers
 from headrace.spec.domains import SpecModel, show_real
 from headrace.spec.names import Metric, StudyName
@@ -28,11 +29,19 @@ class Goal(StrEnum):
     MAXIMIZE = "maximize"
 
 
+class Keep(StrEnum):
+    """Which checkpoint of a trial stays beside the last ones."""
+
+    LAST = "last"
+    BEST = "best"
+
+
 class Objective(SpecModel):
     """What to optimise: one metric that the trial reports."""
 
     metric: Metric
     goal: Goal
+    keep: Keep = Keep.LAST
 
     @property
     def sign(self) -> float:
@@ -62,11 +71,7 @@ class Constraint(SpecModel):
 
     def excess(self, value: float | None) -> float:
         """By how much a value misses the bound: at most 0 where it is met; infinite for a missing value or NaN."""
-        if value is None or isnan(value):
-            return inf
-        if self.at_most is not None:
-            return value - self.at_most
-        return (self.at_least or 0.0) - value
+        return bests.excess(value, at_most=self.at_most, at_least=self.at_least)
 
     def __str__(self) -> str:
         if self.at_most is not None:
@@ -99,6 +104,15 @@ def objective_problems(
                     value=objective.metric,
                     message="is the metric of an earlier objective",
                     remedy="Give every objective a metric of its own.",
+                )
+            )
+        if objective.keep is not Keep.LAST:
+            problems.append(
+                Problem(
+                    loc=("further_objectives", index, "keep"),
+                    value=objective.keep.value,
+                    message="is for the first objective alone: a trial has one best value",
+                    remedy="Write `keep: best` under `objective`, or leave it out.",
                 )
             )
         seen.add(objective.metric)

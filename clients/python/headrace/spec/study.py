@@ -39,6 +39,7 @@ from headrace.spec.names import StudyName
 from headrace.spec.objective import (
     Constraint,
     Goal,
+    Keep,
     Objective,
     WarmStart,
     objective_problems,
@@ -224,12 +225,23 @@ class StudySpec(SpecModel):
             transfer=self.transfer,
         )
         kept = self.model_dump(include=_THE_PILOTS)
+        kept["objective"]["keep"] = Keep.LAST  # nobody loads a pilot's models
         return spec_of({**kept, "space": pilot_space(pilot, self.space), "surrogate": own, **fields})
 
     @property
     def shares_checkpoints(self) -> bool:
         """Whether a trial may be given another's checkpoint."""
         return isinstance(self.policy, PbtPolicy)
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the checkpoint of a trial's best value stays."""
+        return self.objective.keep is Keep.BEST
+
+    @property
+    def retains_checkpoints(self) -> bool:
+        """Whether more than a trial's last checkpoints may have to stay, as the scheduler says with each decision."""
+        return self.shares_checkpoints or self.keeps_best
 
     @property
     def prices_pauses(self) -> bool:

@@ -143,7 +143,7 @@ class Crew:
             assert member.id is not None
             started = time.monotonic()
             folder = None
-            if member.due(asked=save, every=every):
+            if member.due(row, asked=save, every=every):
                 folder = member.save(self._group.member_state(member.id), self._shared.entries)
             report = Report(
                 sequence=member.next_sequence(),

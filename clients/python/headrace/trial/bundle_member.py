@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from headrace.trial.best import Best
 from headrace.trial.bundle_runtime import Seat
 from headrace.trial.codec import encode, try_encode
 from headrace.trial.configuration import Params
@@ -45,6 +46,7 @@ class Member:
         self.to_tell: list[str] = []
         self.restore: Restore | None = None
         self._saver = Saver(assignment)
+        self._best = Best(assignment)
         self._sequence = 0
         self._saved_step = 0
         self._since = time.monotonic()
@@ -118,8 +120,9 @@ class Member:
         self.id, self.kept = number, None
         self._since = time.monotonic()
 
-    def due(self, *, asked: bool, every: int | None) -> bool:
-        """Whether the step that it reports is to be saved."""
+    def due(self, row: Mapping[str, float], *, asked: bool, every: int | None) -> bool:
+        """Whether the step that it reports, with these metrics, is to be saved."""
+        asked |= self._best.take(row)
         often = every is not None and self.step - self._saved_step >= every
         return (asked or often or self.step >= self.milestone) and self._assignment.checkpoint_dir is not None
 

@@ -9,6 +9,8 @@ from headrace.trial.runtime import (
     Action,
     Assignment,
     Decision,
+    KeepBest,
+    MetricBound,
     Report,
     Surrogate,
     TrialRuntimeError,
@@ -56,6 +58,7 @@ def assignment(answer: runtime_pb2.AttachResponse, *, rank: int = 0, in_gang: bo
         working_dir=answer.template.working_dir,
         surrogate=_surrogate(answer) if answer.HasField("surrogate") else None,
         plan_dir=Path(answer.plan_dir) if answer.plan_dir else None,
+        keep_best=_keep_best(answer.keep_best) if answer.HasField("keep_best") else None,
     )
 
 
@@ -133,6 +136,21 @@ def _surrogate(answer: runtime_pb2.AttachResponse) -> Surrogate:
         inputs=told.inputs,
         gated=not answer.gate.off,
         widths=tuple(answer.gate.widths),
+    )
+
+
+def _keep_best(told: event_pb2.KeepBest) -> KeepBest:
+    return KeepBest(
+        maximize=told.goal == spec_pb2.GOAL_MAXIMIZE,
+        constraints=tuple(
+            MetricBound(
+                metric=one.metric,
+                at_most=one.at_most if one.HasField("at_most") else None,
+                at_least=one.at_least if one.HasField("at_least") else None,
+            )
+            for one in told.constraints
+        ),
+        best_value=told.best_value if told.HasField("best_value") else None,
     )
 
 

@@ -90,6 +90,31 @@ def exchange(
     return [told[other] for other in range(world_size)]
 
 
+def follow_first(folder: Path, rank: int, says: bool, *, patience_s: float, patiently: Patiently) -> bool:
+    """What rank 0 says of a report, yes or no, on every rank that asks. Rank 0 waits for nobody.
+
+    The ranks of a gang may report different values, and must save at the same reports. Raises `RanksError` where rank 0
+    does not come to this report.
+    """
+    file = folder / _FIRST
+    if rank == 0:
+        patiently(lambda: _write(file, rank, json.dumps(says)))
+        return says
+    deadline = time.monotonic() + patience_s
+    pause_s, longest_s = _POLLS_S
+    while True:
+        with suppress(FileNotFoundError):
+            return bool(json.loads(file.read_text()))
+        if time.monotonic() > deadline:
+            raise RanksError(
+                f"rank 0 has not come to a report of rank {rank} within {patience_s:.0f} s. It hangs, or it does not "
+                "report: with `keep: best` every rank calls t.report(...) at the same steps. If it only takes longer, "
+                "raise trial.report_timeout_s in the study file"
+            )
+        time.sleep(pause_s)  # as in `exchange`
+        pause_s = min(2 * pause_s, longest_s)
+
+
 def pass_by(folder: Path, rank: int) -> None:
     """Leaves word that this rank has come as far as the exchange in `folder`, and has nothing to save.
 
@@ -149,6 +174,7 @@ def _write(file: Path, rank: int, text: str) -> None:
 PREFIX = ".words-"
 """Of the folders of exchanges; the rest of a name sorts by age."""
 _PASSED = ".passed-{}.json"
+_FIRST = "first.json"
 
 
 def agree(rank: int, words: Sequence[Word]) -> Agreed:

@@ -28,11 +28,13 @@ def read_checkpoint(where: str | Path) -> Saved:
 
     Load a model with `model.load_state_dict(saved.tracked["model"])`. Tensors are on the CPU. Raises
     `FileNotFoundError` where no checkpoint is, and `ValueError` for an address of a store such as S3, from which
-    the folder has to be copied first.
+    `headrace checkpoint get` copies the folder.
     """
     address = urlsplit(str(where))
     if address.scheme not in ("", "file"):
-        raise ValueError(f"{where} is not on this machine; copy the folder here first, and give its path")
+        raise ValueError(
+            f"{where} is not on this machine; copy it here with `headrace checkpoint get`, and give the folder"
+        )
     folder = Path(unquote(address.path)) if address.scheme else Path(where)
     part = checkpoint.read(folder)
     return Saved(

@@ -43,6 +43,25 @@ class Surrogate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricBound:
+    """A bound on a metric that the trial reports: one of the two is set."""
+
+    metric: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepBest:
+    """What makes a report the best so far."""
+
+    maximize: bool
+    constraints: tuple[MetricBound, ...] = ()
+    # That of earlier processes of the trial; None before the first one that counts.
+    best_value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """The configuration of one process, and where it continues from."""
 
@@ -82,6 +101,8 @@ class Assignment:
     surrogate: Surrogate | None = None
     # The files of the plan that the study's trials follow; None without a plan.
     plan_dir: Path | None = None
+    # The checkpoint of the best value is kept, so the trial saves there. None: it is not.
+    keep_best: KeepBest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from headrace.trial.ranks import (
     agree,
     clear_exchanges,
     exchange,
+    follow_first,
     pass_by,
 )
 from headrace.trial.runtime import Assignment
@@ -99,7 +100,7 @@ class Saver:
         }
         if content.member:
             part["member"] = dict(content.member)
-        place = root / f"{PREFIX}{self._assignment.resume_step:08d}-{sequence:06d}"
+        place = self._place(sequence)
         if not content.anything:
             if self._world > 1:
                 self._patiently(lambda: pass_by(place, self._rank))
@@ -125,6 +126,23 @@ class Saver:
             part["rng"] = generators
         self._patiently(lambda: checkpoint.write_part(folder, part, rank=self._rank))
         return folder
+
+    def first_says(self, best: bool, sequence: int, *, longest_s: float) -> bool:
+        """Whether the report is the best one by what rank 0 reports; a trial of one process is its own rank 0."""
+        if self._world == 1:
+            return best
+        return follow_first(
+            self._place(sequence),
+            self._rank,
+            best,
+            patience_s=self._assignment.rank_patience_s + longest_s,
+            patiently=self._patiently,
+        )
+
+    def _place(self, sequence: int) -> Path:
+        """Where the ranks leave their words of a report."""
+        assert self._assignment.checkpoint_dir is not None
+        return self._assignment.checkpoint_dir / f"{PREFIX}{self._assignment.resume_step:08d}-{sequence:06d}"
 
     def _agree(
         self,

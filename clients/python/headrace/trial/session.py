@@ -16,6 +16,7 @@ from headrace.elsewhere import TRIAL, no_attribute
 from headrace.metrics import MetricError, to_floats
 from headrace.steps import TOGETHER, begun_anew, counted_anew, may_begin_anew, over, refusal, whole
 from headrace.trial import cores, elsewhere, memory, models
+from headrace.trial.best import Best
 from headrace.trial.codec import try_encode
 from headrace.trial.configuration import Params
 from headrace.trial.counts import counts_on
@@ -78,6 +79,7 @@ class Trial:
         self._left_as: dict[str, Any] = {}  # what a restored optimizer kept of other parameters
         self._turn = Turn()
         self._saver = Saver(assignment)
+        self._best = Best(assignment)
         self._longest_s = 0.0  # between two reports
         self._copy: Any = None  # the small copy that the script asked for
         self._end: Ended | None = None
@@ -276,10 +278,11 @@ class Trial:
 
         Put it last in the loop's body: what changes after it is not in the checkpoint. `step` defaults to
         the step of `t.steps()`, or, in a loop of another kind, to one more than the last. `save=True` saves
-        before a milestone too. Raises `TypeError` for a metric that is not a number or has no name, and `ValueError`
-        for a step below 1, one past the full budget or one that jumps over a rung, and for a metric that is reported
-        twice, or a further step, in one turn of `t.steps()`. When the trial is told to leave, `t.steps()` ends; in a
-        loop of another kind, `Ended` is raised here.
+        before a milestone too, as the best report so far does where the study says `keep: best`. Raises `TypeError`
+        for a metric that is not a number or has no name, and `ValueError` for a step below 1, one past the full budget
+        or one that jumps over a rung, and for a metric that is reported twice, or a further step, in one turn of
+        `t.steps()`. When the trial is told to leave, `t.steps()` ends; in a loop of another kind, `Ended` is raised
+        here.
         """
         if self._end is not None:
             if self._looped and not self.ended:
@@ -314,7 +317,8 @@ class Trial:
         self._warn_of_shared_files()
         started = time.monotonic()
         self._longest_s = max(self._longest_s, train_time_s)
-        folder = self._save(step) if self._due(step, asked=save) else None
+        best = self._is_best(step, values)
+        folder = self._save(step) if self._due(step, asked=save or best) else None
         if self._observer is not None:
             self._observer.reporting(self, step)
         self._sequence += 1
@@ -401,6 +405,13 @@ class Trial:
         interval = self._checkpoint_every
         due = interval is not None and step - self._saved_step >= interval
         return (asked or due or step >= self._next_milestone) and self._assignment.checkpoint_dir is not None
+
+    def _is_best(self, step: int, values: Mapping[str, float]) -> bool:
+        """Whether the checkpoint of this report is to be kept as the best one: so it is saved."""
+        if not self._best.wanted or not (self._tracked or self.state):
+            return False
+        best = step > self._furthest_step and self._best.take(values)
+        return self._saver.first_says(best, self._sequence + 1, longest_s=self._longest_s)
 
     def _trained_with(self) -> dict[str, Any]:
         """The parameters, as far as known the ones that the tracked optimizers really have: whoever goes on from this

@@ -827,7 +827,7 @@ class Decision(_message.Message):
     """For the log: why."""
     @_builtins.property
     def pinned(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Checkpoints of this trial (URIs) that others were given or may be given: not to be deleted."""
+        """Checkpoints of this trial (URIs) that are not to be deleted: others were given one or may be, or it is the best."""
 
     def __init__(
         self,
@@ -914,3 +914,36 @@ class TurnCost(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TurnCost: _TypeAlias = TurnCost  # noqa: Y015
+
+@_typing.final
+class KeepBest(_message.Message):
+    """What a trial's process needs to know its best report: the scheduler decides by the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GOAL_FIELD_NUMBER: _builtins.int
+    CONSTRAINTS_FIELD_NUMBER: _builtins.int
+    BEST_VALUE_FIELD_NUMBER: _builtins.int
+    goal: _spec_pb2.Goal.ValueType
+    best_value: _builtins.float
+    """The best value so far; absent before the first one."""
+    @_builtins.property
+    def constraints(self) -> _containers.RepeatedCompositeFieldContainer[_spec_pb2.Constraint]:
+        """A report that misses one is never the best."""
+
+    def __init__(
+        self,
+        *,
+        goal: _spec_pb2.Goal.ValueType = ...,
+        constraints: _abc.Iterable[_spec_pb2.Constraint] | None = ...,
+        best_value: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "best_value", b"best_value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "best_value", b"best_value", "constraints", b"constraints", "goal", b"goal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__best_value: _TypeAlias = _typing.Literal["best_value"]  # noqa: Y015
+    _WhichOneofArgType__best_value: _TypeAlias = _typing.Literal["_best_value", b"_best_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__best_value) -> _WhichOneofReturnType__best_value | None: ...
+
+Global___KeepBest: _TypeAlias = KeepBest  # noqa: Y015

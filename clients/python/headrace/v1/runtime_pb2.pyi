@@ -69,6 +69,7 @@ class AttachResponse(_message.Message):
     SURROGATE_FIELD_NUMBER: _builtins.int
     GATE_FIELD_NUMBER: _builtins.int
     PLAN_DIR_FIELD_NUMBER: _builtins.int
+    KEEP_BEST_FIELD_NUMBER: _builtins.int
     trial: _builtins.str
     """`studies/{study}/trials/{number}`."""
     restore_dir: _builtins.str
@@ -111,6 +112,8 @@ class AttachResponse(_message.Message):
 
     @_builtins.property
     def gate(self) -> _spec_pb2.Gate: ...
+    @_builtins.property
+    def keep_best(self) -> _event_pb2.KeepBest: ...
     def __init__(
         self,
         *,
@@ -135,10 +138,11 @@ class AttachResponse(_message.Message):
         surrogate: _spec_pb2.Surrogate | None = ...,
         gate: _spec_pb2.Gate | None = ...,
         plan_dir: _builtins.str = ...,
+        keep_best: _event_pb2.KeepBest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["gate", b"gate", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["gate", b"gate", "keep_best", b"keep_best", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gate", b"gate", "gpu_memory_bytes", b"gpu_memory_bytes", "last_step", b"last_step", "lease_id", b"lease_id", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "plan_dir", b"plan_dir", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "surrogate", b"surrogate", "template", b"template", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gate", b"gate", "gpu_memory_bytes", b"gpu_memory_bytes", "keep_best", b"keep_best", "last_step", b"last_step", "lease_id", b"lease_id", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "plan_dir", b"plan_dir", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "surrogate", b"surrogate", "template", b"template", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,6 +23,28 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Keep:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _KeepEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Keep.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    KEEP_UNSPECIFIED: _Keep.ValueType  # 0
+    KEEP_LAST: _Keep.ValueType  # 1
+    """None."""
+    KEEP_BEST: _Keep.ValueType  # 2
+    """That of the best value. A trial also saves at each report that is its best so far."""
+
+class Keep(_Keep, metaclass=_KeepEnumTypeWrapper):
+    """Which checkpoint of a trial stays beside the last ones."""
+
+KEEP_UNSPECIFIED: Keep.ValueType  # 0
+KEEP_LAST: Keep.ValueType  # 1
+"""None."""
+KEEP_BEST: Keep.ValueType  # 2
+"""That of the best value. A trial also saves at each report that is its best so far."""
+Global___Keep: _TypeAlias = Keep  # noqa: Y015
+
 class _Goal:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -376,17 +398,21 @@ class Objective(_message.Message):
 
     METRIC_FIELD_NUMBER: _builtins.int
     GOAL_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
     metric: _builtins.str
     goal: Global___Goal.ValueType
+    keep: Global___Keep.ValueType
+    """Which checkpoint of a trial stays beside the last ones. Unspecified means `KEEP_LAST`; the first objective's counts."""
     def __init__(
         self,
         *,
         metric: _builtins.str = ...,
         goal: Global___Goal.ValueType = ...,
+        keep: Global___Keep.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["goal", b"goal", "metric", b"metric"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["goal", b"goal", "keep", b"keep", "metric", b"metric"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1819,6 +1819,7 @@ class TrialReport(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
     trial_number: _builtins.int
     attempt: _builtins.int
     sequence: _builtins.int
@@ -1827,6 +1828,10 @@ class TrialReport(_message.Message):
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def checkpoint(self) -> _trial_pb2.CheckpointRef:
+        """What was saved with the report; it may be deleted since. Absent where nothing was."""
+
     def __init__(
         self,
         *,
@@ -1836,10 +1841,11 @@ class TrialReport(_message.Message):
         step: _builtins.int = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
+        checkpoint: _trial_pb2.CheckpointRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "metrics", b"metrics", "sequence", b"sequence", "step", b"step", "time", b"time", "trial_number", b"trial_number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checkpoint", b"checkpoint", "metrics", b"metrics", "sequence", b"sequence", "step", b"step", "time", b"time", "trial_number", b"trial_number"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -736,6 +736,7 @@ class Assign(_message.Message):
     STUDY_UID_FIELD_NUMBER: _builtins.int
     SURROGATE_FIELD_NUMBER: _builtins.int
     GATE_FIELD_NUMBER: _builtins.int
+    KEEP_BEST_FIELD_NUMBER: _builtins.int
     next_milestone: _builtins.int
     """The step up to which the trial may run without asking."""
     max_steps: _builtins.int
@@ -752,7 +753,9 @@ class Assign(_message.Message):
     where nothing was saved since.
     """
     checkpoints_shared: _builtins.bool
-    """Other trials may be given this trial's checkpoints: delete none but after a decision, which names those to keep."""
+    """Not only the last checkpoints stay: other trials may be given one, or the best one is kept. Delete none but after a
+    decision, which names those to keep.
+    """
     study_uid: _builtins.str
     """The `uid` of the trial's study, which names the folders of its logs and checkpoints."""
     @_builtins.property
@@ -783,6 +786,10 @@ class Assign(_message.Message):
 
     @_builtins.property
     def gate(self) -> _spec_pb2.Gate: ...
+    @_builtins.property
+    def keep_best(self) -> _event_pb2.KeepBest:
+        """The trial saves at each report that is its best so far; absent: it need not."""
+
     def __init__(
         self,
         *,
@@ -805,10 +812,11 @@ class Assign(_message.Message):
         study_uid: _builtins.str = ...,
         surrogate: _spec_pb2.Surrogate | None = ...,
         gate: _spec_pb2.Gate | None = ...,
+        keep_best: _event_pb2.KeepBest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "gate", b"gate", "grant", b"grant", "lease", b"lease", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "gate", b"gate", "grant", b"grant", "keep_best", b"keep_best", "lease", b"lease", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gate", b"gate", "grant", b"grant", "last_step", b"last_step", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gate", b"gate", "grant", b"grant", "keep_best", b"keep_best", "last_step", b"last_step", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -96,6 +96,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     reason: Reason | None = None
     detail: str = ""
     checkpoint: Checkpoint | None = None
+    best_checkpoint: Checkpoint | None = None
+    """That of the best value, where the study keeps it. Older than `best_step` where nothing was saved there."""
     lease_id: str | None = None
     failures: int = 0
     interruptions: int = 0
@@ -380,7 +382,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     next_milestone: int
     reason: str
     pinned: tuple[str, ...] = ()
-    """The trial's checkpoints (URIs) that are not to be deleted; never stored, but found anew for each answer."""
+    """The trial's older checkpoints (URIs) that are not to be deleted; never stored, but found anew for each answer."""
 
 
 class Report(Struct, frozen=True, kw_only=True):

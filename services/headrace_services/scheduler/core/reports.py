@@ -5,11 +5,10 @@ or a lower one) is recorded and moves nothing but the checkpoint, whose predeces
 One at or past the milestone is recorded at every rung it crosses, lowest first, and then the policy decides.
 """
 
-from math import isfinite
-
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headrace.bests import improves
 from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible
@@ -123,10 +122,15 @@ def _metric_violations(state: CycleState, report: ReportArrived) -> list[Violati
 
 
 def _pinning(state: CycleState, number: int, decision: Decision) -> Decision:
-    """The decision with the trial's checkpoints that are not to be deleted: others stand on them, or may come to."""
-    if not state.study.spec.shares_checkpoints:
+    """The decision with the trial's checkpoints that are not to be deleted: others stand on them or may come to, or it
+    is the best one and kept."""
+    spec = state.study.spec
+    if not spec.retains_checkpoints:
         return decision
-    return replace(decision, pinned=tuple(sorted(state.fold.policy.pinned(number))))
+    pinned = set(state.fold.policy.pinned(number)) if spec.shares_checkpoints else set()
+    if (best := state.trials[number].best_checkpoint) is not None:
+        pinned.add(best.uri)
+    return replace(decision, pinned=tuple(sorted(pinned)))
 
 
 def _before_milestone(state: CycleState, trial: Trial, lease: Lease, report: ReportArrived) -> Decision:
@@ -140,8 +144,7 @@ def _before_milestone(state: CycleState, trial: Trial, lease: Lease, report: Rep
 def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Trial:
     trial = state.trials[report.number]
     spec = state.study.spec
-    objective = spec.objective
-    value = report.metrics.get(objective.metric)
+    value = report.metrics.get(spec.objective.metric)
     state.study = replace(
         state.study,
         reports=state.study.reports + 1,
@@ -159,11 +162,11 @@ def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Tr
     if (
         progress
         and value is not None
-        and isfinite(value)
-        and is_feasible(state.study.spec.constraints, report.metrics)
-        and objective.improves(value, trial.best_value)
+        and improves(value, trial.best_value, maximize=spec.maximizes())
+        and is_feasible(spec.constraints, report.metrics)
     ):
-        trial = state.update(trial.number, best_value=value, best_step=report.step)
+        best = saved if saved is not None and spec.keeps_best else trial.best_checkpoint
+        trial = state.update(trial.number, best_value=value, best_step=report.step, best_checkpoint=best)
         if not trial.baseline:
             until.measured(state, trial.number, value)
     if progress:

@@ -192,6 +192,7 @@ def trial(
         parameters=params_to_proto(record.params),
         rung_results=[_rung_result(rung) for rung in view.rungs],
         checkpoint=checkpoint(record.checkpoint) if record.checkpoint else None,
+        best_checkpoint=checkpoint(record.best_checkpoint) if record.best_checkpoint else None,
         worker=names.worker_name(view.worker) if view.worker else "",
         last_worker=names.worker_name(view.last_worker) if view.last_worker else "",
         slots=view.slots,
@@ -312,6 +313,7 @@ def report(stored: StoredReport) -> study_pb2.TrialReport:
         step=stored.step,
         metrics=stored.metrics,
         time=_time(stored.time),
+        checkpoint=checkpoint(stored.checkpoint) if stored.checkpoint else None,
     )
 
 

@@ -201,6 +201,8 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
         max_steps=budget,
     )
     message.MergeFrom(_same_for_all(study))
+    if study.spec.keeps_best and trial.best_value is not None:
+        message.keep_best.best_value = trial.best_value
     by = message.surrogate.scale_by
     if by:  # a pilot's: the parameter is the scheduler's own, and no user's function expects it
         message.surrogate.scale = int(trial.params.get(by, 1))
@@ -232,10 +234,13 @@ def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
         further_metrics=[objective.metric for objective in spec.further_objectives],
         constraint_metrics=[constraint.metric for constraint in spec.constraints],
         checkpoints_kept=spec.checkpoints_kept,
-        checkpoints_shared=spec.shares_checkpoints,
+        checkpoints_shared=spec.retains_checkpoints,
         study_uid=study.uid,
         surrogate=wanted.surrogate if spec.surrogate is not None else None,
         gate=wanted.gate if spec.gate is not None else None,
+        keep_best=event_pb2.KeepBest(goal=wanted.objective.goal, constraints=wanted.constraints)
+        if spec.keeps_best
+        else None,
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Row, Select, and_, case, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.core.records import Event
-from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.core.records import Checkpoint, Event
+from headrace_services.scheduler.store import rows, tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,7 @@ class StoredReport:
     step: int
     metrics: dict[str, float]
     time: datetime
+    checkpoint: Checkpoint | None
 
 
 MOST_DETAIL_BYTES = 64 * 1024
@@ -126,6 +127,7 @@ async def reports(conn: AsyncConnection, study_id: int, keys: Sequence[ReportKey
             step=row.step,
             metrics=row.metrics,
             time=row.time,
+            checkpoint=rows.checkpoint(row.checkpoint),
         )
         for row in await conn.execute(query.order_by(r.c.number, r.c.attempt, r.c.sequence))
     ]

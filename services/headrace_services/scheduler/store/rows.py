@@ -418,6 +418,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "reason": _reason,
     "metrics": metrics_of_json,
     "checkpoint": checkpoint,
+    "best_checkpoint": checkpoint,
     "speeds": speeds,
     "bubbles": tuple,
 }
@@ -427,6 +428,7 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "best_value": number,
     "metrics": finite_json,
     "checkpoint": checkpoint_columns,
+    "best_checkpoint": checkpoint_columns,
     "speeds": dict,
     "bubbles": list,
 }

@@ -311,6 +311,8 @@ trial = Table(
     Column("reason", Text),
     Column("detail", Text, nullable=False, server_default=""),
     Column("checkpoint", JSONB(none_as_null=True)),
+    # That of the best value, where the study keeps it.
+    Column("best_checkpoint", JSONB(none_as_null=True)),
     Column("lease_id", Text),
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("interruptions", Integer, nullable=False, server_default="0"),
@@ -336,6 +338,8 @@ trial = Table(
     CheckConstraint("(state IN ('RUNNING', 'RESUMED')) = (lease_id IS NOT NULL)", name="lease"),
     # A trial is paused, and resumed, on a checkpoint.
     CheckConstraint("state NOT IN ('PAUSED', 'RESUMED') OR checkpoint IS NOT NULL", name="checkpoint"),
+    # The best checkpoint is that of a best value.
+    CheckConstraint("best_checkpoint IS NULL OR best_value IS NOT NULL", name="best_checkpoint"),
     # A trial on a worker is on its way somewhere.
     CheckConstraint("state NOT IN ('RUNNING', 'RESUMED') OR milestone IS NOT NULL", name="milestone"),
     # A trial that was placed has an attempt.

@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
+from headrace.checkpoints.errors import CheckpointCorruptError, CheckpointInvalidError
 from headrace.v1 import trial_pb2
-from headrace_worker.checkpoints.errors import CheckpointCorruptError, CheckpointInvalidError
 
 MANIFEST = "manifest.json"
 VERSION = 1

@@ -1,4 +1,5 @@
-"""Where checkpoints live: a protocol, a store on a directory, a store on S3.
+"""Where checkpoints live: a protocol, a store on a directory, a store on S3. Workers write to it; the SDK and the
+command line read from it, and clean it, wherever they can reach it.
 
 A checkpoint is a folder of files plus `manifest.json`, which is written last and holds every file's
 SHA-256 and size. A folder without a manifest is not a checkpoint: it is an upload that has not ended,
@@ -12,19 +13,21 @@ nothing visible when it fails. `delete` removes the manifest's visibility first.
 Implementations block; the daemon calls them through `asyncio.to_thread`.
 """
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from headrace.v1 import trial_pb2
-from headrace_worker.checkpoints.errors import (
+from headrace.checkpoints.errors import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointInvalidError,
     CheckpointMissingError,
     StoreUnavailableError,
 )
-from headrace_worker.checkpoints.manifest import CheckpointMeta, Manifest
+from headrace.checkpoints.manifest import CheckpointMeta, Manifest
+from headrace.v1 import trial_pb2
 
 __all__ = [
     "CheckpointCorruptError",
@@ -34,6 +37,7 @@ __all__ = [
     "CheckpointMissingError",
     "CheckpointStore",
     "Manifest",
+    "Place",
     "StoreUnavailableError",
     "store_from_url",
 ]
@@ -45,6 +49,11 @@ class CheckpointStore(Protocol):
     @property
     def url(self) -> str:
         """Where the store lies, as the user gave it."""
+        ...
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that it is, on this machine or another; None for one that is no folder."""
         ...
 
     def uri(self, trial: str, name: str) -> str:
@@ -75,6 +84,36 @@ class CheckpointStore(Protocol):
         """Removes a checkpoint, or what a crash left of one; a missing one is no error."""
         ...
 
+    def sizes(self, study: str) -> dict[str, int]:
+        """The bytes of all that lies in each trial's place below a study's, such as `studies/digits-1a2b`, unfinished
+        uploads included. Empty where the study has nothing here."""
+        ...
+
+    def clear(self, trial: str) -> None:
+        """Removes all that lies in a trial's place; a missing one is no error."""
+        ...
+
+
+_PLACE = re.compile(r"(?P<store>.+)/(?P<study>studies/[^/]+)/trials/\d+/[^/]+/?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a checkpoint lies, read from its address."""
+
+    # The store's URL.
+    store: str
+    # The study's place in the store, `studies/{study}-{uid}`.
+    study: str
+
+    @classmethod
+    def of(cls, uri: str) -> "Place | None":
+        """None for an address that no store of ours gave out, such as one of a user's own loop."""
+        found = _PLACE.fullmatch(uri)
+        if found is None or not uri.startswith(("file://", "s3://")):
+            return None
+        return cls(store=found["store"], study=unquote(found["study"]))
+
 
 def store_from_url(url: str) -> CheckpointStore:
     """Opens `file:///…` (or a plain absolute path) or `s3://bucket/prefix`.
@@ -85,15 +124,15 @@ def store_from_url(url: str) -> CheckpointStore:
     parts = urlsplit(url)
     match parts.scheme:
         case "file" if parts.netloc in {"", "localhost"} and parts.path.startswith("/"):
-            from headrace_worker.checkpoints.directory import DirectoryStore
+            from headrace.checkpoints.directory import DirectoryStore
 
             return DirectoryStore(Path(unquote(parts.path)))
         case "" if url.startswith("/"):
-            from headrace_worker.checkpoints.directory import DirectoryStore
+            from headrace.checkpoints.directory import DirectoryStore
 
             return DirectoryStore(Path(url))
         case "s3" if parts.netloc:
-            from headrace_worker.checkpoints.s3 import S3Store
+            from headrace.checkpoints.s3 import S3Store
 
             return S3Store(parts.netloc, unquote(parts.path).strip("/"))
         case _:

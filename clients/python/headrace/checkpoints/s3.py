@@ -18,9 +18,8 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import S3Store as ObjectStore
 
-from headrace.v1 import trial_pb2
-from headrace_worker.checkpoints.errors import CheckpointMissingError, StoreUnavailableError
-from headrace_worker.checkpoints.manifest import (
+from headrace.checkpoints.errors import CheckpointMissingError, StoreUnavailableError
+from headrace.checkpoints.manifest import (
     CHUNK_BYTES,
     MANIFEST,
     CheckpointMeta,
@@ -30,6 +29,7 @@ from headrace_worker.checkpoints.manifest import (
     parse_manifest,
     write_verified,
 )
+from headrace.v1 import trial_pb2
 
 # The daemon tries again by itself and says so; long silent retries below it would hide the state.
 _RETRIES = 2
@@ -65,6 +65,11 @@ class S3Store:
     def url(self) -> str:
         """The bucket and prefix as a URL."""
         return f"s3://{self._bucket}/{quote(self._prefix)}".rstrip("/")
+
+    @property
+    def folder(self) -> None:
+        """It is no folder."""
+        return
 
     def uri(self, trial: str, name: str) -> str:
         """Says where a checkpoint lies."""
@@ -110,13 +115,30 @@ class S3Store:
 
     def delete(self, uri: str) -> None:
         """Removes a checkpoint, its manifest first, or a half-uploaded one."""
-        folder = self._folder(uri)
+        self._delete_below(self._folder(uri))
+
+    def sizes(self, study: str) -> dict[str, int]:
+        """The bytes by trial; see `CheckpointStore.sizes`."""
+        prefix = self._key(study, "trials") + "/"
+        found: dict[str, int] = {}
+        with self._reaching():
+            for page in obstore.list(self._objects, prefix=prefix):
+                for item in page:
+                    number = item["path"].removeprefix(prefix).split("/")[0]
+                    trial = f"{study}/trials/{number}"
+                    found[trial] = found.get(trial, 0) + item["size"]
+        return found
+
+    def clear(self, trial: str) -> None:
+        """Removes a trial's place, manifests first; see `CheckpointStore.clear`."""
+        self._delete_below(self._key(trial))
+
+    def _delete_below(self, folder: str) -> None:
         with self._reaching():
             paths = [
                 item["path"] for page in obstore.list(self._objects, prefix=folder + "/") for item in page
             ]
-            manifest = f"{folder}/{MANIFEST}"
-            for path in sorted(paths, key=lambda path: path != manifest):
+            for path in sorted(paths, key=lambda path: not path.endswith(f"/{MANIFEST}")):
                 obstore.delete(self._objects, path)
 
     def _stream(self, key: str, uri: str) -> Iterator[bytes]:
@@ -137,7 +159,7 @@ class S3Store:
         folder = unquote(parts.path).strip("/")
         inside = not self._prefix or folder.startswith(self._prefix + "/")
         if parts.scheme != "s3" or parts.netloc != self._bucket or not inside or ".." in folder.split("/"):
-            raise CheckpointMissingError(f"checkpoint {uri} does not lie in this worker's store {self.url}")
+            raise CheckpointMissingError(f"checkpoint {uri} does not lie in the store {self.url}")
         return folder
 
     @contextmanager

@@ -20,8 +20,8 @@ from itertools import takewhile
 class PruneOrder:
     """Delete the trial's checkpoints that are older than `name`, except the last `keep` up to it.
 
-    `spared` are URIs that stay in any case: other trials stand on them, or may be put there. Where that may be
-    (`shared`), only a decision orders to prune, since only the scheduler knows of them.
+    `spared` are URIs that stay in any case: other trials stand on them or may be put there, or one is the best. Where
+    there may be such (`shared`), only a decision orders to prune, since only the scheduler knows of them.
     """
 
     trial: str

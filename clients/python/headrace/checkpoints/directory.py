@@ -14,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from headrace.v1 import trial_pb2
-from headrace_worker.checkpoints.errors import CheckpointMissingError
-from headrace_worker.checkpoints.manifest import (
+from headrace.checkpoints.errors import CheckpointMissingError
+from headrace.checkpoints.manifest import (
     MANIFEST,
     CheckpointMeta,
     Manifest,
@@ -26,6 +25,7 @@ from headrace_worker.checkpoints.manifest import (
     parse_manifest,
     write_verified,
 )
+from headrace.v1 import trial_pb2
 
 _PARTIAL = ".partial-"
 _DELETED = ".deleted-"
@@ -41,6 +41,11 @@ class DirectoryStore:
     def url(self) -> str:
         """The root as a `file:` URL."""
         return "file://" + quote(str(self._root))
+
+    @property
+    def folder(self) -> Path:
+        """The root."""
+        return self._root
 
     def uri(self, trial: str, name: str) -> str:
         """Says where a checkpoint lies."""
@@ -115,6 +120,34 @@ class DirectoryStore:
         shutil.rmtree(folder.parent / (_DELETED + folder.name), ignore_errors=True)
         self._remove(folder)
 
+    def sizes(self, study: str) -> dict[str, int]:
+        """The bytes by trial; see `CheckpointStore.sizes`."""
+        found: dict[str, int] = {}
+        with suppress(FileNotFoundError, NotADirectoryError):
+            folders = self._inside(study) / "trials"
+            if folders.is_symlink() or folders.parent.is_symlink():
+                return {}  # no store makes them, so what they lead to is not its own
+            for folder in folders.iterdir():
+                if folder.is_symlink():
+                    continue
+                trial = f"{study}/trials/{folder.name.removeprefix(_DELETED)}"
+                found[trial] = found.get(trial, 0) + _bytes_below(folder)
+        return found
+
+    def clear(self, trial: str) -> None:
+        """Removes a trial's place, and those above it that are empty then; see `CheckpointStore.clear`."""
+        folder = self._inside(trial)
+        shutil.rmtree(folder.parent / (_DELETED + folder.name), ignore_errors=True)
+        self._remove(folder)
+        for above in (folder.parent, folder.parent.parent):
+            with suppress(OSError):  # others lie there
+                above.rmdir()
+
+    def _inside(self, place: str) -> Path:
+        if ".." in place.split("/"):
+            raise CheckpointMissingError(f"{place} is no place in the store {self.url}")
+        return self._root / place
+
     def _remove(self, folder: Path) -> None:
         doomed = folder.parent / (_DELETED + folder.name)
         with suppress(FileNotFoundError):
@@ -125,7 +158,7 @@ class DirectoryStore:
         parts = urlsplit(uri)
         folder = Path(unquote(parts.path))
         if parts.scheme != "file" or ".." in folder.parts or not folder.is_relative_to(self._root):
-            raise CheckpointMissingError(f"checkpoint {uri} does not lie in this worker's store {self.url}")
+            raise CheckpointMissingError(f"checkpoint {uri} does not lie in the store {self.url}")
         return folder
 
 
@@ -144,6 +177,14 @@ def _fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # a worker deletes it now
+            total += path.stat(follow_symlinks=False).st_size if not path.is_dir() else 0
+    return total
 
 
 def _mkdir_durably(folder: Path, root: Path) -> None:

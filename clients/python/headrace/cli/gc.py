@@ -1,0 +1,120 @@
+"""`headrace gc`: what ended studies have left on disk, listed or deleted."""
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli import wording
+from headrace.cli.control import Yes, confirm
+from headrace.cli.failure import FAILED
+from headrace.cli.output import Output
+from headrace.cli.session import AsJson, Session
+from headrace.client import leftovers
+
+
+def gc(
+    context: typer.Context,
+    studies: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="STUDY", help="Ended studies. Default: all.", show_default=False),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what could be deleted; delete nothing.")
+    ] = False,
+    best_too: Annotated[
+        bool,
+        typer.Option(
+            "--best-too", help="Delete the checkpoints of the best trials and of Pareto fronts too."
+        ),
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete what ended studies left on disk: checkpoints, logs, reports. Asks first; without a terminal, give --yes.
+
+    The studies themselves stay, with all results and events; `headrace delete` removes those. The checkpoints of a
+    study's best trial, or of the trials on its Pareto front, stay unless you say --best-too. A live study is never
+    touched, and only the folders that carry the name and the uid of an ended one are.
+
+    Only what this machine sees is listed: folders here or shared, and checkpoints on S3, with the workers' AWS_*
+    variables. Run it on each machine that keeps files of its own. Of a study that is deleted nothing is found any
+    more, so run this first.
+
+    [bold]Examples[/bold]
+
+    headrace gc --dry-run
+
+    headrace gc digits --yes
+
+    headrace gc --dry-run --json | jq .size_bytes
+    """
+    session = Session.of(context)
+    output = session.output
+    with session.client() as client:
+        found = leftovers.find(client, studies or (), best_too=best_too)
+    total = sum(one.size_bytes for one in found.leftovers)
+    names = {one.study for one in found.leftovers}
+    failed: list[str] = []
+    if not as_json:
+        _show(found, output)
+    if found.leftovers and not dry_run:
+        of = wording.plural(len(names), "ended study", "ended studies")
+        confirm(f"Delete {wording.size(total)} of {of}?", yes=yes)
+        failed = _delete(found)
+    if as_json:
+        output.json(
+            {
+                "deleted": not dry_run and not failed,
+                "size_bytes": total,
+                "kept_bytes": found.kept_bytes,
+                "leftovers": [
+                    {
+                        "study": one.study,
+                        "what": one.what,
+                        "size_bytes": one.size_bytes,
+                        "trials": len(one.trials) if one.what == "checkpoints" else None,
+                        "where": one.where,
+                    }
+                    for one in found.leftovers
+                ],
+                "elsewhere": found.elsewhere,
+                "failures": failed,
+            }
+        )
+    elif found.leftovers:
+        done = "could be deleted; nothing was" if dry_run else "deleted"
+        output.line(f"{wording.size(total)} {done}.")
+    else:
+        output.line("Nothing is left to delete on this machine.")
+    for line in failed:
+        output.note(line)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _show(found: leftovers.Found, output: Output) -> None:
+    if found.leftovers:
+        output.table(
+            ["STUDY", "WHAT", "SIZE", "WHERE"],
+            [[one.study, one.what, wording.size(one.size_bytes), one.where] for one in found.leftovers],
+            right=["SIZE"],
+        )
+    if found.kept_bytes:
+        output.note(
+            f"{wording.size(found.kept_bytes)} of checkpoints of the best trials stay: --best-too deletes them."
+        )
+    for place in found.elsewhere:
+        output.note(f"{place} cannot be read from here: run this on the machine that has it.")
+
+
+def _delete(found: leftovers.Found) -> list[str]:
+    """Deletes it all; returns what could not be deleted, and why."""
+    failed = []
+    for one in found.leftovers:
+        try:
+            one.delete()
+        except OSError as error:
+            failed.append(
+                f"{one.what} of {one.study} in {one.where} are not deleted: {error.strerror or error}."
+            )
+    return failed

@@ -1,0 +1,237 @@
+"""Checkpoints outside a trial: which one is meant, and its files or what they hold.
+
+The scheduler knows where a checkpoint lies, and never has its files. They are read from the store: a folder that this
+machine sees, or S3.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from headrace.checkpoints import (
+    CheckpointCorruptError,
+    CheckpointMissingError,
+    CheckpointStore,
+    Place,
+    StoreUnavailableError,
+    store_from_url,
+)
+from headrace.client.convert import checkpoint_to_proto
+from headrace.client.missing import MissingExtraError
+from headrace.client.model import Checkpoint, Report, StudyInfo, TrialInfo
+from headrace.client.sync import Client
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.trial.reading import Saved
+
+_T = TypeVar("_T")
+_KEEPS_LAST = (
+    "Write `objective: {…, keep: best}` in a study file to keep it. Ask without `best` for the last one."
+)
+
+
+class NoCheckpointError(HeadraceError):
+    """The checkpoint that is meant does not exist, or cannot be reached from here."""
+
+
+def load(
+    study: str,
+    trial: int | None = None,
+    *,
+    rung: int | None = None,
+    best: bool = False,
+    last: bool = False,
+    address: str | None = None,
+) -> dict[str, Any]:
+    """The states of the objects that a trial tracked, by name, as in `model.load_state_dict(load("digits")["model"])`.
+
+    Without `trial` it is the study's best one. The checkpoint is that of its best value where the study says
+    `keep: best`, else its last one; `last=True` asks for the last one, `best=True` for none but the best, and `rung`
+    for that of the rung at this step. Tensors are on the CPU. Of a gang it is what rank 0 saved.
+
+    Raises `NoCheckpointError` where there is no such checkpoint, or its store cannot be reached from this machine.
+    `address` is the scheduler's, as in `Client`.
+    """
+    with Client(address) as client:
+        _, info, found = find(client, study, trial, rung=rung, best=best, last=last)
+    saved = _first_there(info, found, _read)
+    if saved.files:
+        names = ", ".join(saved.files)
+        raise NoCheckpointError(
+            f"{names} of trial {info.number} of study {study} saved itself in files of its own.",
+            remedy=f"Copy them with `headrace checkpoint get {study} {info.number}`, and find them in "
+            "trial.read_checkpoint(FOLDER).files.",
+        )
+    return dict(saved.tracked)
+
+
+def find(
+    client: Client, study: str, number: int | None, *, rung: int | None, best: bool, last: bool
+) -> tuple[StudyInfo, TrialInfo, list[Checkpoint]]:
+    """The study, the trial, and the checkpoints that may be meant, the likeliest first.
+
+    Raises `NoCheckpointError`, `ValueError` for more than one choice, and what the client raises.
+    """
+    if (rung is not None) + best + last > 1:
+        raise ValueError("give one of rung, best and last")
+    handle = client.study(study)
+    status = handle.status()
+    info = _best(status) if number is None else handle.trial(number).info()
+    reports = handle.trial(info.number).reports
+    return status, info, choose(status, info, rung=rung, best=best, last=last, reports=reports)
+
+
+def choose(
+    study: StudyInfo,
+    trial: TrialInfo,
+    *,
+    rung: int | None,
+    best: bool,
+    last: bool,
+    reports: Callable[[], Iterable[Report]],
+) -> list[Checkpoint]:
+    """The checkpoints that may be meant, the likeliest first; raises `NoCheckpointError` where there is none."""
+    if rung is not None:
+        return _at_rung(study, trial, rung, reports)
+    if trial.checkpoint is None:
+        raise NoCheckpointError(
+            f"Trial {trial.number} of study {study.name} has saved no checkpoint ({trial.outcome}).",
+            remedy="A trial saves what it gives to t.track(...) or keeps in t.state, at its first rung at the latest.",
+        )
+    if best and trial.best_checkpoint is None and trial.checkpoint.step != trial.best_step:
+        raise NoCheckpointError(
+            f"The best value of trial {trial.number} of study {study.name} is of step {trial.best_step}, and its "
+            f"checkpoint is the last one, of step {trial.checkpoint.step}.",
+            remedy=_KEEPS_LAST,
+        )
+    return [trial.checkpoint if last else trial.kept_checkpoint or trial.checkpoint]
+
+
+def open_store(url: str) -> CheckpointStore:
+    """The store at an address. Raises `MissingExtraError` for one on S3 where its library is not installed."""
+    try:
+        return store_from_url(url)
+    except ModuleNotFoundError:
+        raise MissingExtraError.of("A checkpoint on S3", "worker") from None
+
+
+def copy(trial: TrialInfo, found: list[Checkpoint], out: Path) -> Checkpoint:
+    """Copies the first of these checkpoints that is there to `out`, a folder that is empty or not there, verifying it.
+
+    `out` appears whole or not at all. Raises `NoCheckpointError`, and `OSError` where `out` cannot be written.
+    """
+
+    def fetch(one: Checkpoint) -> Checkpoint:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
+            whole = Path(scratch) / "checkpoint"
+            _store_of(one).fetch(checkpoint_to_proto(one), whole)
+            whole.rename(out)
+        return one
+
+    return _first_there(trial, found, fetch)
+
+
+def _best(study: StudyInfo) -> TrialInfo:
+    """The best trial; with several objectives there is none, which is the error then."""
+    if study.best is None:
+        raise NoCheckpointError(
+            f"No trial of study {study.name} has reported a finite {study.spec.objective.metric} yet, so none is the "
+            "best.",
+            remedy="Name a trial by its number.",
+        )
+    return study.best
+
+
+def _at_rung(
+    study: StudyInfo, trial: TrialInfo, rung: int, reports: Callable[[], Iterable[Report]]
+) -> list[Checkpoint]:
+    result = next((one for one in trial.rungs if one.milestone == rung), None)
+    if result is None:
+        reached = ", ".join(str(one.milestone) for one in trial.rungs) or "none"
+        raise NoCheckpointError(
+            f"Trial {trial.number} of study {study.name} was not recorded at a rung at step {rung}; its rungs: "
+            f"{reached}.",
+            remedy="Name a rung by its step, as `headrace show` lists them.",
+        )
+    found = [one.checkpoint for one in reports() if one.step == result.step and one.checkpoint is not None]
+    if not found:
+        raise NoCheckpointError(
+            f"Trial {trial.number} of study {study.name} saved no checkpoint at the rung at step {rung}.",
+            remedy="A trial saves what it gives to t.track(...) or keeps in t.state.",
+        )
+    return found[::-1]
+
+
+def _first_there(trial: TrialInfo, found: list[Checkpoint], use: Callable[[Checkpoint], _T]) -> _T:
+    """What `use` makes of the first checkpoint that is there; raises `NoCheckpointError` where none is."""
+    missing: Exception | None = None
+    for one in found:
+        try:
+            return use(one)
+        except (CheckpointMissingError, FileNotFoundError) as error:
+            missing = missing or error
+        except PermissionError as error:
+            if not str(error.filename).startswith(unquote(urlsplit(one.uri).path)):
+                raise  # it is where the files were to go
+            raise NoCheckpointError(
+                f"The checkpoint of step {one.step} may not be read by this user: {one.uri}.",
+                remedy="In a folder checkpoints belong to the workers' user: run this as that user.",
+            ) from error
+        except StoreUnavailableError as error:
+            raise NoCheckpointError(
+                f"{error}.", remedy="Give this machine the workers' AWS_* variables, or run this on theirs."
+            ) from error
+        except CheckpointCorruptError as error:
+            raise NoCheckpointError(
+                f"{error}.",
+                remedy="It was changed or damaged in the store. Another rung's may be whole: --rung.",
+            ) from error
+    raise NoCheckpointError(_said(found[0]), remedy=_why_not_there(trial, found[0])) from missing
+
+
+def _said(one: Checkpoint) -> str:
+    where = "on this machine" if one.uri.startswith("file:") else "in its store"
+    return f"The checkpoint of step {one.step} is not there {where}: {one.uri}."
+
+
+def _why_not_there(trial: TrialInfo, one: Checkpoint) -> str:
+    deleted = (
+        "It may be deleted: a study keeps the last `checkpoints_kept` of a trial, and the best one with "
+        "`keep: best`."
+    )
+    if not one.uri.startswith("file:"):
+        return deleted
+    worker = f"worker {trial.last_worker}" if trial.last_worker else "the worker that saved it"
+    return (
+        f"If it lies on the machine of {worker}, run this there, or start workers with a --store that all machines "
+        f"reach: a shared folder, or s3://BUCKET/PREFIX. {deleted}"
+    )
+
+
+def _read(one: Checkpoint) -> "Saved":
+    from headrace.trial.reading import read_checkpoint
+
+    try:
+        store = _store_of(one)
+        if store.folder is not None:
+            return read_checkpoint(one.uri)
+        with tempfile.TemporaryDirectory(prefix="headrace-") as scratch:
+            folder = Path(scratch) / "checkpoint"
+            store.fetch(checkpoint_to_proto(one), folder)
+            return read_checkpoint(folder)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of_package(error.name or "") from None
+
+
+def _store_of(one: Checkpoint) -> CheckpointStore:
+    place = Place.of(one.uri)
+    if place is None or not one.manifest_sha256:
+        raise NoCheckpointError(
+            f"The checkpoint is what a program of the user's own saved: {one.uri}.",
+            remedy="Headrace has its address alone; read it as that program does.",
+        )
+    return open_store(place.store)

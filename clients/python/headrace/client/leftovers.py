@@ -1,0 +1,174 @@
+"""What ended studies have left on disk and could be deleted: checkpoints, logs and reports.
+
+Nothing of a live study is ever listed, nor anything of another study: each study has folders of its own, named by its
+name and its `uid` (`headrace.folders`), and only those are looked at. What lies on other machines cannot be seen from
+here, and is not listed either. The scheduler is not told: it still says where a deleted checkpoint was.
+"""
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from headrace.checkpoints import Place
+from headrace.client.kept import open_store
+from headrace.client.missing import MissingExtraError
+from headrace.client.model import StudyInfo, TrialInfo
+from headrace.client.outcome import Outcome
+from headrace.client.sync import Client
+from headrace.errors import StudyNotEndedError
+from headrace.folders import study_folder
+from headrace.home import home_dir
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """One kind of thing that one ended study has left in one place."""
+
+    study: str
+    what: Literal["checkpoints", "logs", "report"]
+    where: str
+    """A store's URL, or a path."""
+    size_bytes: int
+    trials: tuple[str, ...] = ()
+    """Of checkpoints: the trials' places in the store."""
+
+    def delete(self) -> None:
+        """Deletes it. What is gone already is no error. Raises `OSError` where it cannot be deleted."""
+        if self.what == "checkpoints":
+            store = open_store(self.where)
+            for trial in self.trials:
+                store.clear(trial)
+            return
+        path = Path(self.where)
+        with suppress(FileNotFoundError):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What could be deleted, and what was not looked at."""
+
+    leftovers: tuple[Leftover, ...]
+    elsewhere: tuple[str, ...]
+    """Stores and folders that this machine does not see, or that do not answer."""
+    kept_bytes: int
+    """Of the best trials' checkpoints, which stay."""
+
+
+def find(client: Client, names: Sequence[str] = (), *, best_too: bool = False) -> Found:
+    """What ended studies have left; of those with these names, or of all. The checkpoints of a study's best trial, and
+    of those on its Pareto front, stay unless `best_too`.
+
+    Raises `StudyNotEndedError` for a name of a live study, before anything else is looked at.
+    """
+    if names:
+        studies = [client.study(name).status() for name in dict.fromkeys(names)]
+        for study in studies:
+            if not study.state.ended:
+                raise StudyNotEndedError(
+                    f"study '{study.name}' is {study.state.value}",
+                    remedy=f"Only what ended studies left is deleted; `headrace stop {study.name}` ends it.",
+                )
+    else:
+        studies = [client.study(one.name).status() for one in client.studies() if one.state.ended]
+    looked = _Looked(best_too=best_too)
+    for study in studies:
+        if study.uid:  # without one its folders could be another's
+            looked.at(study, client.study(study.name).trials())
+    return Found(
+        leftovers=tuple(looked.leftovers), elsewhere=tuple(looked.elsewhere), kept_bytes=looked.kept_bytes
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Looked:
+    """What was found so far."""
+
+    best_too: bool
+    leftovers: list[Leftover] = field(default_factory=list)
+    elsewhere: dict[str, None] = field(default_factory=dict)
+    kept_bytes: int = 0
+
+    def at(self, study: StudyInfo, trials: Sequence[TrialInfo]) -> None:
+        """Looks at one ended study."""
+        good = frozenset() if self.best_too else _good(study, trials)
+        for store in _stores(study, trials):
+            try:
+                sizes = _sizes(store, _place(study))
+            except (MissingExtraError, OSError):
+                self.elsewhere[store] = None
+            else:
+                self._add_checkpoints(study, store, sizes, good)
+        for folder in _log_folders(study, trials):
+            if folder.is_dir() and not folder.is_symlink():
+                self.leftovers.append(_on_disk(study, "logs", folder))
+            elif not folder.parent.is_dir():
+                self.elsewhere[str(folder.parent)] = None
+        report = home_dir() / "reports" / f"{study_folder(study.name, study.uid)}.html"
+        if report.is_file() and not report.is_symlink():
+            self.leftovers.append(_on_disk(study, "report", report))
+
+    def _add_checkpoints(
+        self, study: StudyInfo, store: str, sizes: Mapping[str, int], good: frozenset[str]
+    ) -> None:
+        self.kept_bytes += sum(size for trial, size in sizes.items() if trial in good)
+        gone = {trial: size for trial, size in sizes.items() if trial not in good}
+        if gone:
+            self.leftovers.append(
+                Leftover(
+                    study=study.name,
+                    what="checkpoints",
+                    where=store,
+                    size_bytes=sum(gone.values()),
+                    trials=tuple(sorted(gone)),
+                )
+            )
+
+
+def _good(study: StudyInfo, trials: Iterable[TrialInfo]) -> frozenset[str]:
+    """The places of the trials whose checkpoints somebody may want to load: all, where nobody knows the front."""
+    best = [study.leader] if study.leader is not None else []
+    good = trials if Outcome(study).front_left_out else (*best, *study.front)
+    return frozenset(f"{_place(study)}/trials/{trial.number}" for trial in good)
+
+
+def _place(study: StudyInfo) -> str:
+    return f"studies/{study_folder(study.name, study.uid)}"
+
+
+def _stores(study: StudyInfo, trials: Iterable[TrialInfo]) -> list[str]:
+    """The stores in which workers have put checkpoints of a study, as far as its trials say. An address of a user's own
+    is none, nor is one that does not lie in the study's own place."""
+    kept = [one for trial in trials for one in (trial.checkpoint, trial.best_checkpoint) if one is not None]
+    places = [place for one in kept if one.manifest_sha256 and (place := Place.of(one.uri)) is not None]
+    return list(dict.fromkeys(place.store for place in places if place.study == _place(study)))
+
+
+def _sizes(url: str, study: str) -> dict[str, int]:
+    """The bytes of each trial. Raises `OSError` where the store is a folder that is not on this machine."""
+    store = open_store(url)
+    if (root := store.folder) is not None and not root.is_dir():
+        raise FileNotFoundError(root)
+    return store.sizes(study)
+
+
+def _log_folders(study: StudyInfo, trials: Iterable[TrialInfo]) -> list[Path]:
+    """The folders of the study's logs, which hold those of its bundles too."""
+    name = study_folder(study.name, study.uid)
+    parents = [Path(trial.log_path).parent for trial in trials if trial.log_path]
+    return [folder for folder in dict.fromkeys(parents) if folder.name == name and folder.is_absolute()]
+
+
+def _on_disk(study: StudyInfo, what: Literal["logs", "report"], path: Path) -> Leftover:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if not file.is_dir()]
+    size = 0
+    for file in files:
+        with suppress(FileNotFoundError):
+            size += file.stat(follow_symlinks=False).st_size
+    return Leftover(study=study.name, what=what, where=str(path), size_bytes=size)

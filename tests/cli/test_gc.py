@@ -1,0 +1,138 @@
+"""`headrace gc`: what ended studies left, and nothing else."""
+
+import json
+from pathlib import Path
+
+import pytest
+from commands_run import Invoke
+from fake_study_service import FakeStudyService
+from scripted_study import Script, race
+
+UID, MANIFEST = "0a1b2c", "manifest.json"
+
+
+class Left:
+    """A study's files, as workers leave them."""
+
+    def __init__(self, fake: FakeStudyService, root: Path, name: str, uid: str, *, shown: int | None = None):
+        self.script: Script = fake.add(race(name), shown=shown)
+        self.name, self.uid, self.root = name, uid, root
+        self.folder = f"{name}-{uid}"
+        self.logs = root / "w1/logs" / self.folder
+        self.logs.mkdir(parents=True)
+        (self.logs / "bundle-g1.log").write_bytes(b"x" * 10)
+        for moment in self.script.moments:
+            moment.study.uid = uid
+        for moment in self.script.moments[-1:] if shown is None else self.script.moments[shown - 1 : shown]:
+            for trial in moment.trials:
+                checkpoint = self.checkpoint(trial.number)
+                trial.checkpoint.uri, trial.checkpoint.manifest_sha256 = f"file://{checkpoint}/", "ab"
+                trial.log_path = str(self.logs / f"{trial.number}.log")
+                Path(trial.log_path).write_bytes(b"y" * 5)
+
+    def checkpoint(self, number: int) -> Path:
+        folder = self.root / "store/studies" / self.folder / "trials" / str(number) / "000001-1-step1-ab"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "rank-0.pt").write_bytes(b"z" * 100)
+        (folder / MANIFEST).write_bytes(b"{}")
+        return folder
+
+    @property
+    def files(self) -> int:
+        places = (self.root / "store/studies" / self.folder, self.logs)
+        return sum(path.is_file() for place in places for path in place.rglob("*"))
+
+
+@pytest.fixture
+def ended(fake: FakeStudyService, tmp_path: Path) -> Left:
+    return Left(fake, tmp_path, "digits", UID)
+
+
+def test_a_dry_run_lists_sizes_and_deletes_nothing(ended: Left, invoke: Invoke) -> None:
+    before = ended.files
+    reports = ended.root / "home/reports"
+    reports.mkdir(parents=True)
+    (reports / f"{ended.folder}.html").write_bytes(b"r" * 7)
+    (reports / "digits-other.html").write_bytes(b"r" * 7)
+    done = invoke("gc", "--dry-run", "--json")
+    told = json.loads(done.out)
+    trials = len(ended.script.final.trials)
+    by_what = {one["what"]: one["size_bytes"] for one in told["leftovers"]}
+    assert by_what == {"checkpoints": 102 * (trials - 1), "logs": 5 * trials + 10, "report": 7}
+    assert (told["kept_bytes"], told["size_bytes"]) == (102, sum(by_what.values()))
+    assert (told["deleted"], told["elsewhere"]) == (False, [])
+    table = invoke("gc", "digits", "--dry-run")
+    assert [line.split()[:2] for line in table.out.splitlines()[:4]] == [
+        ["STUDY", "WHAT"],
+        ["digits", "checkpoints"],
+        ["digits", "logs"],
+        ["digits", "report"],
+    ]
+    assert "nothing was" in table.out
+    assert ended.files == before
+    assert (reports / f"{ended.folder}.html").exists()
+
+
+def test_it_deletes_all_but_the_best_ones_checkpoints(ended: Left, invoke: Invoke) -> None:
+    best = ended.script.final.study.status.best.number
+    assert invoke("gc", "--yes").code == 0
+    store = ended.root / "store/studies" / ended.folder
+    assert [path.name for path in (store / "trials").iterdir()] == [str(best)]
+    assert not ended.logs.exists()
+    assert json.loads(invoke("gc", "--dry-run", "--json").out)["leftovers"] == []
+    assert invoke("gc", "--best-too", "--yes").code == 0
+    assert not store.exists()
+    assert "Nothing is left" in invoke("gc", "--best-too").out
+
+
+def test_without_a_terminal_it_needs_yes(ended: Left, invoke: Invoke) -> None:
+    before = ended.files
+    refused = invoke("gc")
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert ended.files == before
+
+
+def test_a_live_study_and_other_folders_are_never_touched(
+    ended: Left, fake: FakeStudyService, invoke: Invoke, tmp_path: Path
+) -> None:
+    live = Left(fake, tmp_path, "live", "ffff", shown=60)
+    namesake = tmp_path / "store/studies/digits-999999/trials/1/000001-1-step1-ab"
+    namesake.mkdir(parents=True)
+    (namesake / MANIFEST).touch()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "1.log").touch()
+    trials = ended.script.final.trials
+    trials[1].log_path = str(mine / "1.log")  # a folder of another name
+    trials[2].checkpoint.uri = f"file://{namesake}/"
+    trials[3].checkpoint.uri, trials[3].checkpoint.manifest_sha256 = str(mine), ""
+    trials[4].checkpoint.uri = f"file://{live.checkpoint(1)}/"
+    before = live.files
+    assert invoke("gc", "--yes", "--best-too").code == 0
+    assert live.files == before > 0
+    assert (namesake / MANIFEST).exists()
+    assert (mine / "1.log").exists()
+    named = invoke("gc", "digits", "live", "--yes")
+    assert (named.code, "study 'live' is active" in named.err) == (1, True)
+    assert live.files == before
+
+
+def test_a_link_in_place_of_a_studys_folder_is_not_followed(
+    ended: Left, invoke: Invoke, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    (outside / "trials/1").mkdir(parents=True)
+    (outside / "trials/1/precious").touch()
+    (outside / "precious.log").touch()
+    for place in (ended.logs, tmp_path / "store/studies" / ended.folder):
+        place.rename(place.with_name(f"moved-{place.name}"))
+        place.symlink_to(outside)
+    invoke("gc", "--yes", "--best-too")
+    assert (outside / "precious.log").exists()
+    assert (outside / "trials/1/precious").exists()
+
+
+def test_what_is_on_another_machine_is_said(ended: Left, invoke: Invoke) -> None:
+    (ended.root / "store").rename(ended.root / "away")
+    done = invoke("gc", "--dry-run")
+    assert f"{(ended.root / 'store').as_uri()} cannot be read from here" in done.err
