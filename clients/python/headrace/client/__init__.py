@@ -27,13 +27,15 @@ from headrace.client.events import (
     TrialWarned,
     Update,
 )
-from headrace.client.machines import Slot, Worker
+from headrace.client.machines import Room, Slot, SlotLoad, Worker
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import (
     BundleSize,
     BundleTurn,
     Checkpoint,
     Exploit,
+    Importance,
+    ParameterImportance,
     Preview,
     PreviewRung,
     PreviewSize,
@@ -69,8 +71,10 @@ __all__ = [
     "Event",
     "Explanation",
     "Exploit",
+    "Importance",
     "MetricsMissing",
     "MissingExtraError",
+    "ParameterImportance",
     "Planner",
     "Preview",
     "PreviewRung",
@@ -79,6 +83,7 @@ __all__ = [
     "ProposalsEnded",
     "Report",
     "ReportRecorded",
+    "Room",
     "RungRecorded",
     "RungResult",
     "RungStatus",
@@ -87,6 +92,7 @@ __all__ = [
     "SearchCall",
     "SearchProgress",
     "Slot",
+    "SlotLoad",
     "SlotsReserved",
     "Study",
     "StudyInfo",
