@@ -7,6 +7,7 @@ import re
 from datetime import datetime
 from pathlib import Path
 
+import grpc
 import pytest
 from commands_run import Invoke
 from fake_study_service import FakeStudyService
@@ -359,12 +360,46 @@ def test_workers(fake: FakeStudyService, invoke: Invoke) -> None:
     assert "headrace worker" in invoke("workers").err
     worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True, labels={"zone": "a"})
     worker.slots.add(index=0, device="NVIDIA H200", memory_bytes=2**37, trial="studies/digits/trials/4")
+    worker.slots[0].uuid = "GPU-1"
     fake.workers.append(worker)
     (found,) = json.loads(invoke("workers", "--json").out)
     assert found["slots"] == [
-        {"index": 0, "device": "NVIDIA H200", "memory_bytes": 2**37, "trial": "digits/4", "defect": ""}
+        {
+            "index": 0,
+            "device": "NVIDIA H200",
+            "memory_bytes": 2**37,
+            "trial": "digits/4",
+            "defect": "",
+            "uuid": "GPU-1",
+            "loads": [],
+        }
     ]
     assert "128.0 GiB" in invoke("workers").out
+
+
+@pytest.mark.parametrize("command", ["workers", "cluster"])
+def test_how_busy_devices_are(fake: FakeStudyService, invoke: Invoke, command: str) -> None:
+    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True)
+    slot = worker.slots.add(index=0, device="H200", memory_bytes=2**37)
+    for minute, utilization in ((60, 0.2), (120, 0.9)):
+        slot.loads.add(minute={"seconds": minute}, utilization=utilization, memory_used_bytes=3 * 2**30)
+    fake.workers.append(worker)
+    header, row = invoke(command).out.splitlines()[:2]
+    at = header.index("LOAD")
+    assert header[at:].split()[:3] == ["LOAD", "HOUR", "USED"]
+    assert "90 %  55 %  3.0 GiB" in row
+    shown = json.loads(invoke(command, "--json").out)
+    (of_slot,) = (shown["workers"] if command == "cluster" else shown)[-1]["slots"]
+    assert of_slot["loads"][1] == {
+        "minute": "1970-01-01T00:02:00+00:00",
+        "utilization": 0.9,
+        "memory_used_bytes": 3 * 2**30,
+    }
+    assert fake.requests["ListWorkers"][-2 if command == "cluster" else -1].history
+    worker.connected = False
+    fake.workers[:] = [worker]
+    if command == "workers":  # what an absent worker measured last is not how it is now
+        assert invoke(command).out.splitlines()[1].split().count("-") >= 2
 
 
 def test_what_gets_no_trials_is_named(fake: FakeStudyService, invoke: Invoke) -> None:
@@ -633,3 +668,38 @@ def test_a_study_shows_how_many_trials_share_a_process_and_why(
         "member_bytes": 0,
         "turns": [{"members": 8, "turn_s": 0.5, "memory_bytes": 7, "fresh": False}],
     }
+
+
+def test_a_study_shows_the_importance_of_its_parameters(fake: FakeStudyService, invoke: Invoke) -> None:
+    fake.importances = [("lr", 0.61, 11), ("width", 0.3, 11), ("momentum", 0.09, 6)]
+    shown = invoke("show", "digits").out
+    assert "among the best by val_loss, of the 11 trials that came to step 3:" in shown
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["PARAMETER", "IMPORTANCE", "TRIALS"] in rows
+    assert ["lr", "61", "%", "11"] in rows
+    (found,) = json.loads(invoke("show", "digits", "--json").out)["importance"]
+    assert found == {
+        "metric": "val_loss",
+        "step": 3,
+        "trials": 11,
+        "parameters": [
+            {"parameter": "lr", "share": 0.61, "trials": 11},
+            {"parameter": "width", "share": 0.3, "trials": 11},
+            {"parameter": "momentum", "share": 0.09, "trials": 6},
+        ],
+        "reason": "",
+    }
+
+
+def test_a_study_without_importance_says_why(fake: FakeStudyService, invoke: Invoke) -> None:
+    assert "Importance of parameters: not known, at most 3 trials came" in invoke("show", "digits").out
+
+
+def test_a_scheduler_that_knows_no_importance_takes_nothing_else_away(
+    fake: FakeStudyService, invoke: Invoke
+) -> None:
+    for command in (("show", "digits"), ("show", "digits", "--json")):
+        fake.fail_next("MeasureImportance", grpc.StatusCode.UNIMPLEMENTED)
+        ran = invoke(*command)
+        assert ran.code == 0
+        assert "it cannot be measured" in ran.out

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import grpc
 import pytest
 from commands_run import Invoke
 from fake_study_service import FakeStudyService
@@ -81,30 +82,40 @@ def test_a_folder_that_is_not_there_is_told_before_anything_starts(
 
 
 @pytest.mark.parametrize(
-    ("resources", "warning"),
+    ("lacking", "warning"),
     [
-        ("gpus: 0", None),
-        ("gpus: 1", None),
-        ("gpus: 1, gpu_memory_bytes: 137438953473", "1 GPU of 128.0 GiB"),
-        ("gpus: 2", "2 GPUs"),
-        ("labels: {zone: b}", "label zone=b"),
-        ("labels: {zone: a}", None),
+        ([], None),
+        (["2 GPUs"], "No connected worker has what some trials need (2 GPUs), so they wait."),
+        (
+            ["2 GPUs", "4 GPUs"],
+            "No connected worker has what a trial needs (2 GPUs or 4 GPUs), so trials wait.",
+        ),
     ],
 )
 def test_needs_that_no_worker_has_are_told(
-    fake: FakeStudyService, invoke: Invoke, study_file: Path, resources: str, warning: str | None
+    fake: FakeStudyService, invoke: Invoke, study_file: Path, lacking: list[str], warning: str | None
 ) -> None:
-    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True, labels={"zone": "a"})
+    """The scheduler's placement judges which of the two sizes fit."""
+    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True)
     worker.slots.add(index=0, device="NVIDIA H200", memory_bytes=2**37)
-    worker.slots.add(index=1, device="cpu", memory_bytes=2**38)
     fake.workers.append(worker)
-    study_file.write_text(f"{study_file.read_text()}resources: {{{resources}}}\n")
+    fake.lacking = lacking
     result = invoke("run", str(study_file), "--detach")
     assert result.code == 0
     if warning is None:
-        assert "so trials wait" not in result.err
+        assert "wait" not in result.err
     else:
-        assert f"({warning}), so trials wait" in result.err
+        assert warning in result.err
+
+
+def test_a_scheduler_that_finds_no_room_hinders_no_run(
+    fake: FakeStudyService, invoke: Invoke, study_file: Path
+) -> None:
+    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True)
+    worker.slots.add(index=0, device="cpu")
+    fake.workers.append(worker)
+    fake.fail_next("FindRoom", grpc.StatusCode.UNIMPLEMENTED)
+    assert invoke("run", str(study_file), "--detach").code == 0
 
 
 def test_a_study_of_this_name_exists(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:

@@ -141,3 +141,45 @@ def test_a_trial_that_diverged_comes_behind_the_sound_ones_and_is_named_where_it
     told = invoke("best", "digits")
     assert f"the last value of trial {number}, the best of them, is nan" in told.err
     assert "diverged since" in invoke("studies").out
+
+
+def test_the_best_of_a_population_is_shown_with_its_schedule(
+    fake: FakeStudyService, invoke: Invoke, own: Script
+) -> None:
+    """The best state was trained by trial 4 up to step 3, and with another rate after it: no single rate made it."""
+    own.final.study.spec.policy.pbt.interval = 3
+    best, donor = own.final.trials[22], own.final.trials[4]
+    first = donor.parameters.values["lr"].float_value
+    copied = best.lineage.add(rung=0, step=3, donor=f"{own.name}/trials/4")
+    copied.previous_parameters.CopyFrom(best.parameters)
+    best.parameters.values["lr"].float_value = 0.0625
+    copied.parameters.CopyFrom(best.parameters)
+    own.final.study.status.best.CopyFrom(best)
+    told = invoke("best", "digits").out.splitlines()
+    (warned,) = [line for line in told if line.startswith("# schedule: ")]
+    assert "of the best step alone" in warned
+    before, last = (line for line in told if line.startswith("#   steps"))
+    assert before.startswith("#   steps 1 to 3: trial 4: ")
+    assert f"lr={first:.5g}" in before
+    assert last.startswith("#   steps 4 to 27: trial 22: ")
+    assert "lr=0.0625" in last
+    assert "lr: 0.0625" in told
+    shown = invoke("show", "digits").out
+    assert "these values are of the best step alone" in shown
+    assert "trial 4: " in shown
+
+
+def test_a_schedule_ends_at_the_step_that_is_asked_for(
+    fake: FakeStudyService, invoke: Invoke, copied: float
+) -> None:
+    """Trial 4 had its best value before it copied trial 2, so nothing of trial 2 led to it."""
+    with Client(fake.address) as client:
+        trials = {trial.number: trial for trial in client.study("digits").trials()}
+    best_step = trials[4].best_step
+    (stretch,) = schedule(trials, 4, at=best_step)
+    assert (stretch.start, stretch.end, stretch.trial, stretch.params["lr"]) == (0, best_step, 4, copied)
+
+
+def test_other_studies_have_no_schedule(fake: FakeStudyService, invoke: Invoke, own: Script) -> None:
+    assert "schedule" not in invoke("best", "digits").out
+    assert "schedule" not in invoke("show", "digits").out

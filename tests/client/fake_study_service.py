@@ -52,6 +52,10 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self.companions: list[study_pb2.PreviewCompanion] = []
         """What a preview says of the studies beside a study."""
         self.workers: list[study_pb2.WorkerStatus] = []
+        self.lacking: list[str] = []
+        """Sizes of trials that fit nowhere."""
+        self.importances: list[tuple[str, float, int]] = []
+        """Of each objective: a parameter, its share and its trials."""
         self.unshown: list[study_pb2.Unshown] = []
         """What lists of studies, trials and reports leave out."""
         self.page_size: int | None = None
@@ -167,6 +171,24 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         if request.seconds_per_step:
             answer.slot_time.FromNanoseconds(int(143e9 * request.seconds_per_step))
             answer.wall_time.FromNanoseconds(int(143e9 * request.seconds_per_step / answer.slots))
+        return answer
+
+    def FindRoom(self, request: Any, context: grpc.ServicerContext) -> Any:
+        before = self._begin("FindRoom", request, context)
+        self._finish(before, context)
+        return study_pb2.FindRoomResponse(lacking=self.lacking, sizes=2)
+
+    def MeasureImportance(self, request: Any, context: grpc.ServicerContext) -> Any:
+        before = self._begin("MeasureImportance", request, context)
+        study = self._moment(request.study, context).study
+        answer = study_pb2.MeasureImportanceResponse()
+        for objective in (study.spec.objective, *study.spec.further_objectives):
+            one = answer.importances.add(metric=objective.metric, step=3, trials=11)
+            for name, share, trials in self.importances:
+                one.parameters.add(parameter=name, share=share, trials=trials)
+            if not self.importances:
+                one.reason = "at most 3 trials came to the same rung, and fewer than 10 say nothing"
+        self._finish(before, context)
         return answer
 
     # ---- trials

@@ -81,25 +81,40 @@ class PbtOracle(Oracle):
     def verdict(self, trial, bracket, rung, more):
         return "PAUSE"
 
-    def next_promotion(self, more):
-        waiting = []
-        for rung in range(len(self.ladders[0]) - 1):
-            for arrival, (trial, _) in enumerate(self.at(0, rung)):
-                if trial not in self.over and (trial, rung) not in self.past:
-                    waiting.append((rung, arrival, trial))
-        if not waiting:
-            return None
-        rung, _, trial = min(waiting)
-        return self.promotion(trial, 0, rung)
+    def missing(self, rung, more):
+        """How many members are still to come to a rung."""
+        live = [trial for trial, _ in self.trials if trial not in self.over]
+        to_join = max(0, self.spec.max_trials - len(self.trials)) if more else 0
+        return to_join + sum(not self.recorded(trial, 0, rung) for trial in live)
 
-    def donors(self, trial, rung):
+    def traded(self, members):
+        """How many of a population copy, and are copied."""
+        return max(1, math.floor(Fraction(str(self.policy.quantile)) * members)) if members > 1 else 0
+
+    def keeps(self, trial, rung, more):
+        """Whether a member keeps its own state in whatever order those report that are still to come: the worst that
+        can happen to it is that all of them are better."""
+        order = [name for name, _ in self.ranked(0, rung)]
+        members = len(order) + self.missing(rung, more)
+        worst = order[max(0, len(order) - self.traded(members)) :]
+        return finite(self.value(trial, 0, rung)) and trial not in worst
+
+    def next_promotion(self, more):
+        for rung in range(len(self.ladders[0]) - 1):
+            for trial, _ in self.ranked(0, rung):
+                if trial in self.over or (trial, rung) in self.past:
+                    continue
+                if not self.missing(rung, more) or self.keeps(trial, rung, more):
+                    return self.promotion(trial, 0, rung)
+        return None
+
+    def donors(self, trial, rung, more):
         """Whom a member may copy at a rung; nobody: it keeps its own state."""
         order = [name for name, _ in self.ranked(0, rung)]
-        traded = math.floor(Fraction(str(self.policy.quantile)) * len(order))
-        good = finite(self.value(trial, 0, rung))
-        if good and trial not in order[len(order) - traded :]:
+        if self.keeps(trial, rung, more):
             return set()
-        best = order[: max(1, traded)]
+        traded = self.traded(len(order) + self.missing(rung, more))
+        best = order[:traded]
         return {
             name
             for name in best

@@ -171,7 +171,7 @@ class History:
     def check_exploit(self, said):
         """Who is copied, what of it, and what becomes of its parameters."""
         copied, oracle = said.exploit, self.oracle
-        donors = oracle.donors(said.trial, said.rung)
+        donors = oracle.donors(said.trial, said.rung, self.more)
         assert (copied is None) == (not donors)
         if copied is None:
             return

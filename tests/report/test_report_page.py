@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from datetime import timedelta
 from html.parser import HTMLParser
 from typing import Any
 
@@ -12,16 +13,19 @@ from fake_study_service import FakeStudyService
 from scripted_study import SPEC, Script, race
 
 from headrace import Client, MissingExtraError
+from headrace.client import Importance, ParameterImportance
 from headrace.report import build_report
 from headrace.report.curves import learning_curves
 from headrace.report.data import StudyData, gather
 from headrace.report.gantt import gantt
+from headrace.report.importance import importance_bars
+from headrace.report.loads import device_loads
 from headrace.report.page import render
 from headrace.report.parallel import parallel_coordinates
 from headrace.report.rungs import rung_occupancy
 from headrace.report.table import trial_table
 from headrace.spec import FloatDomain, Goal, Objective, params_to_proto, parse_spec, to_proto
-from headrace.v1 import trial_pb2
+from headrace.v1 import study_pb2, trial_pb2
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"<b>"
 
@@ -312,3 +316,47 @@ def test_a_row_of_several_objectives_has_the_values_of_one_step(data: StudyData)
     assert '<tr class="best">' in row, "those on the Pareto front are marked"
     (trace,) = parallel_coordinates(several).data
     assert list(trace.dimensions[-2]["values"]) == [0.9]
+
+
+def test_the_importance_of_parameters_is_a_bar_each(data: StudyData) -> None:
+    parts = tuple(
+        ParameterImportance(parameter=name, share=share, trials=11)
+        for name, share in (("</script><b>", 0.7), ("lr", 0.3))
+    )
+    found = Importance(metric="val_loss", step=3, trials=11, parameters=parts, reason="")
+    (bars,) = importance_bars(found).data
+    assert list(bars.x) == [70.0, 30.0]
+    assert list(bars.y) == ["&lt;/script&gt;&lt;b&gt;", "lr"]
+    reader = read(render(replace(data, importances=(found,))))
+    assert "of the 11 trials that came to step 3" in " ".join(reader.text)
+    assert "figure-importance-0" in [attrs.get("id") for _, attrs in reader.tags]
+    missing = replace(found, parameters=(), reason="at most 3 trials came to the same rung")
+    page = render(replace(data, importances=(missing,)))
+    assert "Not known: at most 3 trials came to the same rung." in " ".join(read(page).text)
+
+
+def test_devices_of_the_study_are_drawn_with_their_loads(
+    fake: FakeStudyService, client: Client, script: Script
+) -> None:
+    fake.add(script)
+    began = script.final.study.create_time.ToDatetime()
+    used = {(stay.worker, index) for stay in gather(client.study("digits")).stays() for index in stay.slots}
+    name, index = min(used)
+    worker = study_pb2.WorkerStatus(name=f"workers/{name}", connected=True)
+    for place in (index, 99):  # nothing of the study was on slot 99
+        slot = worker.slots.add(index=place, device="H200")
+        for minute in (-30, 0, 1):  # the first one was before the study
+            load = slot.loads.add(utilization=0.25, memory_used_bytes=2**31)
+            load.minute.FromDatetime(began + timedelta(minutes=minute))
+    fake.workers.append(worker)
+    found = gather(client.study("digits"))
+    (device,) = found.devices
+    assert (device.worker, device.index, len(device.loads)) == (name, index, len(device.loads))
+    assert all(load.minute.replace(tzinfo=None) >= began - timedelta(minutes=1) for load in device.loads)
+    figure = device_loads(found)
+    assert figure is not None
+    busy, memory = figure.data
+    assert set(busy.y) == {25.0}
+    assert set(memory.y) == {2.0}
+    assert "How busy the devices were" in " ".join(read(render(found)).text)
+    assert device_loads(replace(found, devices=())) is None

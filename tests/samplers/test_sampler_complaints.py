@@ -59,14 +59,14 @@ def test_a_suggestion_makes_no_trial_anew(kind: str, monkeypatch: pytest.MonkeyP
     learner.learn(list(results(300, per_generation=50)))
     learner.suggest(300, IN_FLIGHT)
     made = 0
-    frozen = module.FrozenTrial
+    frozen = module.frozen
 
     def counted(*args: object, **fields: object) -> object:
         nonlocal made
         made += 1
         return frozen(*args, **fields)  # type: ignore[arg-type]  # passed on as they are
 
-    monkeypatch.setattr(module, "FrozenTrial", counted)
+    monkeypatch.setattr(module, "frozen", counted)
     learner.suggest(301, IN_FLIGHT)
     assert made == len(IN_FLIGHT)
 

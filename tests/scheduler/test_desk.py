@@ -20,6 +20,7 @@ from headrace_services.apart import Limits
 from headrace_services.scheduler.desk import SMALL_FRONT, Desk
 from headrace_services.scheduler.preview import preview
 from headrace_services.scheduler.samplers import make_sampler
+from headrace_services.scheduler.samplers.history import Result
 
 INT32_MAX = 2**31 - 1
 LIMITS = Limits(memory_bytes=256 * 1024 * 1024, time_s=5.0, wait_s=30.0, waiting=2, each=2)
@@ -154,3 +155,13 @@ async def test_too_many_callers_are_refused(desk: Desk) -> None:
     assert len(refused) == 6 - LIMITS.waiting
     assert "Try again" in refused[0].remedy
     assert len([one for one in answers if not isinstance(one, Exception)]) == LIMITS.waiting
+
+
+async def test_importance_is_measured_beside_the_event_loop(desk: Desk) -> None:
+    space = {name: {"type": "float", "low": 0.0, "high": 1.0} for name in ("x", "y")}
+    spec = make_spec(space=space, max_trials=2000)
+    drawn = [((7 * n % 2000) / 2000, (n % 13) / 13) for n in range(2000)]
+    results = [Result(params={"x": x, "y": y}, values=(x,)) for x, y in drawn]
+    (found,) = await answer(desk.importances(spec, 3, results))
+    assert found.shares[0].parameter == "x"
+    assert (found.level, found.trials) == (3, 2000)

@@ -74,8 +74,11 @@ async def test_the_worst_takes_over_the_best_in_one_step(engine: AsyncEngine) ->
     await site.connect(slots=4)
     leases = await site.kick()
     before = {row.number: row.params["x"] for row in await site.trials()}
-    decisions = await generation(site, leases, 2, [0.1, 0.2, 0.3, 0.9])
-    assert [decision.action for decision in decisions] == ["CONTINUE", "CONTINUE", "CONTINUE", "PAUSE"]
+    for lease, value in zip(reversed(leases), [0.9, 0.3, 0.2], strict=False):
+        await send(site, lease, 2, value)
+    assert {row.number: row.state for row in await site.trials()}[3] == "PAUSED"  # who may be the worst waits
+    assert await lineage(site) == {}
+    assert (await send(site, leases[0], 2, 0.1)).action == "CONTINUE"
     assert await lineage(site) == {3: [(0, 0)]}
     row = (await site.trials())[3]
     assert (row.state, row.attempt) == ("RESUMED", 2)
@@ -184,18 +187,39 @@ async def test_without_any_donor_a_member_goes_on_with_its_own_state(engine: Asy
     await site.connect(slots=4)
     leases = await site.kick()
     for lease, value in zip(leases, [0.1, 0.2, 0.3, 0.9], strict=True):
-        assert (await send(site, lease, 2, value, saves=False)).action == "CONTINUE"
+        await send(site, lease, 2, value, saves=False)
     assert await lineage(site) == {}
+    assert {row.state for row in await site.trials()} == {"RUNNING"}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-async def test_a_diverged_member_copies_the_best_at_once(engine: AsyncEngine, value: float) -> None:
+async def test_a_diverged_member_copies_the_best_when_all_are_there(
+    engine: AsyncEngine, value: float
+) -> None:
     site = await StudySite(engine, population()).create()
     await site.connect(slots=4)
     leases = await site.kick()
-    await send(site, leases[0], 2, 0.5)
     assert (await send(site, leases[1], 2, value)).action == "PAUSE"
-    assert await lineage(site) == {1: [(0, 0)]}
+    for lease, other in ((leases[0], 0.5), (leases[2], 0.3)):
+        await send(site, lease, 2, other)
+    assert await lineage(site) == {}
+    await send(site, leases[3], 2, 0.1)
+    assert await lineage(site) == {1: [(0, 3)]}
+
+
+async def test_four_members_on_two_slots_are_compared_as_a_whole(engine: AsyncEngine) -> None:
+    """The first two to arrive at a rung are the worst and the best: the worst waits for those that have no slot yet."""
+    site = await StudySite(engine, population()).create()
+    await site.connect(slots=2)
+    await site.kick()
+    values = {0: 0.9, 1: 0.1, 2: 0.3, 3: 0.2}
+    for _ in range(20):
+        for row in [row for row in await site.trials() if row.state in ("RUNNING", "RESUMED")]:
+            now = (await site.trials())[row.number]
+            if (now.state, now.attempt) == (row.state, row.attempt):
+                await send(site, newest(site)[row.number], now.milestone, values[row.number])
+    assert {row.state for row in await site.trials()} == {"TERMINATED"}
+    assert await lineage(site) == {0: [(0, 1), (1, 1)]}
 
 
 async def test_what_others_stand_on_stays_pinned_until_they_have_saved(engine: AsyncEngine) -> None:
@@ -204,7 +228,7 @@ async def test_what_others_stand_on_stays_pinned_until_they_have_saved(engine: A
     leases = await site.kick()
     await generation(site, leases, 2, [0.1, 0.2, 0.3, 0.9])
     lent = "file:///s/0/1-2/"
-    assert lent in (await send(site, leases[0], 4, 0.1)).pinned
+    assert lent in (await send(site, newest(site)[0], 4, 0.1)).pinned
     copy = newest(site)[3]
     await site.step(
         RestoredArrived(
@@ -212,13 +236,13 @@ async def test_what_others_stand_on_stays_pinned_until_they_have_saved(engine: A
         )
     )
     site.sequences[copy.id] += 1
-    for lease, value in [(leases[1], 0.2), (leases[2], 0.3), (copy, 0.15)]:
-        await send(site, lease, 4, value)
+    for number, value in [(1, 0.2), (2, 0.3), (3, 0.15)]:
+        await send(site, newest(site)[number], 4, value)
     site.fold = None  # found again from the rows
-    last = await send(site, leases[0], 6, 0.1)
+    last = await send(site, newest(site)[0], 6, 0.1)
     assert last.action == "STOP"
     assert lent not in last.pinned
-    assert "file:///s/0/1-4/" in last.pinned
+    assert "file:///s/0/2-4/" in last.pinned
 
 
 async def test_on_one_slot_the_population_stays_together(engine: AsyncEngine) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from decimal import Decimal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from spec_samples import SOUND
 
@@ -43,6 +43,7 @@ from headrace.spec import (
     parse_spec,
     to_proto,
 )
+from headrace.spec.conditions import impossible_problems
 from headrace.spec.extended import Extended
 from headrace.spec.space import draw
 from headrace.v1 import spec_pb2 as pb
@@ -86,6 +87,10 @@ def through_jsonb(value):
     return json.loads(write(value))
 
 
+NUMBER = "number"
+"""The parameter from 0 to 1 that each space begins with."""
+
+
 @st.composite
 def domains(draw_, parents):
     conditions = []
@@ -94,6 +99,10 @@ def domains(draw_, parents):
             st.lists(st.sampled_from(parents[name].values), min_size=1, max_size=2, unique_by=repr)
         )
         conditions.append(Condition(parameter=name, values=values))
+    if draw_(st.booleans()):
+        sides = {"above": 0.25, "at_least": 0.5, "below": 1.0, "at_most": 0.75}
+        given_ = draw_(st.lists(st.sampled_from(sorted(sides)), min_size=1, max_size=4, unique=True))
+        conditions.append(Condition(parameter=NUMBER, **{side: sides[side] for side in given_}))
     match draw_(st.sampled_from(["float", "log", "step", "int", "int_log", "categorical"])):
         case "float":
             low, high = sorted(draw_(st.lists(FINITE, min_size=2, max_size=2, unique_by=lambda x: x + 0.0)))
@@ -141,11 +150,14 @@ def choose(draw_, domain):
 
 @st.composite
 def specs(draw_):
-    space, parents = {}, {}
-    for name in draw_(st.lists(NAMES, min_size=1, max_size=5, unique=True)):
+    space, parents = {NUMBER: FloatDomain(low=0.0, high=1.0)}, {}
+    for name in draw_(
+        st.lists(NAMES.filter(lambda name: name != NUMBER), min_size=1, max_size=5, unique=True)
+    ):
         space[name] = draw_(domains(parents))
         if isinstance(space[name], CategoricalDomain):
             parents[name] = space[name]
+    assume(not list(impossible_problems(space)))
     max_steps = draw_(st.integers(1, 10**12))
     rungs = sorted({*draw_(st.lists(st.integers(1, max_steps), max_size=4)), max_steps})
     variant = draw_(st.sampled_from(AshaVariant))

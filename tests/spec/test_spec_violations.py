@@ -136,13 +136,60 @@ BAD = [
         {"space__momentum__conditions": [{"parameter": "lr", "values": [0.01]}]},
         "space.momentum.conditions[0].parameter",
         "is continuous",
-        "categorical",
+        'Compare it, as in `{">=": 0.5}`',
     ),
     (
         {
             "space__momentum__conditions": [
                 {"parameter": "optimizer", "values": ["sgd"]},
                 {"parameter": "optimizer", "values": ["adam"]},
+            ]
+        },
+        "space.momentum.conditions[1]",
+        "never holds",
+        "Join",
+    ),
+    (
+        {"space__momentum__conditions": [{"parameter": "optimizer", "at_least": 1}]},
+        "space.momentum.conditions[0].at_least",
+        "cannot be compared: optimizer has values that are not numbers",
+        "List the values",
+    ),
+    (
+        {"space__momentum__conditions": [{"parameter": "lr", "above": 0.1}]},
+        "space.momentum.conditions[0].above",
+        "can never hold: lr is a number from 1e-05 to 0.1",
+        "widen lr",
+    ),
+    (
+        {"space__momentum__conditions": [{"parameter": "lr", "at_most": 1e-6}]},
+        "space.momentum.conditions[0].at_most",
+        "can never hold",
+        "",
+    ),
+    (
+        {"space__momentum__conditions": [{"parameter": "lr", "above": 1e-3, "below": 1e-3}]},
+        "space.momentum.conditions[0].above",
+        "can never hold",
+        "",
+    ),
+    (
+        {"space__momentum__conditions": [{"parameter": "optimizer", "values": ["sgd"], "below": 3}]},
+        "space.momentum.conditions[0].values",
+        "stands beside bounds",
+        "or give bounds",
+    ),
+    (
+        {"space__momentum__conditions": [{"parameter": "lr", "below": True}]},
+        "space.momentum.conditions[0].below",
+        "must be a number",
+        "",
+    ),
+    (
+        {
+            "space__momentum__conditions": [
+                {"parameter": "lr", "at_least": 1e-3},
+                {"parameter": "lr", "below": 1e-3},
             ]
         },
         "space.momentum.conditions[1]",

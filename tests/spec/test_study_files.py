@@ -14,9 +14,13 @@ from headrace.spec import (
     FloatDomain,
     GridSampler,
     RandomSampler,
+    check_assignment,
+    from_proto,
     load_study_file,
     parse_spec,
+    to_proto,
 )
+from headrace.spec.file import parse_study_text
 from headrace.spec.yaml import read_yaml
 
 
@@ -105,6 +109,19 @@ def test_the_path_is_kept_whole(tmp_path, monkeypatch):
             "`when`",
         ),
         (MINIMAL.replace("high: 1", "high: 1, when: {y: [1]}"), "space.x.when.y", "is not a parameter", ""),
+        (
+            MINIMAL.replace("high: 1", "high: 1, when: {y: {'>=': 1}}"),
+            "space.x.when.y",
+            "is not a parameter",
+            "",
+        ),
+        (
+            MINIMAL.replace("high: 1", "high: 1, when: {y: {'=>': 1}}"),
+            "space.x.when.y",
+            "is not a known comparison",
+            "Write one of >=, >, <=, <, in, ==",
+        ),
+        (MINIMAL.replace("high: 1", "high: 1, when: {y: {}}"), "space.x.when.y", "has no comparison", "`{"),
         (MINIMAL.replace("high: 1", "high: 1, whem: {y: [1]}"), "space.x.whem", "not a known key", "`when`"),
         (MINIMAL + "trial: {callable: train}\n", "trial.callable", "module:function", ""),
         (MINIMAL + "trial: {callable: 'fl.py:slow'}\n", "trial.callable", "names a file", "`fl:slow`"),
@@ -153,6 +170,107 @@ def test_one_fault(faults, text, path, message, remedy):
 def test_when_with_a_value_outside_the_parents_domain(faults):
     text = SOUND.replace("when: {optimizer: [sgd]}", "when: {optimizer: [sgd, rms]}")
     assert set(faults(text)) == {"space.momentum.when.optimizer[1]"}
+
+
+COMPARED = """
+name: compared
+objective: {metric: loss, goal: minimize}
+space:
+  depth: {type: int, low: 1, high: 8}
+  kind: {type: categorical, values: [plain, dense, conv]}
+  skip: {type: float, low: 0, high: 1, when: {depth: {">=": 3, "<": 6}, kind: {in: [plain, dense]}}}
+  rate: {type: float, low: 0, high: 1, when: {skip: {">": 0.5}, kind: {"==": plain}}}
+steps: 3
+trials: 9
+"""
+
+
+def test_when_with_comparisons():
+    spec = parse_study_text(COMPARED, folder=Path())[1]
+    depth, kind = spec.space["skip"].conditions
+    assert (depth.parameter, depth.bounds) == ("depth", {"at_least": 3, "below": 6})
+    assert [depth.holds(value) for value in (2, 3, 5, 6, True, "3")] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert (kind.values, kind.bounds) == (("plain", "dense"), {})
+    skip, plain = spec.space["rate"].conditions
+    assert [skip.holds(value) for value in (0.5, 0.500001, 1.0)] == [False, True, True]
+    assert plain.values == ("plain",)
+    assert from_proto(to_proto(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path", "message"),
+    [
+        (
+            '">=": 3, "<": 6',
+            '">": 5, "<": 6',
+            "space.skip.when.depth",
+            "can never hold: depth is a whole number",
+        ),
+        (
+            '">=": 3, "<": 6',
+            '">=": 9',
+            "space.skip.when.depth",
+            "can never hold: depth is a whole number from 1",
+        ),
+        ('">": 0.5', '">": 1', "space.rate.when.skip", "can never hold: skip is a number from 0 to 1"),
+        ("in: [plain, dense]", '">": 2', "space.skip.when.kind", "has values that are not numbers"),
+        ("in: [plain, dense]", "in: [plain, ivy]", "space.skip.when.kind[1]", "is not a value of kind"),
+        (
+            'kind: {"==": plain}',
+            'depth: {"<": 3}',
+            "space.rate.when",
+            "that depth is below 3, and at least 3 and",
+        ),
+        ('{">": 0.5}', '"> 0.5"', "space.rate.when.skip", "is continuous"),
+        ('depth: {">=": 3, "<": 6}', 'depth: ">= 3"', "space.skip.when.depth[0]", "is not a value of depth"),
+        (
+            'depth: {">=": 3, "<": 6}',
+            'rate: {"<": 1}',
+            "space.skip.when.rate",
+            "cycle of conditions: skip → rate",
+        ),
+        ('depth: {">=": 3, "<": 6}', 'dept: {">=": 3}', "space.skip.when.dept", "is not a parameter"),
+    ],
+)
+def test_comparisons_that_cannot_be(faults, old, new, path, message):
+    assert old in COMPARED
+    found = faults(COMPARED.replace(old, new))
+    assert list(found) == [path]
+    assert message in found[path].message
+
+
+def test_what_two_parents_ask_of_one_parameter():
+    """`c` needs both parents, and no value of `a` lets both exist."""
+    space = {
+        "a": {"type": "int", "low": 1, "high": 9},
+        "low": {"type": "int", "low": 0, "high": 1, "when": {"a": {"<": 4}}},
+        "high": {"type": "int", "low": 0, "high": 1, "when": {"a": {">": 4}}},
+        "c": {"type": "int", "low": 0, "high": 1, "when": {"low": 1, "high": 1}},
+        "d": {"type": "int", "low": 0, "high": 1, "when": {"c": 1}},
+    }
+    data = {"objective": {"metric": "l", "goal": "minimize"}, "space": space, "steps": 3, "trials": 9}
+    (found,) = _violations(data)
+    assert found.field == "space.c.when"
+    assert (
+        "that a is below 4, and above 4" in found.message or "that a is above 4, and below 4" in found.message
+    )
+
+
+def test_a_configuration_that_does_not_meet_a_comparison():
+    spec = parse_study_text(COMPARED, folder=Path())[1]
+    sound = {"depth": 3, "kind": "plain", "skip": 0.2}
+    assert check_assignment(spec, sound, field="x") == sound
+    with pytest.raises(InvalidFieldError, match=r"exists only where depth is at least 3 and below 6"):
+        check_assignment(spec, sound | {"depth": 6}, field="x")
+    with pytest.raises(InvalidFieldError, match=r"rate.* is missing"):
+        check_assignment(spec, sound | {"skip": 0.6}, field="x")
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,8 @@ class Daemon(runtime_pb2_grpc.TrialRuntimeServiceServicer):
             metric=self.metric,
             checkpoint_dir=str(self.folder / "checkpoints"),
             slots=[0, 1],
+            slot_milli=250,
+            gpu_memory_bytes=2**34,
             template=spec_pb2.TrialTemplate(
                 callable=self.target, working_dir=self.working_dir or str(self.folder)
             ),

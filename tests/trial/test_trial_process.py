@@ -29,6 +29,7 @@ def train(t):
     assert t.id == "studies-moons-trials-7", "this worker names no lease"
     assert (t.name, t.number, t.seed, t.max_steps, t.step) == ("studies/moons/trials/7", 7, 11, 9, 0)
     assert (t.slots, t.world_size, t.resumed) == ((0, 1), 2, False)
+    assert (t.slot_share, t.memory_bytes) == (0.25, 2**34)
     import random
     t.report(loss=random.random(), step=1)
 """

@@ -36,6 +36,7 @@ from headrace_services.scheduler.loop_watch import LoopWatch
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.rpc.study_service import StudyServicer
 from headrace_services.scheduler.session.heartbeats import Heartbeats
+from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
@@ -155,6 +156,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         hub = Hub(engine, tasks)
         registry = Registry(engine)
         heartbeats = Heartbeats(engine, settings.timing.lease_ttl_s)
+        loads = Loads(engine)
         hub.deliver_with(registry.deliver)
         desk = Desk()
         pool = Pool(settings.sampler_processes, limit_s=settings.proposal_limit_s)
@@ -162,7 +164,8 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         hub.propose_with(suggester.want)
         health = health_aio.HealthServicer()
         await tell_instance(health)
-        _add_services(server, settings, hub, desk, heartbeats, registry, health)
+        workers = WorkerServicer(hub, heartbeats, loads, registry, settings.timing)
+        _add_services(server, StudyServicer(hub, desk), workers, health)
         await server.start()
         watch = LoopWatch()
         background = [
@@ -170,6 +173,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
             tasks.create_task(_freeze_survivors()),
             tasks.create_task(hub.run_waking()),
             tasks.create_task(heartbeats.run()),
+            tasks.create_task(loads.run()),
             tasks.create_task(registry.run_notifying()),
             tasks.create_task(registry.run_listening()),
             tasks.create_task(Followers(hub, tasks).run()),
@@ -239,17 +243,12 @@ def _bound_server(settings: Settings) -> tuple[grpc.aio.Server, int]:
 
 def _add_services(
     server: grpc.aio.Server,
-    settings: Settings,
-    hub: Hub,
-    desk: Desk,
-    heartbeats: Heartbeats,
-    registry: Registry,
+    studies: StudyServicer,
+    workers: WorkerServicer,
     health: health_aio.HealthServicer,
 ) -> None:
-    study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub, desk), server)
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(
-        WorkerServicer(hub, heartbeats, registry, settings.timing), server
-    )
+    study_pb2_grpc.add_StudyServiceServicer_to_server(studies, server)
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = [
         study_pb2.DESCRIPTOR.services_by_name["StudyService"].full_name,

@@ -109,6 +109,8 @@ FIELD_CASES: list[tuple[str, str, Any, list[str], str]] = [
     ),
     ("no study", "ListTrials", pb.ListTrialsRequest(), ["study"], "studies/STUDY"),
     ("no parent", "ListReports", pb.ListReportsRequest(), ["parent"], "studies/STUDY/trials/NUMBER"),
+    ("no study", "MeasureImportance", pb.MeasureImportanceRequest(), ["study"], "studies/STUDY"),
+    ("a word", "FindRoom", pb.FindRoomRequest(study="all"), ["study"], "studies/STUDY"),
     ("a word", "ListReports", pb.ListReportsRequest(parent="all"), ["parent"], "studies/STUDY"),
     ("a study", "GetTrial", pb.GetTrialRequest(name="studies/s"), ["name"], "trials/NUMBER"),
     ("negative", "GetTrial", pb.GetTrialRequest(name="studies/s/trials/-1"), ["name"], "trials/NUMBER"),
@@ -268,6 +270,8 @@ MISSING_CASES: list[tuple[str, Any, type[errors.HeadraceError]]] = [
     ("WatchStudy", pb.WatchStudyRequest(name=ABSENT), errors.StudyNotFoundError),
     ("ListTrials", pb.ListTrialsRequest(study=ABSENT), errors.StudyNotFoundError),
     ("ListReports", pb.ListReportsRequest(parent=ABSENT), errors.StudyNotFoundError),
+    ("MeasureImportance", pb.MeasureImportanceRequest(study=ABSENT), errors.StudyNotFoundError),
+    ("FindRoom", pb.FindRoomRequest(study=ABSENT), errors.StudyNotFoundError),
     ("SuggestTrial", pb.SuggestTrialRequest(study=ABSENT, client_id="c"), errors.StudyNotFoundError),
     (
         "AddTrials",

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from rpc_site import RpcSite, make_spec
 
+from headrace.errors import StudyNotFoundError
 from headrace.spec import from_proto, to_proto
 from headrace.v1 import event_pb2, spec_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb
@@ -211,3 +212,23 @@ async def test_a_preview_says_what_a_spec_would_do(site: RpcSite) -> None:
     unknown = await site.call("PreviewStudy", pb.PreviewStudyRequest(spec=spec))
     assert unknown.slots == 3
     assert not unknown.HasField("wall_time")
+
+
+async def test_room_is_found_by_the_rules_of_placement(site: RpcSite) -> None:
+    """One worker with two CPU slots: a trial on two fits, whoever is there; one on three does not, nor does a GPU."""
+    await connect(site, "alive", 2)
+    template = {"callable": "train:train", "working_dir": "/tmp"}
+
+    async def lacking(name: str, resources: dict[str, object]) -> tuple[list[str], int]:
+        spec = to_proto(make_spec(template=template, resources=resources, max_trials=4))
+        await site.call("CreateStudy", pb.CreateStudyRequest(study_id=name, spec=spec))
+        answer = await site.call("FindRoom", pb.FindRoomRequest(study=f"studies/{name}"))
+        return list(answer.lacking), answer.sizes
+
+    assert await lacking("a", {"gpus": 0, "cpus": 2}) == ([], 1)
+    assert await lacking("b", {"gpus": 0, "cpus": 3}) == (["3 CPU slots"], 1)
+    assert await lacking("c", {"gpus": 2, "gpu_types": ["H200"]}) == (["2 GPUs (H200)"], 1)
+    assert await lacking("d", {"gpus": 0, "labels": {"zone": "b"}}) == (["1 CPU slot, label zone=b"], 1)
+    assert isinstance(
+        await site.refusal("FindRoom", pb.FindRoomRequest(study="studies/none")), StudyNotFoundError
+    )

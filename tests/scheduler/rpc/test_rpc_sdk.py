@@ -136,3 +136,25 @@ async def test_a_trial_without_a_checkpoint_goes_on_from_the_beginning(site: Rpc
         last = await study.ask()
         assert last is not None
         await last.give_back()
+
+
+async def test_importance_is_measured_at_the_highest_rung_with_enough_trials(site: RpcSite) -> None:
+    """At rung 1 all trials are recorded, at rung 3 some, at rung 9 too few to compare."""
+    space = {
+        "x": {"type": "float", "low": 0.0, "high": 1.0},
+        "y": {"type": "float", "low": 0.0, "high": 1.0},
+    }
+    async with AsyncClient(site.replicas[0].address) as client:
+        study = await client.create_study("s", make_spec(space=space, max_trials=36))
+        (before,) = await study.importance()
+        assert (before.parameters, before.step, before.trials) == ((), 0, 0)
+        assert "at most 0 trials" in before.reason
+        await run_loop(study)
+        (found,) = await study.importance()
+        counts = {rung.milestone: rung.recorded for rung in (await study.status()).rungs}
+        assert counts[9] < 10 <= counts[3] < counts[1] == 36
+        assert (found.metric, found.step, found.trials, found.reason) == ("loss", 3, counts[3], "")
+        assert {one.parameter for one in found.parameters} == {"x", "y"}
+        assert sum(one.share for one in found.parameters) == pytest.approx(1.0)
+        with pytest.raises(errors.StudyNotFoundError):
+            await client.study("none").importance()

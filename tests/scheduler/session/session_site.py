@@ -14,6 +14,7 @@ from headrace.v1.worker_pb2_grpc import WorkerServiceStub, add_WorkerServiceServ
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.session.heartbeats import Heartbeats
+from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
@@ -32,8 +33,9 @@ async def study(engine: AsyncEngine, **changes: object) -> StudySite:
 class Replica:
     """One scheduler's workers' side."""
 
-    def __init__(self, hub: Hub, registry: Registry, address: str) -> None:
+    def __init__(self, hub: Hub, registry: Registry, loads: Loads, address: str) -> None:
         self.hub = hub
+        self.loads = loads
         self.registry = registry
         self.address = address
 
@@ -67,11 +69,12 @@ async def serving(engine: AsyncEngine, timing: Timing) -> AsyncIterator[Replica]
 
     running = asyncio.create_task(run())
     hub, heartbeats, registry = await ready
-    add_WorkerServiceServicer_to_server(WorkerServicer(hub, heartbeats, registry, timing), server)
+    loads = Loads(engine)
+    add_WorkerServiceServicer_to_server(WorkerServicer(hub, heartbeats, loads, registry, timing), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        yield Replica(hub, registry, f"127.0.0.1:{port}")
+        yield Replica(hub, registry, loads, f"127.0.0.1:{port}")
     finally:
         await server.stop(0)
         over.set()

@@ -74,4 +74,6 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     "ReleaseTrialRequest": {"request_id": REQUEST_ID},
     "ListReportsRequest": {**_PAGE, "parent": PARENT},
     "ListWorkersRequest": _PAGE,
+    "FindRoomRequest": {"study": STUDY},
+    "MeasureImportanceRequest": {"study": STUDY},
 }

@@ -5,6 +5,7 @@ import typer
 from headrace.cli import views, wording
 from headrace.cli.failure import FAILED
 from headrace.cli.output import Cell
+from headrace.cli.populations import best_schedule, schedule_lines
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import exact, saved
 from headrace.cli.unshown import note_unshown
@@ -23,6 +24,9 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
     Trials that miss a constraint never count, and a trial that failed counts only where no other one has a value. On
     the Pareto front are the trials that no other one beats in every objective, each with the values of its last report.
 
+    In a population the parameters are those of the best step, and the schedule before them is printed too: a training
+    job that has the last values from the start is another one.
+
     Exits with 1 if there is no such trial.
 
     [bold]Examples[/bold]
@@ -34,6 +38,7 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
     session = Session.of(context)
     with session.client() as client:
         info = client.study(study).status()
+        trained = () if as_json else best_schedule(client, info)
     note_unshown(session.output, info, *([info.leader] if info.leader else []))
     if info.spec.further_objectives:
         if as_json:
@@ -66,6 +71,8 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
         if trial.kept_checkpoint is not None:
             kept = saved(trial, trial.kept_checkpoint, info.spec.objective.metric)
             session.output.line(f"# checkpoint: {kept}")
+        for label, said in schedule_lines(trained, info):
+            session.output.line(f"# {label}: {said}")
         for name, given in trial.params.items():
             session.output.line(f"{name}: {exact(given)}")
     if info.best is None:

@@ -4,6 +4,7 @@ import typer
 from rich.text import Text
 
 from headrace.cli import wording
+from headrace.cli.loads import HEADS, load_cells, loads_json
 from headrace.cli.output import Cell
 from headrace.cli.session import AsJson, Session
 from headrace.cli.unshown import note_unshown
@@ -13,6 +14,8 @@ from headrace.client.machines import Holder, Slot, SlotReservation, StudyShare, 
 def cluster(context: typer.Context, as_json: AsJson = False) -> None:
     """Show which trial holds which slots, which slots are kept for a trial, and each study's share of the cluster.
 
+    LOAD, HOUR and USED say how busy the slots' devices are, as `headrace workers` does.
+
     [bold]Examples[/bold]
 
     headrace cluster
@@ -21,7 +24,7 @@ def cluster(context: typer.Context, as_json: AsJson = False) -> None:
     """
     session = Session.of(context)
     with session.client() as client:
-        found, shares = client.workers(), client.shares()
+        found, shares = client.workers(history=True), client.shares()
     note_unshown(session.output, found)
     if as_json:
         session.output.json(
@@ -34,10 +37,10 @@ def cluster(context: typer.Context, as_json: AsJson = False) -> None:
     else:
         rows = [row for worker in connected for slot in worker.slots for row in _slot_rows(worker, slot)]
         session.output.table(
-            ["WORKER", "SLOT", "DEVICE", "SHARE", "TRIAL", "NOTE"],
+            ["WORKER", "SLOT", "DEVICE", *HEADS, "SHARE", "TRIAL", "NOTE"],
             rows,
-            right=["SLOT", "SHARE"],
-            below=["NOTE"],
+            right=["SLOT", *HEADS, "SHARE"],
+            below=["HOUR", "USED", "NOTE"],
         )
         for worker in connected:
             if worker.reservation is not None:
@@ -66,7 +69,7 @@ def cluster(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 def _slot_rows(worker: Worker, slot: Slot) -> list[list[Cell]]:
-    here = [worker.name, str(slot.index), slot.device]
+    here = [worker.name, str(slot.index), slot.device, *load_cells(worker, slot)]
     if not slot.holders:
         state = Text("failed", style="yellow") if slot.defect else Text("free", style="green")
         return [[*here, "-", state, slot.defect]]
@@ -111,6 +114,8 @@ def _worker_json(worker: Worker) -> dict[str, object]:
             {
                 "index": slot.index,
                 "device": slot.device,
+                "uuid": slot.uuid,
+                "loads": loads_json(slot),
                 "holders": [
                     {
                         "trial": str(holder.trial),

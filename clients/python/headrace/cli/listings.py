@@ -7,6 +7,7 @@ import typer
 from rich.text import Text
 
 from headrace.cli import views, wording
+from headrace.cli.loads import HEADS, load_cells
 from headrace.cli.output import Cell, Output
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.unshown import note_unshown
@@ -109,10 +110,14 @@ def trials(
 
 
 def workers(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the workers, their slots, and the trials that hold them."""
+    """List the workers, their slots, the trials that hold them, and how busy their devices are.
+
+    LOAD is the device's utilization in the last minute, HOUR its mean over the last hour, USED the memory in use, by
+    whomever. CPU slots show their machine's. --json has each minute of the last hour.
+    """
     session = Session.of(context)
     with session.client() as client:
-        found = client.workers()
+        found = client.workers(history=True)
     note_unshown(session.output, found)
     if as_json:
         session.output.json([views.worker(worker) for worker in found])
@@ -135,16 +140,17 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
                 str(slot.index),
                 slot.device,
                 wording.size(slot.memory_bytes) if slot.memory_bytes else "-",
+                *load_cells(worker, slot),
                 _on(slot),
                 labels or "-",
             ]
             for slot in worker.slots
-        ] or [[worker.name, link, seen, "-", "-", "-", "-", labels or "-"]]
+        ] or [[worker.name, link, seen, *"-------", labels or "-"]]
     session.output.table(
-        ["WORKER", "LINK", "SEEN", "SLOT", "DEVICE", "MEMORY", "TRIAL", "LABELS"],
+        ["WORKER", "LINK", "SEEN", "SLOT", "DEVICE", "MEMORY", *HEADS, "TRIAL", "LABELS"],
         rows,
-        right=["SLOT"],
-        below=["SEEN", "LABELS"],
+        right=["SLOT", *HEADS],
+        below=["SEEN", "HOUR", "USED", "LABELS"],
     )
     for worker in found:
         for slot in worker.slots:

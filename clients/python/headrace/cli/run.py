@@ -21,12 +21,12 @@ from headrace.cli.follow import Mode, follow
 from headrace.cli.live import DETACHES
 from headrace.cli.local import local_service, new_home
 from headrace.cli.output import Output
+from headrace.cli.populations import best_schedule
 from headrace.cli.replace import delete_ended
 from headrace.cli.report import write_report
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import Summary, show_summary, succeeded, transferred
 from headrace.client import Client
-from headrace.client.machines import Worker
 from headrace.client.missing import require
 from headrace.client.model import StudyState
 from headrace.environment import NAMED_IN, names_to_pass, select
@@ -34,12 +34,10 @@ from headrace.errors import HeadraceError, StudyExistsError
 from headrace.folders import study_folder
 from headrace.home import is_on_this_machine, make_private
 from headrace.preflight import preflight
-from headrace.spec import Resources, StudySpec, check_study_id, load_study_file
+from headrace.spec import StudySpec, check_study_id, load_study_file
 from headrace.spec.names import STUDY
 
 MOST_SUFFIXES = 100
-CPU = "cpu"
-"""The device of a slot without a GPU."""
 
 STOPS = "Ctrl-C stops the service; the study keeps what it has."
 """What the live view says of Ctrl-C where the service is a child of this command."""
@@ -162,7 +160,7 @@ def run(
         study = _create(client, study_id, spec, session.output, quiet=as_json, suffix=suffix)
         if told := wording.population(spec, file):
             session.output.note(told)
-        _warn_of_idleness(client, spec.resources, session.output)
+        _warn_of_idleness(client, study, session.output)
         created = client.study(study).status()
         if (found := scales.said_at_creation(created)) is not None:
             session.output.note(f"Scale: {found}")
@@ -277,49 +275,23 @@ def _suffixed(study_id: str, number: int) -> str:
     return study_id[: STUDY.longest - len(end)].rstrip("-") + end
 
 
-def _warn_of_idleness(client: Client, needs: Resources, output: Output) -> None:
-    connected = [worker for worker in client.workers() if worker.connected and worker.slots]
-    if not connected:
+def _warn_of_idleness(client: Client, name: str, output: Output) -> None:
+    if not any(worker.connected and worker.slots for worker in client.workers()):
         output.note(
             "No worker is connected, so trials wait: start one with `headrace worker --scheduler HOST:PORT`."
         )
         return
-    lacking = [size for size in needs.each if not any(_suits(worker, size) for worker in connected)]
-    if lacking:
-        who, rest = (
-            ("some trials need", "they") if len(lacking) < len(needs.each) else ("a trial needs", "trials")
-        )
+    try:
+        room = client.study(name).room()
+    except HeadraceError:  # an older scheduler: `headrace show` says what the study waits for
+        return
+    if room.lacking:
+        some = len(room.lacking) < room.sizes
+        who, rest = ("some trials need", "they") if some else ("a trial needs", "trials")
         output.note(
-            f"No connected worker has what {who} ({' or '.join(map(_needs, lacking))}), so {rest} wait. "
+            f"No connected worker has what {who} ({' or '.join(room.lacking)}), so {rest} wait. "
             "`headrace workers` lists what there is."
         )
-
-
-def _suits(worker: Worker, needs: Resources) -> bool:
-    """Whether a worker could ever run a trial, by the rules of the scheduler's placement."""
-    if any(worker.labels.get(key) != value for key, value in needs.labels.items()):
-        return False
-    if not needs.on_gpu:
-        return len(worker.slots) >= needs.slots
-    gpus = [
-        slot
-        for slot in worker.slots
-        if slot.device != CPU
-        and slot.memory_bytes >= needs.gpu_memory_bytes
-        and (not needs.gpu_types or any(kind.lower() in slot.device.lower() for kind in needs.gpu_types))
-    ]
-    return len(gpus) >= needs.slots
-
-
-def _needs(needs: Resources) -> str:
-    each = f" of {wording.size(needs.gpu_memory_bytes)}" if needs.gpu_memory_bytes else ""
-    types = f" ({' or '.join(needs.gpu_types)})" if needs.gpu_types else ""
-    gpus = [f"{wording.plural(needs.gpus, 'GPU')}{each}{types}"] if needs.gpus else []
-    if needs.gpu_milli:
-        gpus = [f"{needs.gpu_milli / 1000:g} of a GPU{each}{types}"]
-    if not needs.on_gpu and needs.slots > 1:
-        gpus = [wording.plural(needs.slots, "CPU slot")]
-    return ", ".join([*gpus, *(f"label {key}={value}" for key, value in needs.labels.items())])
 
 
 def _to_the_end(
@@ -346,7 +318,12 @@ def _to_the_end(
             written = write_report(client.study(name), report, output)
         except HeadraceError as error:
             failure = error  # the result comes first
-    summary = Summary(study=final, report=written, transferred=transferred(client, final))
+    summary = Summary(
+        study=final,
+        report=written,
+        transferred=transferred(client, final),
+        schedule=best_schedule(client, final),
+    )
     if mode is Mode.JSON:
         output.json(summary.json(), indent=None)
     else:

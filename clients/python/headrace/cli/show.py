@@ -1,19 +1,21 @@
 """`headrace show`: one study, or one of its trials."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from headrace.cli import views, wording
+from headrace.cli import gates, scales, views, wording
+from headrace.cli.importance import show_importance
 from headrace.cli.live import BAR_WIDTH, rung_bar
 from headrace.cli.output import Output
+from headrace.cli.populations import best_schedule
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import Summary, show_summary, transferred
 from headrace.cli.unshown import note_unshown
+from headrace.client.importance import importance_or_reason
 from headrace.client.model import StudyInfo, TrialInfo
-from headrace.client.transfer import Transferred
 from headrace.last_words import printed_last
 from headrace.spec import BestOfSampler
 
@@ -31,6 +33,10 @@ def show(
 ) -> None:
     """Show a study, or one of its trials.
 
+    Of a study also the importance of each parameter: how much it has to do with being among the best trials. Trials are
+    compared by their values at one step, the highest rung that enough of them came to, so those that were stopped
+    before do not count.
+
     [bold]Examples[/bold]
 
     headrace show digits
@@ -41,6 +47,8 @@ def show(
     with session.client() as client:
         info = client.study(study).status()
         taken = transferred(client, info) if trial is None else None
+        trained = best_schedule(client, info) if trial is None else ()
+        matters = importance_or_reason(client.study(study), info) if trial is None else ()
         handle = client.study(study).trial(trial) if trial is not None else None
         one = in_order(handle.info(), info) if handle is not None else None
         reports = handle.reports() if handle is not None and not as_json else []
@@ -52,9 +60,17 @@ def show(
             heard = reports[-1].time if reports else None
             _show_trial(one, info, wording.silence(one, info.spec, heard), session.output)
     elif as_json:
-        session.output.json(views.study(info) | {"transferred": views.transferred(taken) if taken else None})
+        session.output.json(
+            views.study(info)
+            | {
+                "transferred": views.transferred(taken) if taken else None,
+                "importance": [asdict(one) for one in matters],
+            }
+        )
     else:
-        _show_study(info, session.output, taken)
+        _show_study(Summary(study=info, transferred=taken, schedule=trained), session.output)
+        if not (gates.is_gate(info) or scales.is_pilot(info)):  # run for what they find out, not to search
+            show_importance(matters, session.output)
 
 
 def in_order(trial: TrialInfo, study: StudyInfo) -> TrialInfo:
@@ -63,8 +79,9 @@ def in_order(trial: TrialInfo, study: StudyInfo) -> TrialInfo:
     return replace(trial, params={name: trial.params[name] for name in names})
 
 
-def _show_study(study: StudyInfo, output: Output, taken: Transferred | None) -> None:
-    show_summary(Summary(study=study, transferred=taken), output)
+def _show_study(summary: Summary, output: Output) -> None:
+    study = summary.study
+    show_summary(summary, output)
     if study.spec.transfer is not None:
         output.note(f"Study {study.spec.transfer.study_name(study.name)} trains its best configurations.")
     full = max([study.spec.max_trials, *(r.recorded for r in study.rungs)])

@@ -9,7 +9,9 @@ from rich.text import Text
 
 from headrace.cli import gates, plans, scales, views, wording
 from headrace.cli.output import Output, clean
+from headrace.cli.populations import schedule_lines
 from headrace.client import Client
+from headrace.client.lineage import Stretch
 from headrace.client.model import Checkpoint, StudyInfo, StudyState, TrialInfo, TrialState, Value
 from headrace.client.outcome import Outcome
 from headrace.client.transfer import Transferred
@@ -27,6 +29,8 @@ class Summary:
     study: StudyInfo
     report: Path | None = None
     transferred: Transferred | None = None
+    schedule: tuple[Stretch, ...] = ()
+    """Of a population: what its best state was trained with."""
 
     @property
     def outcome(self) -> Outcome:
@@ -86,6 +90,7 @@ class Summary:
             failed = ", which failed after it had reported" if study.best.failed else ""
             lines.append(("best", f"{metric} {_at(study.best)}, trial {study.best.number}{failed}"))
             lines += [(f"  {name}", exact(value)) for name, value in study.best.params.items()]
+            lines += schedule_lines(self.schedule, study)
         lines += self._transfer_lines()
         lines += self._baseline_lines()
         if ends := wording.until_now(study):

@@ -11,6 +11,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from headrace.cli import plans
+from headrace.cli.loads import loads_json
 from headrace.client import events as ev
 from headrace.client.machines import Worker
 from headrace.client.model import Exploit, Preview, RungResult, StudyInfo, TrialFailure, TrialInfo
@@ -237,6 +238,8 @@ def worker(info: Worker) -> Json:
                 "memory_bytes": s.memory_bytes,
                 "trial": str(s.trial) if s.trial else None,
                 "defect": s.defect,
+                "uuid": s.uuid,
+                "loads": loads_json(s),
             }
             for s in info.slots
         ],

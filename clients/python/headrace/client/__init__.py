@@ -28,13 +28,15 @@ from headrace.client.events import (
     TrialWarned,
     Update,
 )
-from headrace.client.machines import Slot, Worker
+from headrace.client.machines import Room, Slot, SlotLoad, Worker
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import (
     BundleSize,
     BundleTurn,
     Checkpoint,
     Exploit,
+    Importance,
+    ParameterImportance,
     Preview,
     PreviewCompanion,
     PreviewRung,
@@ -73,8 +75,10 @@ __all__ = [
     "Event",
     "Explanation",
     "Exploit",
+    "Importance",
     "MetricsMissing",
     "MissingExtraError",
+    "ParameterImportance",
     "Planner",
     "Preview",
     "PreviewCompanion",
@@ -85,6 +89,7 @@ __all__ = [
     "Report",
     "ReportRecorded",
     "Retried",
+    "Room",
     "RungRecorded",
     "RungResult",
     "RungStatus",
@@ -93,6 +98,7 @@ __all__ = [
     "SearchCall",
     "SearchProgress",
     "Slot",
+    "SlotLoad",
     "SlotsReserved",
     "Study",
     "StudyExtended",

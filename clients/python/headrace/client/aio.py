@@ -62,6 +62,8 @@ class AsyncStudy(StudyBase[AsyncTransport]):
     front = awaiting(flows.front)
     trials = awaiting(flows.trials)
     reports = awaiting(flows.reports)
+    importance = awaiting(flows.importance)
+    room = awaiting(flows.room)
     pause = awaiting(flows.pause_study)
     resume = awaiting(flows.resume_study)
     stop = awaiting(flows.stop_study)

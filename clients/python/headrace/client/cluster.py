@@ -2,7 +2,7 @@
 
 from datetime import UTC
 
-from headrace.client.machines import Holder, Slot, SlotReservation, StudyShare, Worker
+from headrace.client.machines import Holder, Slot, SlotLoad, SlotReservation, StudyShare, Worker
 from headrace.client.names import trial_ref, worker_id
 from headrace.v1 import study_pb2
 
@@ -20,6 +20,15 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
                 trial=trial_ref(s.trial),
                 holders=holders(s),
                 defect=s.defect,
+                uuid=s.uuid,
+                loads=tuple(
+                    SlotLoad(
+                        minute=load.minute.ToDatetime(UTC),
+                        utilization=load.utilization,
+                        memory_used_bytes=load.memory_used_bytes,
+                    )
+                    for load in s.loads
+                ),
             )
             for s in proto.slots
         ),

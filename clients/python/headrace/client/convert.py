@@ -99,6 +99,16 @@ def _until(proto: study_pb2.UntilProgress) -> model.UntilProgress:
     return model.UntilProgress(tried=proto.tried, deadline=time_of(proto, "deadline", proto.deadline))
 
 
+def importance(proto: study_pb2.Importance) -> model.Importance:
+    """How much each parameter matters by one objective."""
+    return model.Importance(
+        **plain(proto, model.Importance),
+        parameters=tuple(
+            model.ParameterImportance(**plain(part, model.ParameterImportance)) for part in proto.parameters
+        ),
+    )
+
+
 def _scale_choice(proto: study_pb2.ScaleChoice) -> model.ScaleChoice:
     tried = [
         model.ScaleTried(

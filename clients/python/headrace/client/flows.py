@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from headrace.client import cluster, convert, convert_events, methods
 from headrace.client.events import TrialStory
 from headrace.client.flow import Flow, rpc
-from headrace.client.machines import StudyShare, Worker
+from headrace.client.machines import Room, StudyShare, Worker
 from headrace.client.model import (
+    Importance,
     Listing,
     Preview,
     Report,
@@ -126,17 +127,18 @@ def _named_spec(spec: object) -> tuple[str | None, StudySpec]:
     raise InvalidFieldError([violation])
 
 
-def workers(_: object) -> Flow[Listing[Worker]]:
-    """The workers that are or were connected."""
+def workers(_: object, history: bool = False) -> Flow[Listing[Worker]]:
+    """The workers that are or were connected. Their slots come with the load of the newest minute, or with `history`
+    with those of the last hour."""
     found = Listing[Worker]()
-    request = pb.ListWorkersRequest(page_size=PAGE_SIZE)
+    request = pb.ListWorkersRequest(page_size=PAGE_SIZE, history=history)
     while True:
         page = yield from rpc(methods.LIST_WORKERS, request)
         found += map(cluster.worker, page.workers)
         found.unshown += map(convert.unshown, page.unshown)
         if not page.next_page_token:
             return found
-        request = pb.ListWorkersRequest(page_size=PAGE_SIZE, page_token=page.next_page_token)
+        request = pb.ListWorkersRequest(page_size=PAGE_SIZE, page_token=page.next_page_token, history=history)
 
 
 def shares(_: object) -> Flow[list[StudyShare]]:
@@ -206,6 +208,23 @@ def _chosen_states(states: Iterable[str] | str) -> set[str]:
             [Violation(field="states", value=", ".join(unknown), message=message, remedy=remedy)]
         )
     return chosen
+
+
+def room(study: StudyHandle) -> Flow[Room]:
+    """What the study's trials need that no connected worker has, whoever is on it."""
+    response = yield from rpc(methods.FIND_ROOM, pb.FindRoomRequest(study=study_name(study.name)))
+    return Room(lacking=tuple(response.lacking), sizes=response.sizes)
+
+
+def importance(study: StudyHandle) -> Flow[tuple[Importance, ...]]:
+    """How much each parameter has to do with being among the best trials, for each objective (Optuna's PED-ANOVA).
+
+    Trials are compared at one step, the highest rung that enough of them came to. `reason` says why nothing can be
+    said, as with too few trials. It is computed anew with each call, which takes some seconds of a large study.
+    """
+    request = pb.MeasureImportanceRequest(study=study_name(study.name))
+    response = yield from rpc(methods.MEASURE_IMPORTANCE, request)
+    return tuple(convert.importance(one) for one in response.importances)
 
 
 def reports(study: StudyHandle) -> Flow[Listing[Report]]:

@@ -21,14 +21,15 @@ class Stretch:
     params: Mapping[str, Value]
 
 
-def schedule(trials: Mapping[int, TrialInfo], number: int) -> list[Stretch]:
-    """The stretches that led to a trial's state now, first to last; one where it copied nobody.
+def schedule(trials: Mapping[int, TrialInfo], number: int, *, at: int | None = None) -> list[Stretch]:
+    """The stretches that led to a trial's state at a step (None: now), first to last; one where it copied nobody.
 
     They begin late where a trial that it copied is not among `trials`. Raises KeyError where the trial itself is not.
     """
     stretches: list[Stretch] = []
     trial = trials[number]
-    end, rung = trial.step, None
+    later = next((exploit for exploit in trial.lineage if at is not None and exploit.step >= at), None)
+    end, rung = trial.step if at is None else at, later.rung if later is not None else None
     while True:
         before = [exploit for exploit in trial.lineage if rung is None or exploit.rung < rung]
         after = [exploit for exploit in trial.lineage if rung is not None and exploit.rung >= rung]

@@ -34,6 +34,16 @@ class SlotReservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Whether the connected workers could run a study's trials."""
+
+    lacking: tuple[str, ...]
+    """Each size of a trial that fits on no connected worker, in words. Empty where all sizes fit."""
+    sizes: int
+    """How many sizes there are: more than one where resources depend on a parameter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyShare:
     """What an active study has of the cluster now, and what it has used since it began."""
 
@@ -50,6 +60,17 @@ class StudyShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLoad:
+    """How busy a slot's device was within a minute, whoever used it."""
+
+    minute: datetime
+    utilization: float
+    """The mean, from 0 to 1; CPU slots have their machine's."""
+    memory_used_bytes: int
+    """The most that was in use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
     """One slot of a worker; `trial` is the one that holds it."""
 
@@ -61,6 +82,15 @@ class Slot:
     """Everyone on the slot; several where they share a GPU."""
     defect: str = ""
     """Why nothing is placed on it: its device failed. Empty while it is sound; the worker's restart brings it back."""
+    uuid: str = ""
+    """As its driver names the device, such as `GPU-…`."""
+    loads: tuple[SlotLoad, ...] = ()
+    """How busy its device was, the oldest minute first: the newest one, or the last hour where that was asked for."""
+
+    @property
+    def mean_utilization(self) -> float | None:
+        """Over its loads; None where it has none."""
+        return sum(load.utilization for load in self.loads) / len(self.loads) if self.loads else None
 
     @property
     def processes(self) -> list[list[Holder]]:

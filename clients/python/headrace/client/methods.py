@@ -26,4 +26,6 @@ REPORT_TRIAL = Method("ReportTrial", pb.ReportTrialRequest, pb.ReportTrialRespon
 COMPLETE_TRIAL = Method("CompleteTrial", pb.CompleteTrialRequest, pb.CompleteTrialResponse)
 RELEASE_TRIAL = Method("ReleaseTrial", pb.ReleaseTrialRequest, pb.ReleaseTrialResponse)
 LIST_REPORTS = Method("ListReports", pb.ListReportsRequest, pb.ListReportsResponse)
+FIND_ROOM = Method("FindRoom", pb.FindRoomRequest, pb.FindRoomResponse)
+MEASURE_IMPORTANCE = Method("MeasureImportance", pb.MeasureImportanceRequest, pb.MeasureImportanceResponse)
 LIST_WORKERS = Method("ListWorkers", pb.ListWorkersRequest, pb.ListWorkersResponse)

@@ -20,8 +20,10 @@ __all__ = [
     "BundleSize",
     "BundleTurn",
     "Checkpoint",
+    "Importance",
     "Lease",
     "Listing",
+    "ParameterImportance",
     "Preview",
     "PreviewCompanion",
     "PreviewRung",
@@ -456,6 +458,33 @@ class Report:
     time: datetime | None
     checkpoint: Checkpoint | None = None
     """What was saved with it; it may be deleted since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterImportance:
+    """One parameter's part of an importance."""
+
+    parameter: str
+    share: float
+    """From 0 to 1; the shares of all parameters add up to 1."""
+    trials: int
+    """How many of the trials have the parameter: all, unless it is conditional."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Importance:
+    """How much each parameter has to do with being among the best trials by one objective."""
+
+    metric: str
+    step: int
+    """Trials are compared by their values at this step: the highest rung that enough trials came to. 0 where none are
+    compared."""
+    trials: int
+    """How many trials are compared. Those that were stopped before are not."""
+    parameters: tuple[ParameterImportance, ...]
+    """The most important one first. Empty where nothing can be said."""
+    reason: str
+    """Why nothing can be said; empty where it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

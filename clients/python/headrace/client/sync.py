@@ -64,6 +64,8 @@ class Study(StudyBase[BlockingTransport]):
     front = blocking(flows.front)
     trials = blocking(flows.trials)
     reports = blocking(flows.reports)
+    importance = blocking(flows.importance)
+    room = blocking(flows.room)
     pause = blocking(flows.pause_study)
     resume = blocking(flows.resume_study)
     stop = blocking(flows.stop_study)

@@ -3,11 +3,15 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 
+from headrace.client import flows
 from headrace.client.events import Event, TrialMoved
+from headrace.client.importance import importance_or_reason
+from headrace.client.machines import SlotLoad
 from headrace.client.model import (
+    Importance,
     Report,
     StudyInfo,
     TerminationReason,
@@ -47,6 +51,15 @@ class Other:
     """When the search ended, of the two; None while it goes on."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotHistory:
+    """How busy a slot was that trials of the study were on, in the last hour, the oldest minute first."""
+
+    worker: str
+    index: int
+    loads: tuple[SlotLoad, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyData:
     """A study with all that happened in it."""
@@ -57,6 +70,10 @@ class StudyData:
     events: tuple[Event, ...]
     left_out: tuple[str, ...] = ()
     """What the scheduler left out of its answers, a line each."""
+    importances: tuple[Importance, ...] = ()
+    """Of the parameters, by objective."""
+    devices: tuple[SlotHistory, ...] = ()
+    """The slots that its trials were on, as far as their loads are known."""
     other: Other | None = None
     """Where a transfer created the study together with another one."""
 
@@ -110,12 +127,15 @@ class StudyData:
 def gather(study: Study) -> StudyData:
     """Reads the study; of one that goes on, the events up to now."""
     info, trials, reports = study.status(), study.trials(), study.reports()
+    events = tuple(_events_until(study, info.cursor))
     return StudyData(
         study=info,
         trials=tuple(trials),
         reports=tuple(reports),
-        events=tuple(_events_until(study, info.cursor)),
+        events=events,
+        devices=_devices(study, info, events),
         left_out=tuple(line for found in (info, trials, reports) for line in left_out(found)),
+        importances=importance_or_reason(study, info),
         other=_other(study, info),
     )
 
@@ -138,6 +158,27 @@ def _other(study: Study, info: StudyInfo) -> Other | None:
     except StudyNotFoundError:
         return None
     return Other(name=found.name, stays=stays, search_ended=search.ended)
+
+
+def _devices(study: Study, info: StudyInfo, events: tuple[Event, ...]) -> tuple[SlotHistory, ...]:
+    """The loads of the slots that trials were on since an hour ago; the scheduler keeps no older ones."""
+    began, ended = info.created, info.ended
+    used = {(stay.worker, index) for stay in _stays(events) for index in stay.slots}
+    if not used:
+        return ()
+    return tuple(
+        SlotHistory(worker=worker.name, index=slot.index, loads=loads)
+        for worker in study.transport.run(flows.workers(study, history=True))
+        for slot in worker.slots
+        if (worker.name, slot.index) in used
+        and (loads := tuple(load for load in slot.loads if _within(load, began, ended)))
+    )
+
+
+def _within(load: SlotLoad, began: datetime | None, ended: datetime | None) -> bool:
+    """Whether a minute has a part in the study's time."""
+    minute = timedelta(minutes=1)
+    return (began is None or load.minute + minute > began) and (ended is None or load.minute < ended)
 
 
 def _events_until(study: Study, cursor: int) -> Iterator[Event]:

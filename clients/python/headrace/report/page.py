@@ -7,12 +7,15 @@ JSON has no `<`, `>` or `/` of its own.
 from html import escape
 
 from headrace.client import wording
+from headrace.client.importance import about
 from headrace.report import document
 from headrace.report.curves import learning_curves
 from headrace.report.data import StudyData
 from headrace.report.front import pareto_fronts
 from headrace.report.gantt import gantt
+from headrace.report.importance import importance_bars
 from headrace.report.lineage import lineage
+from headrace.report.loads import device_loads
 from headrace.report.parallel import parallel_coordinates
 from headrace.report.rungs import rung_occupancy
 from headrace.report.table import trial_table
@@ -55,12 +58,14 @@ def render(data: StudyData) -> str:
             )
             else "<p>No trial has a value yet.</p>",
         ),
+        *_importances(data),
         document.section(
             "Trials on slots",
             "One row per slot. A bar is a trial (by number) while it holds the slot. A black tick is a pause, after "
             f"which the slot goes to another trial.{_about_other(data)}",
             document.figure(schedule, "gantt") if schedule else "<p>No trial was placed on a worker.</p>",
         ),
+        *_devices(data),
         document.section(
             "Rungs",
             "How many trials were recorded at each rung, and how many went on.",
@@ -90,6 +95,36 @@ def _fronts(data: StudyData) -> list[str]:
             " Each pair of objectives has a figure: a trial that is beaten in one may be ahead in another."
         )
     return [document.section("Pareto front", what, "".join(figures))]
+
+
+def _devices(data: StudyData) -> list[str]:
+    figure = device_loads(data)
+    if figure is None:
+        return []
+    what = (
+        "How busy the devices were that this study's trials were on, a line a slot, whoever used them. The scheduler "
+        "keeps the last hour. CPU slots show their machine."
+    )
+    return [document.section("Devices", what, document.figure(figure, "devices", zoom=False))]
+
+
+def _importances(data: StudyData) -> list[str]:
+    sections = []
+    for place, found in enumerate(data.importances):
+        title = "Importance of parameters"
+        if len(data.importances) > 1:
+            title += f" for {found.metric}"
+        if found.reason:
+            said = f"<p>Not known: {escape(found.reason)}.</p>"
+            sections.append(document.section(title, "", said))
+            continue
+        what = (
+            f"How much each parameter has to do with being {about(found)} (Optuna's PED-ANOVA). Trials that were "
+            "stopped before that step are not compared."
+        )
+        bars = document.figure(importance_bars(found), f"importance-{place}", zoom=False)
+        sections.append(document.section(title, what, bars))
+    return sections
 
 
 def _about_parallel(data: StudyData) -> str:

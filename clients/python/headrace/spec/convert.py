@@ -207,7 +207,9 @@ def _parameter(name: str, domain: Domain) -> pb.Parameter:
 
 def _condition(condition: Condition) -> pb.Condition:
     return pb.Condition(
-        parameter=condition.parameter, values=[value_to_proto(value) for value in condition.values]
+        parameter=condition.parameter,
+        values=[value_to_proto(value) for value in condition.values],
+        **condition.bounds,
     )
 
 
@@ -263,10 +265,7 @@ def _repeated_names(space: Iterable[pb.Parameter]) -> list[Violation]:
 
 
 def _domain_data(message: pb.Parameter) -> dict[str, Any]:
-    conditions = [
-        {"parameter": condition.parameter, "values": [value_from_proto(value) for value in condition.values]}
-        for condition in message.conditions
-    ]
+    conditions = [_condition_data(condition) for condition in message.conditions]
     match message.WhichOneof("domain"):
         case "float":
             number = message.float
@@ -293,6 +292,14 @@ def _domain_data(message: pb.Parameter) -> dict[str, Any]:
             return {"type": "categorical", "values": values, "conditions": conditions}
         case _:
             return {"conditions": conditions}
+
+
+def _condition_data(message: pb.Condition) -> dict[str, Any]:
+    given = {field.name: value for field, value in message.ListFields()}  # of the bounds those that are set
+    return given | {
+        "parameter": message.parameter,
+        "values": [value_from_proto(value) for value in message.values],
+    }
 
 
 def _template_data(message: pb.TrialTemplate) -> dict[str, Any]:

@@ -51,10 +51,20 @@ Values = Annotated[tuple[Value, ...], FailFast()]
 
 
 class Condition(SpecModel):
-    """`parameter` takes one of `values`."""
+    """`parameter` takes one of `values`, or it is a number within the bounds: one of the two."""
 
     parameter: Text
-    values: Values
+    values: Values = ()
+    at_least: Real | None = None
+    above: Real | None = None
+    at_most: Real | None = None
+    below: Real | None = None
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """The bounds that are given, by their names."""
+        named = {"at_least": self.at_least, "above": self.above, "at_most": self.at_most, "below": self.below}
+        return {name: bound for name, bound in named.items() if bound is not None}
 
     @cached_property
     def meanings(self) -> frozenset[tuple[bool, object]]:
@@ -62,7 +72,29 @@ class Condition(SpecModel):
         return frozenset(map(meaning, self.values))
 
     def holds(self, value: object) -> bool:
-        return meaning(value) in self.meanings
+        if self.values:
+            return meaning(value) in self.meanings
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return not (self.too_low(value) or self.too_high(value))
+
+    def too_low(self, value: float) -> bool:
+        """Whether a number is below the bounds."""
+        return (self.at_least is not None and value < self.at_least) or (
+            self.above is not None and value <= self.above
+        )
+
+    def too_high(self, value: float) -> bool:
+        """Whether a number is above the bounds."""
+        return (self.at_most is not None and value > self.at_most) or (
+            self.below is not None and value >= self.below
+        )
+
+    def describe(self) -> str:
+        """What the parameter is where the condition holds: `'sgd' or 'adam'`, `at least 64 and below 128`."""
+        if self.values:
+            return listed(self.values, " or ")
+        return " and ".join(f"{name.replace('_', ' ')} {show_real(it)}" for name, it in self.bounds.items())
 
 
 class FloatDomain(SpecModel):

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from headrace.errors import InvalidFieldError
-from headrace.spec import elsewhere, file_kinds, file_plans, file_sizes, names
+from headrace.spec import elsewhere, file_conditions, file_kinds, file_plans, file_sizes, names
 from headrace.spec.problems import Loc, Problem, did_you_mean
 from headrace.spec.resources import WHOLE
 from headrace.spec.study import StudySpec, known_keys, plain_loc, spec_of, spec_problems
@@ -278,10 +278,8 @@ def _spell_out_space(plain: dict[str, Any], problems: list[Problem]) -> None:
             domain = _renamed(domain, _DOMAIN, ("space", name), problems)
             when = domain.get("conditions")
             if isinstance(when, Mapping):
-                domain["conditions"] = [
-                    {"parameter": parent, "values": values if isinstance(values, list | tuple) else [values]}
-                    for parent, values in when.items()
-                ]
+                at = ("space", name, "when")
+                domain["conditions"] = file_conditions.spelt_out(when, at, problems)
             elif "conditions" in domain:
                 del domain["conditions"]
                 problems.append(
@@ -348,6 +346,8 @@ def _friendly_loc(loc: Loc, plain: Mapping[str, Any]) -> Loc:
             condition = conditions[index]
             parent = condition["parameter"] if isinstance(condition, Mapping) else condition.parameter
             return ("space", name, "when", parent, *(part for part in rest if isinstance(part, int)))
+        case ("space", str() as name, "conditions"):
+            return ("space", name, "when")
         case (str() as key, *rest):
             return (_reverse(_TOP).get(key, key), *rest)
         case _:

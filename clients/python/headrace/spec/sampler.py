@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, PlainValidator
 
 from headrace.bounds import numbers
-from headrace.spec.domains import Domain, FloatDomain, IntDomain, SpecModel
+from headrace.spec.domains import CategoricalDomain, Domain, FloatDomain, IntDomain, SpecModel
 from headrace.spec.objective import Constraint, Objective, WarmStart
 from headrace.spec.problems import Loc, Problem, Unknown, fault
-from headrace.spec.scalars import Count, Real, Text, integer_within
+from headrace.spec.scalars import Count, Real, Text, integer_within, meaning
 
 GridPoints = Annotated[int, PlainValidator(integer_within(1, numbers.GRID_POINTS))]
 Candidates = Annotated[int, PlainValidator(integer_within(1, numbers.POPULATION))]
@@ -207,14 +207,19 @@ def grid_problems(
 def _is_countable(space: Mapping[str, Domain]) -> bool:
     """Whether few enough branches must be told apart, over all parameters, to count the grid.
 
-    A context is which values were chosen that conditions further on name. Each parameter that conditions name, or that
-    has conditions, is looked at once for each context. The others branch nowhere.
+    A context is which values were chosen, as far as conditions further on tell them apart. Each parameter that
+    conditions name, or that has conditions, is looked at once for each context. The others branch nowhere.
     """
-    named: dict[str, set[tuple[bool, object]]] = {}
+    named: dict[str, set[object]] = {}
     last: dict[str, str] = {}
     for name, domain in space.items():
         for condition in domain.conditions:
-            named.setdefault(condition.parameter, set()).update(condition.meanings)
+            told = named.setdefault(condition.parameter, set())
+            told.update(condition.meanings)
+            told.update(condition.bounds.items())  # each cuts numbers in two
+            compared = space.get(condition.parameter) if condition.bounds else None
+            if isinstance(compared, CategoricalDomain):
+                told.update(map(meaning, compared.values))  # which have no order
             last[condition.parameter] = name
     branches, contexts = 0, 1
     for name, domain in space.items():

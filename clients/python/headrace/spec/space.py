@@ -1,8 +1,8 @@
 """A search space as a whole: which parameters exist in a configuration, and whether one belongs to it.
 
 A parameter may name conditions on parameters before it. It is *active* in a configuration when every condition
-holds, and a condition holds when its parent is active and takes one of the listed values. A configuration names
-exactly the active parameters, each with a value of its domain.
+holds, and a condition holds when its parent is active and has one of the listed values, or is within the bounds. A
+configuration names exactly the active parameters, each with a value of its domain.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -10,10 +10,9 @@ from typing import Any
 
 from headrace.bounds import numbers
 from headrace.spec import names
-from headrace.spec.domains import Condition, Domain, FloatDomain, listed
+from headrace.spec.conditions import Space, condition_problems, impossible_problems
+from headrace.spec.domains import Condition, Domain
 from headrace.spec.problems import Problem, Unknown
-
-Space = Mapping[str, Domain]
 
 
 def active(space: Space, assignment: Mapping[str, object]) -> tuple[str, ...]:
@@ -67,8 +66,13 @@ def space_problems(declared: Collection[str], space: Space) -> Iterator[Problem]
         return
     yield from filter(None, (names.PARAMETER.problem(name, name) for name in declared))
     places = {name: place for place, name in enumerate(declared)}
+    found = False
     for name, domain in space.items():
-        yield from _condition_problems(name, domain, places, space)
+        for problem in condition_problems(name, domain, places, space):
+            found = True
+            yield problem
+    if not found:  # else the same is told twice
+        yield from impossible_problems(space)
 
 
 def assignment_problems(
@@ -97,11 +101,10 @@ def assignment_problems(
             continue
         given = assignment[name]
         if unmet is not None:
-            choices = listed(unmet.values, " or ")
             yield Problem(
                 loc=(name,),
                 value=given,
-                message=f"is set, but exists only where {unmet.parameter} is {choices}",
+                message=f"is set, but exists only where {unmet.parameter} is {unmet.describe()}",
                 remedy="Remove it.",
             )
             continue
@@ -124,107 +127,3 @@ def _unmet(conditions: Sequence[Condition], chosen: Mapping[str, object]) -> Con
         if condition.parameter not in chosen or not condition.holds(chosen[condition.parameter]):
             return condition
     return None
-
-
-def _condition_problems(
-    name: str, domain: Domain, places: Mapping[str, int], space: Space
-) -> Iterator[Problem]:
-    if len(domain.conditions) > numbers.CONDITIONS:
-        yield Problem(
-            loc=(name, "conditions"),
-            message=f"has {len(domain.conditions)} entries",
-            remedy=f"Use at most {numbers.CONDITIONS}; one condition may list several values.",
-        )
-        return
-    for index, condition in enumerate(domain.conditions):
-        at: tuple[str | int, ...] = (name, "conditions", index)
-        parent = condition.parameter
-        if parent not in places:
-            unknown = Unknown(
-                word=parent, known=[other for other in places if other != name], noun="parameter"
-            )
-            yield Problem(loc=(*at, "parameter"), value=parent, message="is not a parameter", unknown=unknown)
-            continue
-        if places[parent] >= places[name]:
-            yield _backward(name, parent, space).under(*at)
-        if parent in space and parent != name:
-            for problem in _value_problems(condition.values, parent, space[parent]):
-                yield problem.under(*at)
-    yield from _contradictions(name, domain)
-
-
-def _backward(name: str, parent: str, space: Space) -> Problem:
-    """What is wrong with a condition on a parameter that is not before this one. Every cycle has such a condition."""
-    cycle = _cycle(name, parent, space)
-    if cycle:
-        way = cycle if len(cycle) <= 12 else [*cycle[:10], "…", name]
-        return Problem(
-            loc=("parameter",),
-            value=parent,
-            message=f"closes a cycle of conditions: {' → '.join(way)}",
-            remedy="Remove one of these conditions.",
-        )
-    return Problem(
-        loc=("parameter",),
-        value=parent,
-        message=f"comes after {name}",
-        remedy=f"Move {parent} before {name}.",
-    )
-
-
-def _value_problems(values: tuple[object, ...], parent: str, domain: Domain) -> Iterator[Problem]:
-    if not values:
-        yield Problem(loc=("values",), message="is empty", remedy=f"List the values of {parent} that count.")
-    elif isinstance(domain, FloatDomain) and domain.step is None:
-        yield Problem(
-            loc=("parameter",),
-            value=parent,
-            message="is continuous, so it hits no listed value",
-            remedy=f"Give {parent} a step, or make it int or categorical.",
-        )
-    else:
-        for index, value in enumerate(values):
-            if domain.admit(value) is None:
-                yield Problem(
-                    loc=("values", index),
-                    value=value,
-                    message=f"is not a value of {parent}",
-                    remedy=f"Choose {domain.describe()}.",
-                )
-
-
-def _contradictions(name: str, domain: Domain) -> Iterator[Problem]:
-    """Conditions on the same parent that no value meets together."""
-    left: dict[str, frozenset[tuple[bool, object]]] = {}
-    for index, condition in enumerate(domain.conditions):
-        parent = condition.parameter
-        both = left[parent] & condition.meanings if parent in left else condition.meanings
-        if parent in left and not both:
-            yield Problem(
-                loc=(name, "conditions", index),
-                message=f"contradicts the conditions on {parent} before it, so it never holds",
-                remedy="Join them into one list of values.",
-            )
-        else:
-            left[parent] = both
-
-
-def _cycle(name: str, parent: str, space: Space) -> list[str]:
-    """The way from `name` through its parent back to itself, or nothing."""
-    if parent == name:
-        return [name, name]
-    trail: dict[str, str] = {parent: name}
-    waiting = [parent]
-    while waiting:
-        here = waiting.pop()
-        for condition in space[here].conditions if here in space else ():
-            if condition.parameter == name:
-                way = [name]
-                while here != name:
-                    way.insert(1, here)
-                    here = trail[here]
-                return [*way, name]
-            if condition.parameter not in trail:
-                trail[condition.parameter] = here
-                waiting.append(condition.parameter)
-    return []

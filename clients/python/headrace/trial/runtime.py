@@ -87,6 +87,9 @@ class Assignment:
     # Where new checkpoints go; None where none are wanted.
     checkpoint_dir: Path | None = None
     slots: tuple[int, ...] = field(default=(0,))
+    # Thousandths of each slot, and the memory budget on it; 0 means all of it.
+    slot_milli: int = 0
+    memory_bytes: int = 0
     # Of a gang of one process a slot: this process's number, and how many there are.
     rank: int = 0
     ranks: int = 1

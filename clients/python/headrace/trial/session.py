@@ -146,6 +146,19 @@ class Trial:
         return max(1, len(self.slots))
 
     @property
+    def slot_share(self) -> float:
+        """The share of each slot that was granted: 1.0, or less where several trials share a GPU."""
+        return (self._assignment.slot_milli or 1000) / 1000
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory budget on each slot; 0 where the trial has all of it.
+
+        PyTorch's allocator is held to it; memory that is taken by other means is not.
+        """
+        return self._assignment.memory_bytes
+
+    @property
     def cpus(self) -> int:
         """How many cores this process may use: its part of those that came with the grant, at least 1.
 

@@ -602,13 +602,22 @@ Global___CategoricalDomain: _TypeAlias = CategoricalDomain  # noqa: Y015
 
 @_typing.final
 class Condition(_message.Message):
-    """"`parameter` takes one of `values`." """
+    """"`parameter` takes one of `values`", or "`parameter` lies within these bounds": one of the two."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PARAMETER_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    AT_LEAST_FIELD_NUMBER: _builtins.int
+    ABOVE_FIELD_NUMBER: _builtins.int
+    AT_MOST_FIELD_NUMBER: _builtins.int
+    BELOW_FIELD_NUMBER: _builtins.int
     parameter: _builtins.str
+    at_least: _builtins.float
+    """The bounds; all that are given hold. The parameter is a number."""
+    above: _builtins.float
+    at_most: _builtins.float
+    below: _builtins.float
     @_builtins.property
     def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___ParameterValue]: ...
     def __init__(
@@ -616,12 +625,31 @@ class Condition(_message.Message):
         *,
         parameter: _builtins.str = ...,
         values: _abc.Iterable[Global___ParameterValue] | None = ...,
+        at_least: _builtins.float | None = ...,
+        above: _builtins.float | None = ...,
+        at_most: _builtins.float | None = ...,
+        below: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_above", b"_above", "_at_least", b"_at_least", "_at_most", b"_at_most", "_below", b"_below", "above", b"above", "at_least", b"at_least", "at_most", b"at_most", "below", b"below"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parameter", b"parameter", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_above", b"_above", "_at_least", b"_at_least", "_at_most", b"_at_most", "_below", b"_below", "above", b"above", "at_least", b"at_least", "at_most", b"at_most", "below", b"below", "parameter", b"parameter", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__above: _TypeAlias = _typing.Literal["above"]  # noqa: Y015
+    _WhichOneofArgType__above: _TypeAlias = _typing.Literal["_above", b"_above"]  # noqa: Y015
+    _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
+    _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
+    _WhichOneofReturnType__at_most: _TypeAlias = _typing.Literal["at_most"]  # noqa: Y015
+    _WhichOneofArgType__at_most: _TypeAlias = _typing.Literal["_at_most", b"_at_most"]  # noqa: Y015
+    _WhichOneofReturnType__below: _TypeAlias = _typing.Literal["below"]  # noqa: Y015
+    _WhichOneofArgType__below: _TypeAlias = _typing.Literal["_below", b"_below"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__above) -> _WhichOneofReturnType__above | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_least) -> _WhichOneofReturnType__at_least | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_most) -> _WhichOneofReturnType__at_most | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__below) -> _WhichOneofReturnType__below | None: ...
 
 Global___Condition: _TypeAlias = Condition  # noqa: Y015
 

@@ -1857,17 +1857,21 @@ class ListWorkersRequest(_message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     page_token: _builtins.str
+    history: _builtins.bool
+    """Whether slots come with their loads of the last hour, and not of the newest minute alone. Such a page is smaller."""
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        history: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["history", b"history", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2042,6 +2046,8 @@ class SlotStatus(_message.Message):
     TRIAL_FIELD_NUMBER: _builtins.int
     HOLDERS_FIELD_NUMBER: _builtins.int
     DEFECT_FIELD_NUMBER: _builtins.int
+    LOADS_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     device: _builtins.str
     memory_bytes: _builtins.int
@@ -2049,9 +2055,15 @@ class SlotStatus(_message.Message):
     """The trial that holds the slot; empty when free. The first one where several share it."""
     defect: _builtins.str
     """Why nothing is placed on it: its device failed. Empty while it is sound; the worker's restart brings it back."""
+    uuid: _builtins.str
+    """As its driver names the device, such as `GPU-…`; empty where that is unknown."""
     @_builtins.property
     def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotHolder]:
         """Everyone who holds a part of the slot."""
+
+    @_builtins.property
+    def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotLoad]:
+        """How busy its device was, the oldest minute first; empty where its worker measures nothing."""
 
     def __init__(
         self,
@@ -2062,14 +2074,46 @@ class SlotStatus(_message.Message):
         trial: _builtins.str = ...,
         holders: _abc.Iterable[Global___SlotHolder] | None = ...,
         defect: _builtins.str = ...,
+        loads: _abc.Iterable[Global___SlotLoad] | None = ...,
+        uuid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["defect", b"defect", "device", b"device", "holders", b"holders", "index", b"index", "memory_bytes", b"memory_bytes", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defect", b"defect", "device", b"device", "holders", b"holders", "index", b"index", "loads", b"loads", "memory_bytes", b"memory_bytes", "trial", b"trial", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SlotStatus: _TypeAlias = SlotStatus  # noqa: Y015
+
+@_typing.final
+class SlotLoad(_message.Message):
+    """How busy a slot's device was within a minute, whoever used it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MINUTE_FIELD_NUMBER: _builtins.int
+    UTILIZATION_FIELD_NUMBER: _builtins.int
+    MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
+    utilization: _builtins.float
+    """The mean, 0 to 1. CPU slots have their machine's."""
+    memory_used_bytes: _builtins.int
+    """The most that was in use."""
+    @_builtins.property
+    def minute(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        minute: _timestamp_pb2.Timestamp | None = ...,
+        utilization: _builtins.float = ...,
+        memory_used_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["minute", b"minute"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_used_bytes", b"memory_used_bytes", "minute", b"minute", "utilization", b"utilization"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SlotLoad: _TypeAlias = SlotLoad  # noqa: Y015
 
 @_typing.final
 class SlotHolder(_message.Message):
@@ -2160,3 +2204,158 @@ class StudyShare(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StudyShare: _TypeAlias = StudyShare  # noqa: Y015
+
+@_typing.final
+class FindRoomRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STUDY_FIELD_NUMBER: _builtins.int
+    study: _builtins.str
+    """`studies/{study}`."""
+    def __init__(
+        self,
+        *,
+        study: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["study", b"study"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindRoomRequest: _TypeAlias = FindRoomRequest  # noqa: Y015
+
+@_typing.final
+class FindRoomResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LACKING_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
+    sizes: _builtins.int
+    """How many sizes there are: more than one where resources depend on a parameter."""
+    @_builtins.property
+    def lacking(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """For people: each size of a trial that fits nowhere, such as `2 GPUs of 40 GiB`. Empty where all sizes fit."""
+
+    def __init__(
+        self,
+        *,
+        lacking: _abc.Iterable[_builtins.str] | None = ...,
+        sizes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lacking", b"lacking", "sizes", b"sizes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindRoomResponse: _TypeAlias = FindRoomResponse  # noqa: Y015
+
+@_typing.final
+class MeasureImportanceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STUDY_FIELD_NUMBER: _builtins.int
+    study: _builtins.str
+    """`studies/{study}`."""
+    def __init__(
+        self,
+        *,
+        study: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["study", b"study"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureImportanceRequest: _TypeAlias = MeasureImportanceRequest  # noqa: Y015
+
+@_typing.final
+class MeasureImportanceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMPORTANCES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def importances(self) -> _containers.RepeatedCompositeFieldContainer[Global___Importance]:
+        """One for each objective, in the order of the spec."""
+
+    def __init__(
+        self,
+        *,
+        importances: _abc.Iterable[Global___Importance] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["importances", b"importances"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureImportanceResponse: _TypeAlias = MeasureImportanceResponse  # noqa: Y015
+
+@_typing.final
+class Importance(_message.Message):
+    """How much each parameter has to do with being among the best trials by one objective."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METRIC_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    TRIALS_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    metric: _builtins.str
+    step: _builtins.int
+    """The step at which trials are compared: the highest rung that enough trials came to. 0 where none are compared."""
+    trials: _builtins.int
+    """How many trials are compared there."""
+    reason: _builtins.str
+    """For people: why nothing can be said; empty where it can."""
+    @_builtins.property
+    def parameters(self) -> _containers.RepeatedCompositeFieldContainer[Global___ParameterImportance]:
+        """The most important one first; the shares add up to 1. Empty where nothing can be said."""
+
+    def __init__(
+        self,
+        *,
+        metric: _builtins.str = ...,
+        step: _builtins.int = ...,
+        trials: _builtins.int = ...,
+        parameters: _abc.Iterable[Global___ParameterImportance] | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metric", b"metric", "parameters", b"parameters", "reason", b"reason", "step", b"step", "trials", b"trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Importance: _TypeAlias = Importance  # noqa: Y015
+
+@_typing.final
+class ParameterImportance(_message.Message):
+    """One parameter's part of an importance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARAMETER_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    TRIALS_FIELD_NUMBER: _builtins.int
+    parameter: _builtins.str
+    share: _builtins.float
+    trials: _builtins.int
+    """How many of the trials have the parameter: all, unless it is conditional."""
+    def __init__(
+        self,
+        *,
+        parameter: _builtins.str = ...,
+        share: _builtins.float = ...,
+        trials: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parameter", b"parameter", "share", b"share", "trials", b"trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ParameterImportance: _TypeAlias = ParameterImportance  # noqa: Y015

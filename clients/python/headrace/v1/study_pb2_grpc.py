@@ -161,6 +161,16 @@ class StudyServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_study__pb2.ListWorkersRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_study__pb2.ListWorkersResponse.FromString,
                 _registered_method=True)
+        self.FindRoom = channel.unary_unary(
+                '/headrace.v1.StudyService/FindRoom',
+                request_serializer=headrace_dot_v1_dot_study__pb2.FindRoomRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.FindRoomResponse.FromString,
+                _registered_method=True)
+        self.MeasureImportance = channel.unary_unary(
+                '/headrace.v1.StudyService/MeasureImportance',
+                request_serializer=headrace_dot_v1_dot_study__pb2.MeasureImportanceRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.MeasureImportanceResponse.FromString,
+                _registered_method=True)
 
 
 class StudyServiceServicer(object):
@@ -342,6 +352,20 @@ class StudyServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindRoom(self, request, context):
+        """Says what a study's trials need that no connected worker has, whoever is on it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MeasureImportance(self, request, context):
+        """Says how much each parameter has to do with being among the best trials.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StudyServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -464,6 +488,16 @@ def add_StudyServiceServicer_to_server(servicer, server):
                     servicer.ListWorkers,
                     request_deserializer=headrace_dot_v1_dot_study__pb2.ListWorkersRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_study__pb2.ListWorkersResponse.SerializeToString,
+            ),
+            'FindRoom': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindRoom,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.FindRoomRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.FindRoomResponse.SerializeToString,
+            ),
+            'MeasureImportance': grpc.unary_unary_rpc_method_handler(
+                    servicer.MeasureImportance,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.MeasureImportanceRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.MeasureImportanceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1121,6 +1155,60 @@ class StudyService(object):
             '/headrace.v1.StudyService/ListWorkers',
             headrace_dot_v1_dot_study__pb2.ListWorkersRequest.SerializeToString,
             headrace_dot_v1_dot_study__pb2.ListWorkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindRoom(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/FindRoom',
+            headrace_dot_v1_dot_study__pb2.FindRoomRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.FindRoomResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MeasureImportance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/MeasureImportance',
+            headrace_dot_v1_dot_study__pb2.MeasureImportanceRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.MeasureImportanceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -90,6 +90,10 @@ class StudyServiceStub:
     """The metric reports of a trial, in order."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]
     """The workers that are or were connected."""
+    FindRoom: _grpc.UnaryUnaryMultiCallable[_study_pb2.FindRoomRequest, _study_pb2.FindRoomResponse]
+    """Says what a study's trials need that no connected worker has, whoever is on it."""
+    MeasureImportance: _grpc.UnaryUnaryMultiCallable[_study_pb2.MeasureImportanceRequest, _study_pb2.MeasureImportanceResponse]
+    """Says how much each parameter has to do with being among the best trials."""
 
 @_typing.type_check_only
 class StudyServiceAsyncStub(StudyServiceStub):
@@ -153,6 +157,10 @@ class StudyServiceAsyncStub(StudyServiceStub):
     """The metric reports of a trial, in order."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]  # type: ignore[assignment]
     """The workers that are or were connected."""
+    FindRoom: _aio.UnaryUnaryMultiCallable[_study_pb2.FindRoomRequest, _study_pb2.FindRoomResponse]  # type: ignore[assignment]
+    """Says what a study's trials need that no connected worker has, whoever is on it."""
+    MeasureImportance: _aio.UnaryUnaryMultiCallable[_study_pb2.MeasureImportanceRequest, _study_pb2.MeasureImportanceResponse]  # type: ignore[assignment]
+    """Says how much each parameter has to do with being among the best trials."""
 
 class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
     """What users call: the SDK, the CLI, the console and clients in other languages.
@@ -357,5 +365,21 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.ListWorkersResponse, _abc.Awaitable[_study_pb2.ListWorkersResponse]]:
         """The workers that are or were connected."""
+
+    @_abc_1.abstractmethod
+    def FindRoom(
+        self,
+        request: _study_pb2.FindRoomRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.FindRoomResponse, _abc.Awaitable[_study_pb2.FindRoomResponse]]:
+        """Says what a study's trials need that no connected worker has, whoever is on it."""
+
+    @_abc_1.abstractmethod
+    def MeasureImportance(
+        self,
+        request: _study_pb2.MeasureImportanceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.MeasureImportanceResponse, _abc.Awaitable[_study_pb2.MeasureImportanceResponse]]:
+        """Says how much each parameter has to do with being among the best trials."""
 
 def add_StudyServiceServicer_to_server(servicer: StudyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

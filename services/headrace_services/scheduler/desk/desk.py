@@ -10,23 +10,29 @@ from headrace_services.scheduler.samplers.front import front
 if TYPE_CHECKING:
     from headrace.spec import StudySpec
     from headrace_services.scheduler.desk.figures import Preview
+    from headrace_services.scheduler.samplers.history import Result
+    from headrace_services.scheduler.samplers.importance import Importance
 
 PREVIEWS = Limits(memory_bytes=512 * 1024 * 1024, time_s=10.0, wait_s=30.0, waiting=32, each=4)
 FRONTS = Limits(memory_bytes=512 * 1024 * 1024, time_s=10.0, wait_s=2.0, waiting=32, each=32)
 """A study is shown without its front where that takes longer."""
+IMPORTANCES = Limits(memory_bytes=512 * 1024 * 1024, time_s=10.0, wait_s=10.0, waiting=32, each=8)
 SMALL_FRONT = 500
 """Vectors whose front takes a few milliseconds: less than the way to a process."""
 
 
 class Desk:
-    """Asks two processes of one replica, one for previews and one for fronts: a study is shown while others preview.
+    """Asks three processes of one replica, for previews, fronts and importances: a study is shown while others preview.
 
     Each starts with the first question that needs it.
     """
 
-    def __init__(self, previews: Limits = PREVIEWS, fronts: Limits = FRONTS) -> None:
+    def __init__(
+        self, previews: Limits = PREVIEWS, fronts: Limits = FRONTS, importances: Limits = IMPORTANCES
+    ) -> None:
         self._previews = Pool(_load, 1, previews)
         self._fronts = Pool(_load, 1, fronts)
+        self._importances = Pool(_load_importances, 1, importances)
 
     async def preview(
         self,
@@ -51,13 +57,29 @@ class Desk:
         places: list[int] = pickle.loads(answer)  # noqa: S301  (our own process wrote it)
         return places
 
+    async def importances(
+        self, spec: "StudySpec", level: int, results: "Sequence[Result]", *, caller: str = ""
+    ) -> "tuple[Importance, ...]":
+        """How much each parameter matters, by objective, of results at one level. Raises TooLargeError."""
+        asked = pickle.dumps((spec, level, results))
+        answer = await self._importances.result("importances", asked, caller=caller)
+        found: tuple[Importance, ...] = pickle.loads(answer)  # noqa: S301  (our own process wrote it)
+        return found
+
     async def close(self) -> None:
         """End the processes."""
         await self._previews.close()
         await self._fronts.close()
+        await self._importances.close()
 
 
 def _load() -> Run:
     from headrace_services.scheduler.desk.work import run
+
+    return run
+
+
+def _load_importances() -> Run:
+    from headrace_services.scheduler.desk.importances import run
 
     return run

@@ -33,6 +33,7 @@ from headrace_services.scheduler.core.scales import ScaleChoice
 from headrace_services.scheduler.desk.figures import Preview
 from headrace_services.scheduler.rpc import names
 from headrace_services.scheduler.rpc.waiting import study_waits_for
+from headrace_services.scheduler.samplers.importance import Importance
 from headrace_services.scheduler.store.aside import Brief
 from headrace_services.scheduler.store.cluster import KeptView, ShareView, SlotView, WorkerView
 from headrace_services.scheduler.store.history import StoredEvent, StoredReport
@@ -369,6 +370,15 @@ def _slot(view: SlotView) -> study_pb2.SlotStatus:
         trial=holders[0].trial if holders else "",
         holders=holders,
         defect=view.defect,
+        uuid=view.uuid,
+        loads=[
+            study_pb2.SlotLoad(
+                minute=_time(load.minute),
+                utilization=load.utilization,
+                memory_used_bytes=load.memory_used_bytes,
+            )
+            for load in view.loads
+        ],
     )
 
 
@@ -433,6 +443,27 @@ def preview(record: Preview) -> study_pb2.PreviewStudyResponse:
             )
             for one in record.companions
         ],
+    )
+
+
+def importances(found: Sequence[Importance]) -> study_pb2.MeasureImportanceResponse:
+    """How much each parameter matters, by objective."""
+    return study_pb2.MeasureImportanceResponse(
+        importances=[
+            study_pb2.Importance(
+                metric=one.metric,
+                step=one.level,
+                trials=one.trials,
+                parameters=[
+                    study_pb2.ParameterImportance(
+                        parameter=part.parameter, share=part.share, trials=part.trials
+                    )
+                    for part in one.shares
+                ],
+                reason=one.reason,
+            )
+            for one in found
+        ]
     )
 
 

@@ -1,4 +1,4 @@
-"""Calls on studies: create, read, pause, resume, stop, delete, preview, watch."""
+"""Calls on studies: create, read, pause, resume, stop, delete, preview, watch, measure."""
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 from collections.abc import AsyncIterator
@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.errors import StudyNotEndedError, StudyNotFoundError
 from headrace.spec import from_proto
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.core import placement as places
 from headrace_services.scheduler.core.inputs import (
     Command,
     ExtendStudy,
@@ -18,6 +19,7 @@ from headrace_services.scheduler.core.inputs import (
     ResumeStudy,
     StopStudy,
 )
+from headrace_services.scheduler.core.placement.wants import described
 from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.engine.submissions import Shown
 from headrace_services.scheduler.rpc import convert, names, pages
@@ -35,8 +37,10 @@ from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.interceptors import caller
 from headrace_services.scheduler.rpc.new_studies import create_studies, refuse_what_stays, wanted_studies
 from headrace_services.scheduler.rpc.watching import watch
+from headrace_services.scheduler.samplers import importance
+from headrace_services.scheduler.samplers.history import Result
 from headrace_services.scheduler.samplers.spread import pilot_configurations
-from headrace_services.scheduler.store import cluster, load, studies
+from headrace_services.scheduler.store import cluster, load, placement, proposals, studies
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import each, within
 from headrace_services.scheduler.store.requests import Request
@@ -179,3 +183,31 @@ class StudyCalls(Calls):
             caller=caller().peer,
         )
         return convert.preview(found)
+
+    async def FindRoom(self, request: pb.FindRoomRequest, context: Context) -> pb.FindRoomResponse:
+        """Say which sizes of a study's trials fit on no connected worker, by the rules of placement."""
+        study_id = names.parse_study(request.study, field="study")
+        async with transaction(self.hub.engine) as conn:
+            study = await find_study(conn, study_id)
+            sizes = [places.Request.of(size, study.standing.avoided) for size in study.spec.resources.each]
+            lacking = [described(size) for size in sizes if not await placement.able_workers(conn, size)]
+        return pb.FindRoomResponse(lacking=lacking, sizes=len(sizes))
+
+    async def MeasureImportance(
+        self, request: pb.MeasureImportanceRequest, context: Context
+    ) -> pb.MeasureImportanceResponse:
+        """Say how much each parameter matters. Reads the results at one level, and leaves the rest to the desk."""
+        study_id = names.parse_study(request.study, field="study")
+        async with transaction(self.hub.engine) as conn:
+            study = await find_study(conn, study_id)
+            spec, upto = study.spec, study.cursor
+            counts = (await proposals.levels_since(conn, study.id, 0, upto)).items()
+            reason = importance.why_none(spec, counts)
+            level = importance.compared_level(spec, counts)
+            if reason or level is None:
+                return convert.importances(importance.none(spec, reason))
+            measured = await proposals.results_since(
+                conn, study.id, level, 0, upto, top=spec.rungs()[-1], most=importance.MOST
+            )
+        results = [Result.of(spec, one.params, one.metrics) for one in measured]
+        return convert.importances(await self.desk.importances(spec, level, results, caller=caller().peer))

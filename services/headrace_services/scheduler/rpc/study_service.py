@@ -16,6 +16,8 @@ from headrace_services.scheduler.store.defects import each, within
 
 MOST_SLOTS = 10_000
 """How many slots a page of workers reads: a tenth of a second."""
+MOST_SLOTS_IN_AN_HOUR = 400
+"""The same where each comes with its loads of the last hour: less than 1 MiB."""
 
 
 class StudyServicer(StudyCalls, TrialCalls, AskTellCalls, StudyServiceServicer):
@@ -27,8 +29,9 @@ class StudyServicer(StudyCalls, TrialCalls, AskTellCalls, StudyServiceServicer):
         after = str(window.after[0]) if window.after else ""
         async with transaction(self.hub.engine) as conn:
             keys = await cluster.workers_after(conn, name=after, limit=window.limit)
-            first = keys[: min(window.size, within([key.slots for key in keys], MOST_SLOTS))]
-            found = await each(conn, first, partial(cluster.workers, conn))
+            most = MOST_SLOTS_IN_AN_HOUR if request.history else MOST_SLOTS
+            first = keys[: min(window.size, within([key.slots for key in keys], most))]
+            found = await each(conn, first, partial(cluster.workers, conn, history=request.history))
             shares, unreadable = ([], ()) if after else await cluster.shares(conn)
         page = window.fill(
             keys, found, convert.worker, lambda key: (key.name,), lambda key: names.worker_name(key.name)

@@ -2,10 +2,10 @@
 
 The grid is a tree, because a conditional parameter exists only under some values of its parents: a branch without it
 has fewer points, and no point comes twice. The tree is never built. Below a choice of the first parameters, the number
-of points depends only on the *context*: which values that later conditions name were chosen. So the points
+of points depends only on the *context*: which later conditions hold for the values that were chosen. So the points
 are counted once per context, from the last parameter to the first, and proposal n is found by walking down: one
-division per parameter, and for one that conditions refer to, a step for each value that they name. A parameter that
-neither has conditions nor is named by any shares the table of the next one, times its values.
+division per parameter, and for one that conditions refer to, a step for each run of values that they tell apart. A
+parameter that neither has conditions nor is named by any shares the table of the next one, times its values.
 """
 
 import math
@@ -17,7 +17,8 @@ from typing import Final, assert_never
 
 from headrace.bounds.numbers import GRID_POINTS
 from headrace.errors import InvalidFieldError, Violation
-from headrace.spec import CategoricalDomain, Domain, FloatDomain, GridSampler, IntDomain, StudySpec
+from headrace.spec import CategoricalDomain, Condition, Domain, FloatDomain, GridSampler, IntDomain, StudySpec
+from headrace.spec.conditions import first_place
 from headrace.spec.space import needed_parents
 from headrace_services.scheduler.core.records import Params
 
@@ -25,20 +26,22 @@ MOST_ROUNDED = GRID_POINTS
 """Of a logarithmic range of integers so many points are rounded, to see which differ: a few milliseconds."""
 
 Scalar = bool | int | float | str
+_Span = tuple[int, int]
+"""The places from the first to before the second."""
 _Context = tuple[int, ...]
-"""Of each parameter so far that conditions further on refer to, in their order: the place of its value, where one of
-them names it."""
-_UNNAMED: Final = -1
-"""The place of a value that no condition names, and of a parameter that does not exist."""
+"""Of each parameter so far that conditions further on refer to, in their order: which of its conditions hold for its
+value, as the bits of a number."""
+_ABSENT: Final = 0
+"""Of a parameter that does not exist: no condition on it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """Neighbouring values of an axis that mean the same to every condition: `place` is what a context has of them."""
+    """Neighbouring values of an axis that mean the same to every condition: `holding` is what a context has of them."""
 
     first: int
     count: int
-    place: int
+    holding: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ class _Values:
     count: int
     at: Callable[[int], Scalar]
     place_of: Callable[[float], int] = lambda _: 0
-    """Of numbers: about where a value stands, to within one place."""
+    """Of numbers: about where a value stands, to within one place. They ascend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +61,8 @@ class _Axis:
     name: str
     values: _Values
     runs: tuple[_Run, ...]
-    needs: tuple[tuple[int, frozenset[int]], ...]
-    """Its conditions: at which place of the context which entries meet one."""
+    needs: tuple[tuple[int, int], ...]
+    """Its conditions: at which place of the context which bit says that one holds."""
     kept: tuple[int, ...]
     """The places of the context that are needed further on."""
     named: bool
@@ -73,10 +76,10 @@ class _Axis:
     def branches(self, context: _Context) -> Iterator[tuple[_Run | None, _Context]]:
         """The runs to choose from (None where the parameter does not exist), and the context after each."""
         kept = context if len(self.kept) == len(context) else tuple(context[place] for place in self.kept)
-        exists = all(context[place] in entries for place, entries in self.needs)
+        exists = all(context[place] & bit for place, bit in self.needs)
         for run in self.runs if exists else (None,):
-            place = run.place if run is not None else _UNNAMED
-            yield run, ((*kept, place) if self.named else kept)
+            holding = run.holding if run is not None else _ABSENT
+            yield run, ((*kept, holding) if self.named else kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,24 +151,14 @@ def _axes(space: Mapping[str, Domain], sampler: GridSampler) -> tuple[_Axis, ...
     needed = needed_parents(space)
     axes: list[_Axis] = []
     values = {name: _values(name, domain, sampler.points.get(name)) for name, domain in space.items()}
-    meet: dict[str, list[tuple[str, frozenset[int]]]] = {
-        name: [
-            (
-                condition.parameter,
-                frozenset(
-                    place
-                    for value in condition.values
-                    for place in _places(space[condition.parameter], value, values[condition.parameter])
-                ),
-            )
-            for condition in domain.conditions
-        ]
-        for name, domain in space.items()
-    }
-    marks: dict[str, set[int]] = {}
-    for conditions in meet.values():
-        for parent, places in conditions:
-            marks.setdefault(parent, set()).update(places)
+    spans: dict[str, list[list[_Span]]] = {}
+    """By parent, of each condition on it: where its values stand."""
+    meet: dict[str, list[tuple[str, int]]] = {name: [] for name in space}
+    for name, domain in space.items():
+        for condition in domain.conditions:
+            told = spans.setdefault(condition.parameter, [])
+            meet[name].append((condition.parameter, 1 << len(told)))
+            told.append(_spans(space[condition.parameter], condition, values[condition.parameter]))
     live: list[str] = []
     for place, name in enumerate(space):
         kept = tuple(at for at, parent in enumerate(live) if parent in needed[place + 1])
@@ -173,28 +166,49 @@ def _axes(space: Mapping[str, Domain], sampler: GridSampler) -> tuple[_Axis, ...
             _Axis(
                 name=name,
                 values=values[name],
-                runs=_runs(values[name].count, sorted(marks.get(name, ()))),
-                needs=tuple((live.index(parent), places) for parent, places in meet[name]),
+                runs=_runs(values[name].count, spans.get(name, [])),
+                needs=tuple((live.index(parent), bit) for parent, bit in meet[name]),
                 kept=kept,
-                named=name in marks,
+                named=name in spans,
             )
         )
-        live = [live[at] for at in kept] + ([name] if name in marks else [])
+        live = [live[at] for at in kept] + ([name] if name in spans else [])
     return tuple(axes)
 
 
-def _runs(count: int, marks: list[int]) -> tuple[_Run, ...]:
-    """The values at the marks one by one, and those between them together."""
+def _runs(count: int, conditions: list[list[_Span]]) -> tuple[_Run, ...]:
+    """The values cut at the ends of all spans, each run with the conditions that hold in it."""
+    turns: dict[int, int] = {0: 0}
+    """At each cut, the bits that change."""
+    for bit, spans in enumerate(conditions):
+        for first, end in spans:
+            for cut in (first, end):
+                turns[cut] = turns.get(cut, 0) ^ (1 << bit)
+    cuts = sorted(cut for cut in turns if cut < count)
     runs: list[_Run] = []
-    start = 0
-    for mark in marks:
-        if start < mark:
-            runs.append(_Run(first=start, count=mark - start, place=_UNNAMED))
-        runs.append(_Run(first=mark, count=1, place=mark))
-        start = mark + 1
-    if start < count:
-        runs.append(_Run(first=start, count=count - start, place=_UNNAMED))
+    holding = 0
+    for first, end in zip(cuts, [*cuts[1:], count], strict=True):
+        holding ^= turns[first]
+        runs.append(_Run(first=first, count=end - first, holding=holding))
     return tuple(runs)
+
+
+def _spans(domain: Domain, condition: Condition, axis: _Values) -> list[_Span]:
+    """Where the values that meet a condition stand on the axis: disjoint, none of them empty."""
+    if condition.values:
+        places = {place for value in condition.values for place in _places(domain, value, axis)}
+        return [(place, place + 1) for place in places]
+    if isinstance(domain, CategoricalDomain):
+        return [(place, place + 1) for place in range(axis.count) if condition.holds(axis.at(place))]
+    first = first_place(axis.count, lambda place: not condition.too_low(_number(axis, place)))
+    end = first_place(axis.count, lambda place: condition.too_high(_number(axis, place)))
+    return [(first, end)] if first < end else []
+
+
+def _number(axis: _Values, place: int) -> float:
+    value = axis.at(place)
+    assert not isinstance(value, str)
+    return value
 
 
 def _places(domain: Domain, value: Scalar, axis: _Values) -> Iterator[int]:

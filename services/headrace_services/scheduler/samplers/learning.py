@@ -43,7 +43,7 @@ from headrace_services.scheduler.samplers.dimensions import Scalar, dimensions
 from headrace_services.scheduler.samplers.history import Ranked, Result
 from headrace_services.scheduler.samplers.protocol import Suggestion
 from headrace_services.scheduler.samplers.random import RandomSampler
-from headrace_services.scheduler.samplers.trial_table import TrialTable
+from headrace_services.scheduler.samplers.trial_table import TrialTable, frozen
 
 _LARGEST = 1e100
 """Values are cut off here: models square them."""
@@ -59,22 +59,20 @@ class OptunaLearner:
         self._sampler = sampler
         self._signs = [objective.sign for objective in spec.objectives]
         self._dimensions = dimensions(spec)
-        if isinstance(sampler, CmaEs):  # its dimensions must be the same in every trial
-            self._seen = {
-                name for name, dimension in self._dimensions.items() if not dimension.domain.conditions
-            }
-        else:
-            self._seen = set(self._dimensions)
+        fixed = isinstance(sampler, CmaEs)  # its dimensions must be the same in every trial
+        self._shown = {
+            name: dimension
+            for name, dimension in self._dimensions.items()
+            if not (fixed and dimension.domain.conditions)
+        }
         directions = [
             StudyDirection.MAXIMIZE if sign < 0 else StudyDirection.MINIMIZE for sign in self._signs
         ]
         self._table = TrialTable(directions)
         self._numeric = {
             name: dimension.distribution
-            for name, dimension in self._dimensions.items()
-            if name in self._seen
-            and not isinstance(dimension.domain, CategoricalDomain)
-            and not dimension.distribution.single()
+            for name, dimension in self._shown.items()
+            if not isinstance(dimension.domain, CategoricalDomain) and not dimension.distribution.single()
         }
         given = sampler.population if isinstance(sampler, CmaEs) else None
         self._population = given or 4 + int(3 * math.log(max(len(self._numeric), 1)))
@@ -123,10 +121,10 @@ class OptunaLearner:
             )
             trial = study.ask()
             params = draw(self._spec.space, self._choosing(trial))
-            frozen = self._table.get_trial(trial._trial_id)
+            asked = self._table.get_trial(trial._trial_id)
             self._table.land()
-            if not self._generations.keep_optimizer(self._table.finished, frozen):
-                return Suggestion(params=params, generation=generations.generation_of(sampler, frozen))
+            if not self._generations.keep_optimizer(self._table.finished, asked):
+                return Suggestion(params=params, generation=generations.generation_of(sampler, asked))
 
     def _places(self) -> Sequence[int] | None:
         """The results that the sampler is shown; None: all."""
@@ -203,38 +201,14 @@ class OptunaLearner:
             for sign, value in zip(self._signs, result.values, strict=True)
         ]
         attrs = {f"constraints:{place}": excess for place, excess in enumerate(result.excesses)}
-        return self._frozen(
-            result.params,
+        return frozen(
             number,
-            state=TrialState.PRUNED if pruned else TrialState.COMPLETE,
+            TrialState.PRUNED if pruned else TrialState.COMPLETE,
             values=None if pruned else values,
+            params=result.params,
+            shown=self._shown,
             attrs=attrs | generations.attrs_of(self._sampler, result.generation),
         )
 
     def _running(self, params: Params, number: int) -> FrozenTrial:
-        return self._frozen(params, number, state=TrialState.RUNNING, values=None, attrs={})
-
-    def _frozen(
-        self,
-        params: Params,
-        number: int,
-        *,
-        state: TrialState,
-        values: list[float] | None,
-        attrs: dict[str, object],
-    ) -> FrozenTrial:
-        shown = {name: self._dimensions[name] for name in params if name in self._seen}
-        return FrozenTrial(
-            number=number,
-            state=state,
-            value=None,
-            values=values,
-            datetime_start=None,
-            datetime_complete=None,
-            params={name: dimension.inside(params[name]) for name, dimension in shown.items()},
-            distributions={name: dimension.distribution for name, dimension in shown.items()},
-            user_attrs={},
-            system_attrs=attrs,
-            intermediate_values={},
-            trial_id=number,
-        )
+        return frozen(number, TrialState.RUNNING, params=params, shown=self._shown)

@@ -10,7 +10,7 @@ that holds it may die at any time, and the next one gets the same results again.
 """
 # ruff: noqa: ARG002  (the methods have the shape that Optuna gives them)
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -19,8 +19,38 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from headrace_services.scheduler.core.records import Params
+from headrace_services.scheduler.samplers.dimensions import Dimension
+
 _STUDY = 0
 _NAME = "study"
+
+
+def frozen(
+    number: int,
+    state: TrialState,
+    *,
+    values: Sequence[float] | None = None,
+    params: Params | None = None,
+    shown: Mapping[str, Dimension] | None = None,
+    attrs: Mapping[str, object] | None = None,
+) -> FrozenTrial:
+    """A trial as Optuna sees it: those of its parameters that are `shown`, in Optuna's values."""
+    seen = {name: shown[name] for name in params or {} if name in shown} if shown else {}
+    return FrozenTrial(
+        number=number,
+        state=state,
+        value=None,
+        values=values,
+        datetime_start=None,
+        datetime_complete=None,
+        params={name: dimension.inside((params or {})[name]) for name, dimension in seen.items()},
+        distributions={name: dimension.distribution for name, dimension in seen.items()},
+        user_attrs={},
+        system_attrs=dict(attrs or {}),
+        intermediate_values={},
+        trial_id=number,
+    )
 
 
 class TrialTable(BaseStorage):
@@ -108,20 +138,7 @@ class TrialTable(BaseStorage):
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """The trial that is being proposed."""
         number = self.next_number()
-        trial = FrozenTrial(
-            number=number,
-            state=TrialState.RUNNING,
-            value=None,
-            datetime_start=None,
-            datetime_complete=None,
-            params={},
-            distributions={},
-            user_attrs={},
-            system_attrs={},
-            intermediate_values={},
-            trial_id=number,
-        )
-        self._flying.append(trial)
+        self._flying.append(frozen(number, TrialState.RUNNING))
         return number
 
     def set_trial_param(

@@ -14,6 +14,7 @@ from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.session import messages
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.known_studies import KnownStudies
+from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.outgoing import SlowWorkerError, StreamBrokeError
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.worker_session import SupersededError, Timing, WorkerSession
@@ -33,9 +34,12 @@ Context = ServicerContext[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """The workers' side of the scheduler."""
 
-    def __init__(self, hub: Hub, heartbeats: Heartbeats, registry: Registry, timing: Timing) -> None:
+    def __init__(
+        self, hub: Hub, heartbeats: Heartbeats, loads: Loads, registry: Registry, timing: Timing
+    ) -> None:
         self._hub = hub
         self._heartbeats = heartbeats
+        self._loads = loads
         self._registry = registry
         self._timing = timing
         self._studies = KnownStudies(hub.engine)
@@ -53,7 +57,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         async with transaction(self._hub.engine) as conn:
             worker_id, number = await workers.greet(conn, greeting, self._timing.lease_ttl_s)
         session = WorkerSession(
-            self._hub, self._heartbeats, self._studies, self._timing, greeting, worker_id, number
+            self._hub, self._heartbeats, self._loads, self._studies, self._timing, greeting, worker_id, number
         )
         self._registry.add(worker_id, session)
         log.info("worker '%s' connected with %s slots", greeting.name, len(greeting.devices))

@@ -35,6 +35,7 @@ from headrace_services.scheduler.session import in_flight, messages, refusals
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.in_flight import InFlight
 from headrace_services.scheduler.session.known_studies import KnownStudies
+from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.outgoing import Outgoing, Write
 from headrace_services.scheduler.session.reconciler import LeaseReconciler
 from headrace_services.scheduler.session.refusals import Durable
@@ -68,6 +69,7 @@ class WorkerSession:
         self,
         hub: Hub,
         heartbeats: Heartbeats,
+        loads: Loads,
         studies: KnownStudies,
         timing: Timing,
         greeting: workers.Greeting,
@@ -77,6 +79,7 @@ class WorkerSession:
         self.worker_id = worker_id
         self._hub = hub
         self._heartbeats = heartbeats
+        self._loads = loads
         self._timing = timing
         self._name = greeting.name
         self._incarnation = greeting.incarnation
@@ -177,7 +180,9 @@ class WorkerSession:
             await self._note_defects(request.heartbeat)
             if wrong := bounds.violations(request):  # the worker lives, whatever else it says
                 log.warning("worker '%s': %s", self._name, wrong[0])
-            elif self._reconciler.heartbeat({ref.lease_id for ref in request.heartbeat.held}):
+                return
+            self._loads.note(self.worker_id, request.heartbeat.telemetry)
+            if self._reconciler.heartbeat({ref.lease_id for ref in request.heartbeat.held}):
                 self.look_again()
             return
         if kind == "reports":
@@ -253,6 +258,8 @@ class WorkerSession:
                 if decision is not None:
                     self._decide(message, decision.action != "CONTINUE", messages.decision(decision))
                 elif isinstance(message, worker_pb2.Exited):
+                    ended = worker_pb2.ExitOutcome.Name(message.outcome)
+                    log.debug("%s: %s, exit status %s", message.lease.trial, ended, message.exit_code)
                     self._reconciler.end(message.lease.lease_id)
                 self._outgoing.acknowledge(message.sequence)
             case _:

@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.placement.shares import Share, claim, virtual_time_s
 from headrace_services.scheduler.core.standing import Usage
-from headrace_services.scheduler.store import neighbours, placement, tables
+from headrace_services.scheduler.store import loads, neighbours, placement, tables
+from headrace_services.scheduler.store.loads import MinuteLoad
 from headrace_services.scheduler.store.neighbours import readable_standing
 from headrace_services.scheduler.store.pipeline import pipeline
 from headrace_services.scheduler.store.workers import FORGOTTEN_AFTER
@@ -42,6 +43,9 @@ class SlotView:
     memory_bytes: int
     holders: list[HolderView] = field(default_factory=list)
     defect: str = ""
+    uuid: str = ""
+    loads: list[MinuteLoad] = field(default_factory=list)
+    """The oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +107,8 @@ async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list
     return [Key(name=row.name, slots=row.slots) for row in await conn.execute(query)]
 
 
-async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView]:
-    """Workers with their slots, in the order of their names."""
+async def workers(conn: AsyncConnection, keys: Sequence[Key], *, history: bool = False) -> list[WorkerView]:
+    """Workers with their slots, in the order of their names; with `history` the slots' loads of the last hour."""
     names = [key.name for key in keys]
     w, s, le, st = tables.worker, tables.slot, tables.lease, tables.study
     query = select(w, _HEARD_OF.label("heard_of")).where(w.c.name.in_(names)).order_by(w.c.name)
@@ -124,6 +128,7 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView
         )
         for row in await conn.execute(query)
     }
+    busy = await loads.of_workers(conn, found, history=history)
     lv, g, p = tables.leave, tables.slot_grant, tables.grant_part
     held = (
         select(
@@ -155,7 +160,12 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key]) -> list[WorkerView
         listed = found[row.worker_id].slots
         if not listed or listed[-1].index != row.place:
             slot = SlotView(
-                index=row.place, model=_device(row), memory_bytes=row.memory_bytes, defect=row.defect
+                index=row.place,
+                model=_device(row),
+                memory_bytes=row.memory_bytes,
+                defect=row.defect,
+                uuid=row.uuid,
+                loads=busy.get((row.worker_id, row.place), []),
             )
             listed.append(slot)
         if row.study_name is not None:

@@ -67,9 +67,16 @@ async def levels_since(conn: AsyncConnection, study_id: int, cursor: int, upto: 
 
 
 async def results_since(
-    conn: AsyncConnection, study_id: int, level: int, cursor: int, upto: int, *, top: int
+    conn: AsyncConnection,
+    study_id: int,
+    level: int,
+    cursor: int,
+    upto: int,
+    *,
+    top: int,
+    most: int | None = None,
 ) -> list[Measured]:
-    """The results at a level after an event, in the order of arrival.
+    """The results at a level after an event, in the order of arrival; the newest `most` of them.
 
     At the top level a completed trial without an entry at a rung counts with its last report: the baseline, and a
     program that ended by itself.
@@ -90,11 +97,16 @@ async def results_since(
         )
         .where(r.c.study_id == study_id, at, r.c.cursor > cursor, r.c.cursor <= upto)
     )
+    if most is not None:
+        recorded = recorded.order_by(r.c.cursor.desc()).limit(most)
     found = [*await conn.execute(recorded)]
     if level in (FIRST, top):
-        found += await conn.execute(_unrecorded(study_id, level, cursor, upto))
+        unrecorded = _unrecorded(study_id, level, cursor, upto)
+        if most is not None:
+            unrecorded = unrecorded.order_by(tables.trial.c.end_cursor.desc()).limit(most)
+        found += await conn.execute(unrecorded)
     found.sort(key=lambda row: row.cursor)
-    return [_measured(row) for row in found]
+    return [_measured(row) for row in found[-most if most else 0 :]]
 
 
 def _unrecorded(study_id: int, level: int, cursor: int, upto: int) -> Select[Any]:

@@ -286,6 +286,24 @@ bundle_profile = Table(
     Index("bundle_profile_time", "study_id", "time"),
 )
 
+# How busy a device was: the last hour, a row a minute, each in the place of the one an hour before.
+slot_load = Table(
+    "slot_load",
+    metadata,
+    Column("worker_id", BigInteger, ForeignKey("worker.id", ondelete="CASCADE"), primary_key=True),
+    Column("index", Integer, primary_key=True),
+    # The minute of the hour.
+    Column("place", Integer, primary_key=True),
+    time_column("minute", nullable=False),
+    Column("samples", Integer, nullable=False),
+    # The mean of the samples, from 0 to 1.
+    Column("utilization", Float, nullable=False),
+    # The most of them.
+    Column("memory_used_bytes", BigInteger, nullable=False),
+    CheckConstraint("place BETWEEN 0 AND 59", name="place"),
+    CheckConstraint("samples >= 1", name="samples"),
+)
+
 trial = Table(
     "trial",
     metadata,

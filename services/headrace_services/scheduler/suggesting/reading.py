@@ -2,13 +2,12 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from math import nan
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import StudySpec
 from headrace.spec.space import admitted, assignment_problems
-from headrace_services.scheduler.core.records import Params, Proposal, Study
+from headrace_services.scheduler.core.records import Proposal, Study
 from headrace_services.scheduler.samplers.history import FIRST_RESULT, Result, choose_level
 from headrace_services.scheduler.samplers.protocol import Suggestion
 from headrace_services.scheduler.store import proposals
@@ -76,7 +75,7 @@ async def read(
         question=Question(
             study=study.uid,
             begin=Model(spec=spec, warm=warm) if begin else None,
-            fresh=[_result(spec, one, one.params) for one in measured],
+            fresh=[Result.of(spec, one.params, one.metrics, one.generation) for one in measured],
             pending=await proposals.pending(conn, study.id, level),
             number=study.sampled - len(spec.enqueued),
             attempt=attempt,
@@ -94,7 +93,7 @@ def warm_results(spec: StudySpec, found: list[proposals.Measured], most: int) ->
     """The results of an earlier study that belong to this one: every parameter is one of this space, in its domain, and
     every objective was measured. The best by the first objective come first, feasible ones before others."""
     fitting = [
-        _result(spec, one, admitted(spec.space, one.params))
+        Result.of(spec, admitted(spec.space, one.params), one.metrics, one.generation)
         for one in found
         if next(assignment_problems(one.params, spec.space, spec.space), None) is None
     ]
@@ -104,14 +103,3 @@ def warm_results(spec: StudySpec, found: list[proposals.Measured], most: int) ->
         key=lambda result: (sum(max(0.0, by) for by in result.excesses), sign * result.values[0]),
     )
     return tuple(ranked[:most])
-
-
-def _result(spec: StudySpec, measured: proposals.Measured, params: Params) -> Result:
-    return Result(
-        params=params,
-        values=tuple(measured.metrics.get(objective.metric, nan) for objective in spec.objectives),
-        excesses=tuple(
-            constraint.excess(measured.metrics.get(constraint.metric)) for constraint in spec.constraints
-        ),
-        generation=measured.generation,
-    )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.spec import CategoricalDomain, Domain, FloatDomain
-from headrace.spec.space import Space
+from headrace.spec.conditions import Space
 from headrace.spec.space import draw as draw_space
 from headrace_services.scheduler.core.records import Params, Value
 from headrace_services.scheduler.core.sampling import draw_value

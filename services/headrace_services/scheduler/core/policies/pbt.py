@@ -1,12 +1,17 @@
 """Population-based training (Jaderberg et al., arXiv 1711.09846): the worst copy the best, and explore from there.
 
-The population trains side by side and stops every `interval` steps, at its rungs. Before a member goes on from a
-rung it is compared with all results at that rung: one among the worst ⌊n·q⌋ *exploits* a random one of the best
-⌊n·q⌋. It takes over that member's state, as it was at this very rung, and *explores*: it trains on with a mutated
-copy of its hyperparameters. A member whose value is not finite copies the best at any n.
+The population trains side by side and stops every `interval` steps, at its rungs. At each rung it is compared as a
+whole: of n members the worst ⌊n·q⌋, and one at least, *exploit* a random one of the best ⌊n·q⌋. Such a member takes
+over the other's state, as it was at this very rung, and *explores*: it trains on with a mutated copy of its
+hyperparameters. A member whose value is not finite exploits too, however many there are.
 
-A donor must have a durable checkpoint at the rung, else it is passed over. Members that wait are taken lowest rung
-first, so that on fewer slots than members the population stays together and is compared as a whole.
+So a member must wait at a rung for the others, but only while their results can change what becomes of it. Let m
+members still be on their way to the rung. One that has ⌊(n+m)·q⌋ results behind it keeps its own state whatever the
+others report, and goes on at once. The worst wait until all are there. Members that have failed or were stopped are
+waited for no more; what they reported counts.
+
+A donor must have a durable checkpoint at the rung, else it is passed over. Members that may go on are taken lowest
+rung first, of one rung the best first.
 
 Which member copies whom is a function of the results and the study's seed. What was copied is folded back in
 (`exploited`), so that the parameters and the origin of every result are known, in whatever order rows are read.
@@ -75,9 +80,10 @@ class Pbt(Policy):
         self._exploits: dict[int, dict[int, Exploit]] = {}
         self._rung: dict[int, int] = {}
         """Of the members that are not over: the last rung that each was recorded at, -1 before the first."""
-        self._waiting: SortedList = SortedList()
-        """(rung, arrival, trial) of members that are to go on."""
-        self._waits_at: dict[int, tuple[int, int, int]] = {}
+        self._levels: SortedList = SortedList()
+        """These rungs, in order."""
+        self._lost: list[SortedList] = [SortedList() for _ in ladder]
+        """At each rung: (arrival, trial) of members that wait and have no finite value. Rankings have the others."""
 
     def ladder(self, bracket: int) -> tuple[int, ...]:
         if bracket != 0:
@@ -88,25 +94,27 @@ class Pbt(Policy):
         del bracket
         self._params[trial] = params
         self._rung[trial] = -1
+        self._levels.add(-1)
 
     def record(self, result: RungResult) -> None:
         trial, rung = result.trial, result.rung
         ranking = self._ranking(result.bracket, rung)
         if trial in ranking:
             raise ValueError(f"trial {trial} is recorded at rung {rung} already")
-        ranking.add(result, waits=False)
-        self._stop_waiting(trial)
+        waits = trial in self._rung and rung < len(self._ladder) - 1
+        ranking.add(result, waits=waits)
         if trial not in self._rung:
             return
+        self._stop_waiting(trial, self._rung[trial])
+        self._levels.remove(self._rung[trial])
+        self._levels.add(rung)
         self._rung[trial] = rung
-        if rung < len(self._ladder) - 1:
-            self._waits_at[trial] = (rung, result.arrival, trial)
-            self._waiting.add(self._waits_at[trial])
+        if waits and not result.finite:
+            self._lost[rung].add((result.arrival, trial))
 
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
         self._ranking(bracket, rung).result(trial)
-        if trial in self._waits_at and self._waits_at[trial][0] == rung:
-            self._stop_waiting(trial)
+        self._stop_waiting(trial, rung)
 
     def exploited(self, exploit: Exploit) -> None:
         self._exploits.setdefault(exploit.number, {})[exploit.rung] = exploit
@@ -114,36 +122,35 @@ class Pbt(Policy):
             self._params[exploit.number] = exploit.params
 
     def withdraw(self, trial: int) -> None:
-        self._rung.pop(trial, None)
-        self._stop_waiting(trial)
+        rung = self._rung.pop(trial, None)
+        if rung is not None:
+            self._levels.remove(rung)
+            self._stop_waiting(trial, rung)
 
     def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
-        del more
         result = self._ranking(bracket, rung).result(trial)
-        lack = "" if result.finite else f"{no_value_sentence(result)}; "
-        explanation = self._explain(result, f"{lack}the population is compared before it goes on")
-        return Verdict(action=Action.PAUSE, explanation=explanation)
+        missing = self._missing(rung, more=more)
+        said = "" if result.finite else f"{no_value_sentence(result)}; "
+        if missing and not self._is_safe(trial, rung, missing):
+            worst = self._traded(rung, missing)
+            others = f"{missing} more member{'s' * (missing > 1)}"
+            said += f"it may be among the worst {f'{worst} ' * (worst > 1)}and waits for {others} of the population"
+        else:
+            said += "the population is compared before it goes on"
+        return Verdict(action=Action.PAUSE, explanation=self._explain(result, said, missing))
 
     def next_promotion(self, *, more: bool = True) -> Promotion | None:
-        del more
-        if not self._waiting:
-            return None
-        rung, _, trial = self._waiting[0]
-        result = self._rankings[rung].result(trial)
-        exploit, sentence = self._exploit(result)
-        to_milestone = self._ladder[rung + 1]
-        return Promotion(
-            trial=trial,
-            bracket=result.bracket,
-            rung=rung,
-            to_milestone=to_milestone,
-            explanation=self._explain(result, f"{sentence}, and goes on to {to_milestone} steps"),
-            exploit=exploit,
-        )
+        """O(rungs · log n)."""
+        for rung in range(len(self._ladder) - 1):
+            missing = self._missing(rung, more=more)
+            trial = self._first_to_go(rung, missing)
+            if trial is not None:
+                return self._promotion(trial, rung, missing)
+        return None
 
     def pinned(self, trial: int) -> frozenset[str]:
         whole = len(self._params) >= self._population  # else members are to come that begin at rung 0
-        behind = max(min(self._rung.values(), default=0), 0) if whole else 0
+        behind = max(self._levels[0], 0) if whole and self._levels else 0
         own = {ranking.result(trial).checkpoint for ranking in self._rankings[behind:] if trial in ranking}
         lent = {self._origin(member) for member in self._rung}
         return frozenset(checkpoint.uri for checkpoint in own | lent if checkpoint is not None)
@@ -153,16 +160,47 @@ class Pbt(Policy):
             raise ValueError(f"there is no rung {rung} in bracket {bracket}")
         return self._rankings[rung]
 
-    def _exploit(self, result: RungResult) -> tuple[Exploit | None, str]:
+    def _missing(self, rung: int, *, more: bool) -> int:
+        """How many members are still to come to a rung, those that were not proposed yet included."""
+        to_join = max(0, self._population - len(self._params)) if more else 0
+        return int(self._levels.bisect_left(rung)) + to_join
+
+    def _first_to_go(self, rung: int, missing: int) -> int | None:
+        """The first member that may go on from a rung: the best one that waits, if what becomes of it is certain."""
+        best = self._rankings[rung].best_waiting()
+        if best is not None and (not missing or self._is_safe(best, rung, missing)):
+            return best
+        lost = self._lost[rung]
+        return int(lost[0][1]) if lost and not missing else None
+
+    def _is_safe(self, trial: int, rung: int, missing: int) -> bool:
+        """Whether a member keeps its own state, whatever those report that are still to come."""
+        ranking = self._rankings[rung]
+        behind = len(ranking) - ranking.place(trial).rank
+        return ranking.result(trial).finite and behind >= self._traded(rung, missing)
+
+    def _promotion(self, trial: int, rung: int, missing: int) -> Promotion:
+        result = self._rankings[rung].result(trial)
+        exploit, sentence = self._exploit(result, missing)
+        to_milestone = self._ladder[rung + 1]
+        explanation = self._explain(result, f"{sentence}, and goes on to {to_milestone} steps", missing)
+        return Promotion(
+            trial=trial,
+            bracket=result.bracket,
+            rung=rung,
+            to_milestone=to_milestone,
+            explanation=explanation,
+            exploit=exploit,
+        )
+
+    def _exploit(self, result: RungResult, missing: int) -> tuple[Exploit | None, str]:
         """Whom a member copies before it goes on from a rung, if anybody, and why."""
         ranking = self._rankings[result.rung]
-        traded = self._traded(result.rung)
-        if result.finite and ranking.place(result.trial).rank <= len(ranking) - traded:
-            return None, "it keeps its own state"
+        traded = self._traded(result.rung, missing)
+        if self._is_safe(result.trial, result.rung, missing):
+            return None, "it keeps its own state" + (", whatever the others report" if missing else "")
         donors = [
-            donor
-            for donor in ranking.best(max(1, traded))
-            if ranking.result(donor).finite and donor != result.trial
+            donor for donor in ranking.best(traded) if ranking.result(donor).finite and donor != result.trial
         ]
         lenders = [donor for donor in donors if ranking.result(donor).checkpoint is not None]
         why = "it is among the worst" if result.finite else no_value_sentence(result)
@@ -188,9 +226,10 @@ class Pbt(Policy):
         )
         return exploit, f"{why}: it takes over trial {donor} (value {best.value:.4g}), mutated"
 
-    def _traded(self, rung: int) -> int:
-        """⌊n·q⌋: how many of the results at a rung copy, and how many are copied."""
-        return int(len(self._rankings[rung]) * self._quantile)
+    def _traded(self, rung: int, missing: int) -> int:
+        """⌊n·q⌋, and one at least: how many of n members copy at a rung, and how many are copied. Nobody of one."""
+        members = len(self._rankings[rung]) + missing
+        return max(1, int(members * self._quantile)) if members > 1 else 0
 
     def _params_at(self, trial: int, rung: int) -> Params:
         """The parameters with which a trial came to a rung."""
@@ -207,15 +246,16 @@ class Pbt(Policy):
             return None
         return self._exploits[trial][copied_at].checkpoint
 
-    def _stop_waiting(self, trial: int) -> None:
-        entry = self._waits_at.pop(trial, None)
-        if entry is not None:
-            self._waiting.remove(entry)
+    def _stop_waiting(self, trial: int, rung: int) -> None:
+        if rung >= 0:
+            ranking = self._rankings[rung]
+            ranking.leave(trial)
+            self._lost[rung].discard((ranking.result(trial).arrival, trial))
 
-    def _explain(self, result: RungResult, sentence: str) -> Explanation:
+    def _explain(self, result: RungResult, sentence: str, missing: int) -> Explanation:
         ranking = self._rankings[result.rung]
         place = ranking.place(result.trial)
-        kept = place.results - self._traded(result.rung)
+        kept = max(0, place.results - self._traded(result.rung, missing))
         return Explanation(
             rule=self.rule,
             bracket=result.bracket,

@@ -1,0 +1,22 @@
+"""The importance of a study's parameters, where a page or a command is shown in any case."""
+
+from headrace.client.model import Importance, StudyInfo
+from headrace.client.sync import Study
+from headrace.errors import HeadraceError
+
+
+def importance_or_reason(study: Study, info: StudyInfo) -> tuple[Importance, ...]:
+    """What `Study.importance` returns; where it fails, the reason takes its place: an older scheduler has no answer."""
+    try:
+        return study.importance()
+    except HeadraceError as error:
+        reason = f"it cannot be measured: {error.message}"
+        return tuple(
+            Importance(metric=one.metric, step=0, trials=0, parameters=(), reason=reason)
+            for one in info.spec.objectives
+        )
+
+
+def about(found: Importance) -> str:
+    """`among the best by loss, of the 27 trials that came to step 9`: what the shares are shares of."""
+    return f"among the best by {found.metric}, of the {found.trials} trials that came to step {found.step}"

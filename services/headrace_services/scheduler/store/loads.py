@@ -1,0 +1,114 @@
+"""How busy devices are: what workers measured, by slot and minute, for the last hour.
+
+A minute's row takes the place of the one an hour before, so nothing has to be deleted. Minutes are the database's own.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Integer, case, cast, extract, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store.pipeline import given
+
+HOUR = timedelta(hours=1)
+NEWEST = timedelta(minutes=2)
+"""Older loads than these say nothing of now."""
+
+now = func.clock_timestamp()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a worker measured of a device since the last time."""
+
+    worker_id: int
+    index: int
+    samples: int
+    utilization: float
+    """The mean of the samples."""
+    memory_used_bytes: int
+    """The most of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinuteLoad:
+    """How busy a device was within a minute."""
+
+    minute: datetime
+    utilization: float
+    memory_used_bytes: int
+
+
+async def add(conn: AsyncConnection, measured: Iterable[Measured]) -> None:
+    """Write measurements down, at most one of a slot. Those of workers that are gone are left out."""
+    said = [asdict(one) for one in measured]
+    if said:
+        await conn.execute(_ADD, {"rows": said})
+
+
+async def of_workers(
+    conn: AsyncConnection, worker_ids: Iterable[int], *, history: bool
+) -> dict[tuple[int, int], list[MinuteLoad]]:
+    """The loads of workers' slots, by worker and index, the oldest first: of the last hour, or the newest alone."""
+    t = tables.slot_load
+    query = (
+        select(t.c.worker_id, t.c.index.label("slot"), t.c.minute, t.c.utilization, t.c.memory_used_bytes)
+        .where(t.c.worker_id.in_(worker_ids), t.c.minute > now - (HOUR if history else NEWEST))
+        .order_by(t.c.worker_id, t.c.index, t.c.minute)
+    )
+    found: dict[tuple[int, int], list[MinuteLoad]] = {}
+    for row in await conn.execute(query):
+        load = MinuteLoad(
+            minute=row.minute, utilization=row.utilization, memory_used_bytes=row.memory_used_bytes
+        )
+        slot = (row.worker_id, row.slot)
+        if history:
+            found.setdefault(slot, []).append(load)
+        else:
+            found[slot] = [load]
+    return found
+
+
+def _adding() -> Any:
+    t, w = tables.slot_load, tables.worker
+    said = given(
+        {
+            "worker_id": t.c.worker_id,
+            "index": t.c.index,
+            "samples": t.c.samples,
+            "utilization": t.c.utilization,
+            "memory_used_bytes": t.c.memory_used_bytes,
+        }
+    )
+    at = func.now()  # the same in the whole statement
+    minute = func.date_trunc("minute", at)
+    place = cast(extract("minute", func.timezone("UTC", at)), Integer)
+    measured = (said.c.samples, said.c.utilization, said.c.memory_used_bytes)
+    rows = select(said.c.worker_id, said.c.index, place, minute, *measured)
+    rows = rows.join_from(said, w, w.c.id == said.c.worker_id)
+    names = ("worker_id", "index", "place", "minute", "samples", "utilization", "memory_used_bytes")
+    query = insert(t).from_select(names, rows)
+    new = query.excluded
+    is_same = t.c.minute == new.minute
+    samples = t.c.samples + new.samples
+    mean = (t.c.utilization * t.c.samples + new.utilization * new.samples) / samples
+    return query.on_conflict_do_update(
+        index_elements=[t.c.worker_id, t.c.index, t.c.place],
+        set_={
+            "minute": new.minute,
+            "samples": case((is_same, samples), else_=new.samples),
+            "utilization": case((is_same, mean), else_=new.utilization),
+            "memory_used_bytes": case(
+                (is_same, func.greatest(t.c.memory_used_bytes, new.memory_used_bytes)),
+                else_=new.memory_used_bytes,
+            ),
+        },
+    )
+
+
+_ADD = _adding()
