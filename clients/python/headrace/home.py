@@ -63,7 +63,7 @@ def address(explicit: str | None = None) -> str:
     if given := given_address(explicit):
         return given
     home = home_dir()
-    held = _is_held(home)  # first: an address that is written meanwhile is found
+    held = up_runs(home)  # first: an address that is written meanwhile is found
     if found := address_in(home):
         return found
     if held:
@@ -105,7 +105,7 @@ def address_in(home: Path) -> str | None:
         return None
 
 
-def _is_held(home: Path) -> bool:
+def up_runs(home: Path) -> bool:
     """Whether a `headrace up` runs in this home now."""
     try:
         with (home / LOCK_FILE).open("rb") as lock:

@@ -27,15 +27,15 @@ def pause(context: typer.Context, study: StudyArgument, trial: OptionalTrial = N
     """
     session = Session.of(context)
     with session.client() as client:
+        handle = client.study(study)
         if trial is None:
-            client.study(study).pause()
-            session.output.line(
-                f"Study {study} starts nothing more; running trials pause at their next rung."
-            )
+            rungs = handle.pause().spec.rungs()
+            running = "pause at their next rung" if len(rungs) > 1 else "go on to their end: there is no rung before"
+            session.output.line(f"Study {study} starts nothing more; running trials {running}.")
         else:
-            runs = client.study(study).trial(trial).pause().state in (TrialState.RUNNING, TrialState.RESUMED)
-            what = "pauses at its next rung" if runs else "takes no slot until it is resumed"
-            session.output.line(f"Trial {trial} of study {study} {what}.")
+            paused = handle.trial(trial).pause()
+            last = handle.status().spec.max_steps
+            session.output.line(f"Trial {trial} of study {study} {_paused(paused, last)}.")
     session.output.note(f"Undo it with `headrace resume {study}{'' if trial is None else f' {trial}'}`.")
 
 
@@ -102,6 +102,15 @@ def delete(context: typer.Context, study: StudyArgument, yes: Yes = False) -> No
         confirm(f"Delete study {study} with its {total} trials?", yes=yes)
         client.study(study).delete()
     session.output.line(f"Study {study} is deleted.")
+
+
+def _paused(trial: TrialInfo, last: int) -> str:
+    """What a trial does that is held back from now on; `last` is its full budget."""
+    if trial.state not in (TrialState.RUNNING, TrialState.RESUMED):
+        return "takes no slot until it is resumed"
+    if trial.milestone is not None and trial.milestone >= last:
+        return "goes on to its end: there is no rung before"
+    return "pauses at its next rung"
 
 
 def _resumed(trial: TrialInfo) -> str:

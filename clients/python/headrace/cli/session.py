@@ -13,7 +13,15 @@ import typer
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.client import Client
-from headrace.home import NotRunningError, StartingError, address, address_in, given_address, home_dir
+from headrace.home import (
+    NotRunningError,
+    StartingError,
+    address,
+    address_in,
+    given_address,
+    home_dir,
+    up_runs,
+)
 
 TIMEOUT_ENV = "HEADRACE_TIMEOUT_S"
 _POLL_S = 0.1
@@ -23,6 +31,9 @@ StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="The study's
 TrialArgument = Annotated[
     int, typer.Argument(metavar="TRIAL", help="The trial's number.", min=0, show_default=False)
 ]
+
+_UNKNOWN_S = 5.0
+"""So long an address is tried at which no scheduler has answered, and none need be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +52,14 @@ class Session:
     @contextmanager
     def client(self, address: str | None = None) -> Iterator[Client]:
         """A client of `address`, else of what `--address` says; closed at the end."""
+        timeout_s = connect_timeout_s = _timeout_s()
         if address is None:
             self.where()
-        with Client(address or self.address, timeout_s=_timeout_s()) as client:
+        if address or given_address(self.address) or not up_runs(home_dir()):
+            connect_timeout_s = min(_UNKNOWN_S, timeout_s)  # else `up` starts a scheduler that died anew
+        with Client(
+            address or self.address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s
+        ) as client:
             yield client
 
     def where(self) -> str:

@@ -209,7 +209,8 @@ class Summary:
         metric = self.study.spec.objective.metric
         steps = wording.plural(baseline.step, "step")
         if self.outcome.baseline_value is None:
-            text = f"did not reach the full budget ({baseline.outcome}, {steps})"
+            missing = wording.unreported(baseline, self.study.spec)
+            text = missing or f"did not reach the full budget ({baseline.outcome}, {steps})"
         elif self.outcome.several:
             values = wording.objectives(baseline, self.study.spec.objectives)
             text = f"{values} at the full budget ({steps})"

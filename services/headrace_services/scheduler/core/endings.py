@@ -43,6 +43,8 @@ _KILLED = "SIGKILL"
 """How a program ends that the system kills for want of memory."""
 AFTERWARDS = "; then its program failed: "
 """Stands between a completed trial's end and the error that its program ended with."""
+_BY_ITSELF = ("FAILED", "FINISHED")
+"""How a program ends that nobody and nothing ended."""
 _LINES_ALIKE = 10
 """So many last lines of two logs are compared."""
 
@@ -75,8 +77,10 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
         return Accepted()
     number = lease.number
     before = state.trials[number].log_tail
-    if message.log_tail:
-        state.update(number, log_tail=message.log_tail)
+    if message.log_tail and (message.outcome in _BY_ITSELF or not state.trials[number].failures):
+        state.update(
+            number, log_tail=message.log_tail
+        )  # else the log of its failure is told, not that of a loss
     match message.outcome:
         case "FINISHED":
             _finished(state, state.trials[number], lease)
