@@ -16,6 +16,11 @@ class RunAllPolicy(SpecModel):
 
     kind: Literal["run_all"] = "run_all"
 
+    @property
+    def pauses(self) -> bool:
+        """Whether a trial may have to wait, and go on later."""
+        return False
+
     def ladder(self, max_steps: int) -> tuple[int, ...]:
         """The milestones of bracket 0."""
         return (max_steps,)

@@ -10,10 +10,10 @@ trial's first result, at the first rung that it crossed.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import inf, isfinite
+from math import inf, isfinite, nan
 
 from headrace.spec import CmaEsSampler, GpSampler, Nsga2Sampler, Nsga3Sampler, StudySpec, TpeSampler
 from headrace_services.scheduler.core.records import Params
@@ -33,6 +33,20 @@ class Result:
     """By constraint: by how much the bound was missed; at most 0 where it was met."""
     generation: int | None = None
     """The generation that the trial was proposed for, by an evolutionary sampler."""
+
+    @classmethod
+    def of(
+        cls, spec: StudySpec, params: Params, metrics: Mapping[str, float], generation: int | None
+    ) -> "Result":
+        """The result of a trial that reported these metrics."""
+        return cls(
+            params=params,
+            values=tuple(metrics.get(objective.metric, nan) for objective in spec.objectives),
+            excesses=tuple(
+                constraint.excess(metrics.get(constraint.metric)) for constraint in spec.constraints
+            ),
+            generation=generation,
+        )
 
     @property
     def finite(self) -> bool:

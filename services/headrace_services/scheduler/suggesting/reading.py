@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from math import nan
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -107,11 +106,4 @@ def warm_results(spec: StudySpec, found: list[proposals.Measured], most: int) ->
 
 
 def _result(spec: StudySpec, measured: proposals.Measured, params: Params) -> Result:
-    return Result(
-        params=params,
-        values=tuple(measured.metrics.get(objective.metric, nan) for objective in spec.objectives),
-        excesses=tuple(
-            constraint.excess(measured.metrics.get(constraint.metric)) for constraint in spec.constraints
-        ),
-        generation=measured.generation,
-    )
+    return Result.of(spec, params, measured.metrics, measured.generation)
