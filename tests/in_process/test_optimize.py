@@ -243,7 +243,7 @@ def test_every_bad_argument_is_named_before_anything_runs() -> None:
         ({"function": 3}, "function", "cannot be called"),
         ({"space": [1]}, "space", "must be a mapping"),
         ({"minimize": 3}, "minimize", "names no metric"),
-        ({"sampler": "bayes"}, "sampler.kind", "not a known kind"),
+        ({"sampler": "tpee"}, "sampler.kind", "not a known kind"),
     ],
 )
 def test_what_cannot_run_is_refused_with_a_way_out(changes: dict[str, Any], field: str, said: str) -> None:

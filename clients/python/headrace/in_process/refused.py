@@ -32,7 +32,7 @@ def _violations(
             remedy='Give the function itself, such as lambda t: t["x"] ** 2.',
         )
         return
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float | None) or (timeout_s or 1) <= 0:
+    if not _is_time(timeout_s):
         yield Violation(
             field="timeout_s",
             value=show_value(timeout_s),
@@ -70,3 +70,9 @@ def _violations(
                 "write the function as a generator that yields the result of each step."
             ),
         )
+
+
+def _is_time(timeout_s: object) -> bool:
+    if timeout_s is None:
+        return True
+    return isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool) and timeout_s > 0

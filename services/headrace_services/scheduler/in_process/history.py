@@ -44,12 +44,14 @@ class Kept:
         self._over += [
             change.after.number
             for change in changes.trials
-            if change.after.state is State.TERMINATED and change.before.state is not State.TERMINATED
+            if change.after.state is State.TERMINATED
+            and change.before.state is not State.TERMINATED
+            and change.after.attempt
         ]
         if self.ended is None and plan.study.state.ended:
             self.ended = now
 
     def take_ended(self) -> list[int]:
-        """The trials that are over since this was asked last."""
+        """The trials that ran and are over since this was asked last."""
         over, self._over = self._over, []
         return over

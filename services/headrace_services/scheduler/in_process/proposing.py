@@ -4,7 +4,7 @@ The rules are the service's (`suggesting`): which results a model is fed, which 
 is tried, and what takes its place. The reading is not: results are kept as they come, and not read from a database.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from headrace.spec import StudySpec, check_assignment
@@ -27,6 +27,8 @@ class Proposing:
         self._spec = spec
         self._results: defaultdict[int, list[Result]] = defaultdict(list)
         """In the order of their arrival; a level that was not come to yet is no key."""
+        self._counts: Counter[int] = Counter()
+        """How many results there are at each rung."""
         self._learner: Learner | None = None
         self._level = FIRST_RESULT
         self._broken = False
@@ -39,6 +41,7 @@ class Proposing:
             after = next(one.after for one in plan.changes.trials if one.after.number == trial)
             result = Result.of(self._spec, after.params, metrics, after.generation)
             self._results[change.entry.milestone].append(result)
+            self._counts[change.entry.milestone] += 1
             if change.entry.rung == 0:
                 self._results[FIRST_RESULT].append(result)
         for ended in plan.changes.trials:
@@ -78,9 +81,7 @@ class Proposing:
         )
 
     def _attempt(self, rows: StudyRows, number: int, attempt: int) -> tuple[Params, Proposal]:
-        found = choose_level(
-            self._spec, [(level, len(results)) for level, results in self._results.items() if level]
-        )
+        found = choose_level(self._spec, self._counts.items())
         if self._learner is None or found != self._level:
             self._learner, self._level = make_learner(self._spec), found
         learner = self._learner

@@ -145,7 +145,7 @@ class InProcessStudy:
             self._take(StopStudy(reason=why))
 
     def take_ended(self) -> list[int]:
-        """The trials that are over since this was asked last."""
+        """The trials that ran and are over since this was asked last."""
         return self._kept.take_ended()
 
     def trial(self, number: int) -> "TrialInfo":
