@@ -27,7 +27,14 @@ class StudyRows:
     """One study: its row, its trials, its live leases, and the policy with its results folded in."""
 
     def __init__(
-        self, spec: StudySpec, fold: Fold, *, name: str, number: int = 1, created: datetime = EPOCH
+        self,
+        spec: StudySpec,
+        fold: Fold,
+        *,
+        name: str,
+        number: int = 1,
+        created: datetime = EPOCH,
+        planned: int | None = None,
     ) -> None:
         self.study = Study(
             id=number,
@@ -44,6 +51,7 @@ class StudyRows:
             early_failures=0,
             create_time=created,
             end_time=None,
+            planned=planned,
             now=created,
         )
         self.fold = fold
