@@ -1,7 +1,11 @@
 """`client.run`: a function that is at hand becomes a study on workers."""
 
+import os
+import re
+import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +17,7 @@ from fake_study_service import FakeStudyService
 from scripted_study import race
 
 from headrace import AsyncClient, Client, Result
+from headrace.client.notebook import written
 from headrace.errors import InvalidFieldError
 from headrace.spec.function import located
 
@@ -102,6 +107,55 @@ def test_a_function_of_the_script_that_runs_is_named_by_its_file(tmp_path: Path)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=60)
     assert "tune:train" in done.stdout
     assert str(tmp_path) in done.stdout
+
+
+NOTEBOOK = """
+import math
+from headrace.client.running import study_of
+
+OFFSET = 2.0
+
+def helper(x):
+    return math.sqrt(x) + OFFSET
+
+def Train_1(t):
+    return helper(t["lr"])
+
+name, spec = study_of(
+    Train_1, {"lr": {"type": "float", "low": 0, "high": 1}}, None, minimize="loss", maximize=(), trials=3, steps=1
+)
+print(name)
+print(spec.template.callable)
+print(spec.template.working_dir)
+"""
+
+
+def test_a_function_of_a_notebook_is_written_with_all_that_it_uses(tmp_path: Path) -> None:
+    """A program without a file stands for the notebook, and a second process for the trial."""
+    env = {**os.environ, "HEADRACE_HOME": str(tmp_path / "home")}
+    said = subprocess.run(
+        [sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, check=True, timeout=60, env=env
+    )
+    name, target, folder = said.stdout.split()
+    assert re.fullmatch("train-[0-9a-f]{6}", name)
+    assert Path(folder).is_relative_to(tmp_path / "home")
+    assert stat.S_IMODE((tmp_path / "home").stat().st_mode) == 0o700
+    trial = f"print(import_target({target!r}, {folder!r})({{'lr': 4}}))"
+    trial = f"from headrace.trial.target import import_target; {trial}"
+    done = subprocess.run(
+        [sys.executable, "-c", trial], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "4.0"
+
+
+def test_a_function_of_a_notebook_that_holds_what_cannot_travel_says_so() -> None:
+    lock = threading.Lock()
+
+    def train(t: Any) -> float:
+        return 1.0 if lock else t["lr"]
+
+    with pytest.raises(InvalidFieldError, match="cannot be sent to workers: TypeError"):
+        written(train)
 
 
 def test_a_script_that_would_start_itself_again_in_each_trial_is_refused(tmp_path: Path) -> None:

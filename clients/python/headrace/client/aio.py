@@ -180,7 +180,8 @@ class AsyncClient:
     ) -> Result:
         """Runs a function's trials on workers, waits for the end and returns what came of it.
 
-        `function` is one of a module, or of the script that runs: workers import it from its file. `settings` are
+        `function` is one of a module, or of the script that runs: workers import it from its file. One of a notebook is
+        sent to them by value, which needs `headrace[notebook]` on both sides. `settings` are
         further keys of a study file, such as `steps`, `policy` or `resources`. Without `name` the study has the
         function's and six digits. Raises `TimeoutError` after `timeout_s`. The study goes on then, and after Ctrl-C."""
         its_name, spec = study_of(

@@ -5,9 +5,10 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from headrace.client.notebook import written
 from headrace.spec import StudySpec
 from headrace.spec.aims import Names, require_mapping, spec_of_call
-from headrace.spec.function import located
+from headrace.spec.function import is_of_notebook, located
 
 
 def study_of(
@@ -22,7 +23,7 @@ def study_of(
 ) -> tuple[str, StudySpec]:
     """The study's name and its spec. `trial` has further keys of the file's `trial`, such as `env`."""
     require_mapping(space)
-    target, folder = located(function)
+    target, folder = written(function) if is_of_notebook(function) else located(function)
     spec = spec_of_call(
         space,
         minimize=minimize,
@@ -30,10 +31,10 @@ def study_of(
         trial={**(trial or {}), "callable": target, "working_dir": str(folder)},
         **settings,
     )
-    return name or _free_name(target), spec
+    return name or _free_name(getattr(function, "__name__", "")), spec
 
 
-def _free_name(target: str) -> str:
+def _free_name(function: str) -> str:
     """The function's name with six digits that no other study has."""
-    readable = re.sub("[^a-z0-9]+", "-", target.rpartition(":")[2].lower()).strip("-")
+    readable = re.sub("[^a-z0-9]+", "-", function.lower()).strip("-0123456789")
     return f"{readable[:40] or 'study'}-{uuid.uuid4().hex[:6]}"

@@ -18,6 +18,11 @@ CALLABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Z
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
+def is_of_notebook(function: Callable[..., Any]) -> bool:
+    """Whether a function was written in a notebook, or at a prompt: in no file that could be imported."""
+    return getattr(function, "__module__", None) == MAIN and _script() is None
+
+
 def located(function: Callable[..., Any]) -> tuple[str, Path]:
     """`module:function`, and the folder that the module is imported from. A function of the script that runs is named
     by its file. Raises `InvalidFieldError` for one that a process of its own could not import."""
