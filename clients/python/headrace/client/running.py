@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.client.notebook import written
@@ -21,9 +21,13 @@ def study_of(
     trial: Any = None,
     **settings: Any,
 ) -> tuple[str, StudySpec]:
-    """The study's name and its spec. `trial` has further keys of the file's `trial`, such as `env`."""
+    """The study's name and its spec. `trial` has further keys of the file's `trial`, such as `env`. A trial has one step
+    where neither `steps` nor the policy's rungs say otherwise."""
     require_mapping(space)
     target, folder = written(function) if is_of_notebook(function) else located(function)
+    policy = settings.get("policy")
+    if not (isinstance(policy, Mapping) and policy.get("rungs")):
+        settings.setdefault("steps", 1)
     spec = spec_of_call(
         space,
         minimize=minimize,
