@@ -4,21 +4,24 @@ Both run 1,000 trials of cheap functions in memory, in turns, with TPE and with 
 call: proposals, bookkeeping, and on our side the result with all its trials. Both TPE are Optuna's, with its defaults.
 Ours asks it through the trial table that the scheduler's processes use, which shows it at most `max_results` results.
 
-The ratio of times is that of the turn's two runs; the interval is a bootstrap over turns. The regrets are compared as
-in `benchmarks/samplers/regret.py`.
+The ratio is that of processor times, of the two runs of a turn on a function; means have 95% bootstrap intervals over
+functions and turns. The functions are those of `benchmarks/samplers/regret.py`.
 
     chrt -i 0 nice -n 19 python benchmarks/in_process/beside_optuna.py
 
-Prints a table and writes `beside_optuna.json`. A quarter of an hour of one core.
+Prints, and writes `beside_optuna.json` after each turn. Four minutes of one core.
 """
 
 import argparse
 import json
+import math
 import os
 import platform
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "samplers"))
 
 import numpy as np
 import optuna
-from regret import FUNCTIONS, Function, interval
+from regret import FUNCTIONS, Function
 
 from headrace import optimize
 
@@ -64,66 +67,110 @@ def optunas(function: Function, kind: str, seed: int, trials: int) -> Run:
     return spent, [float(trial.value) for trial in study.trials if trial.value is not None]
 
 
-def in_turns(kind: str, turns: int, trials: int) -> dict[str, object]:
-    """Both sides on each function, `turns` times; who goes first changes with the turn."""
-    sides: dict[str, Callable[[Function, str, int, int], Run]] = {"headrace": ours, "optuna": optunas}
-    for side in sides.values():  # imports, and the first use of everything
-        side(FUNCTIONS[0], kind, 999, 20)
-    rows: dict[str, object] = {}
-    ratios: list[float] = []
-    for function in FUNCTIONS:
-        spent: dict[str, list[float]] = {name: [] for name in sides}
-        final: dict[str, list[float]] = {name: [] for name in sides}
-        for turn in range(turns):
-            for name in sorted(sides, reverse=bool(turn % 2)):
-                seconds, regrets = sides[name](function, kind, turn, trials)
-                assert len(regrets) == trials
-                spent[name].append(seconds)
-                final[name].append(min(regrets))
-        ratios += [a / b for a, b in zip(spent["headrace"], spent["optuna"], strict=True)]
-        difference = interval(np.array(final["headrace"]), np.array(final["optuna"]))
-        rows[function.name] = {
-            "ms_per_trial": {
-                name: round(1e3 * float(np.median(of)) / trials, 3) for name, of in spent.items()
-            },
-            "median_regret": {name: float(f"{np.median(of):.4g}") for name, of in final.items()},
-            "log10_regret_minus_optuna": [round(one, 3) for one in difference],
+SIDES: dict[str, Callable[[Function, str, int, int], Run]] = {"headrace": ours, "optuna": optunas}
+
+
+@dataclass
+class Turns:
+    """What the turns of one kind of sampler have found so far, by function and side."""
+
+    kind: str
+    trials: int
+    turns: int = 0
+    spent: dict[str, dict[str, list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    least: dict[str, dict[str, list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+
+    def warm_up(self) -> None:
+        """Imports, and the first use of everything."""
+        for side in SIDES.values():
+            side(FUNCTIONS[0], self.kind, 999, 20)
+
+    def next(self) -> None:
+        """Both sides on each function; who goes first changes with the turn."""
+        for function in FUNCTIONS:
+            for name in sorted(SIDES, reverse=bool(self.turns % 2)):
+                seconds, regrets = SIDES[name](function, self.kind, self.turns, self.trials)
+                assert len(regrets) == self.trials
+                self.spent[function.name][name].append(seconds)
+                self.least[function.name][name].append(min(regrets))
+        self.turns += 1
+
+    def record(self) -> dict[str, object]:
+        """The figures over all turns."""
+        ratios = [
+            a / b for of in self.spent.values() for a, b in zip(of["headrace"], of["optuna"], strict=True)
+        ]
+        rows = {
+            name: {
+                "ms_per_trial": {
+                    side: round(1e3 * float(np.median(of)) / self.trials, 3) for side, of in spent.items()
+                },
+                "median_regret": {
+                    side: float(f"{np.median(of):.4g}") for side, of in self.least[name].items()
+                },
+            }
+            for name, spent in self.spent.items()
         }
-        print(kind, function.name, rows[function.name], flush=True)
-    return {"ratio_of_times": [round(one, 3) for one in geometric(ratios)], "functions": rows}
+        return {
+            "turns": self.turns,
+            "ratio_of_times": [round(one, 3) for one in geometric(ratios)],
+            "log10_regret_minus_optuna": [round(one, 3) for one in self.regret()],
+            "functions": rows,
+        }
+
+    def regret(self) -> tuple[float, float, float]:
+        """By how much log10 of our regret is above Optuna's: the mean over functions and turns, with its interval."""
+        logs = [
+            math.log10(max(a, 1e-12)) - math.log10(max(b, 1e-12))
+            for of in self.least.values()
+            for a, b in zip(of["headrace"], of["optuna"], strict=True)
+        ]
+        return bootstrap(logs)
 
 
 def geometric(ratios: list[float]) -> tuple[float, float, float]:
-    """The geometric mean with its 95% bootstrap interval."""
-    logs = np.log(ratios)
+    """The geometric mean with its interval."""
+    mean, low, high = bootstrap([math.log(ratio) for ratio in ratios])
+    return math.exp(mean), math.exp(low), math.exp(high)
+
+
+def bootstrap(values: list[float]) -> tuple[float, float, float]:
+    """The mean with its 95% interval."""
     generator = np.random.default_rng(1)
-    draws = [generator.choice(logs, len(logs)).mean() for _ in range(4000)]
+    draws = [generator.choice(values, len(values)).mean() for _ in range(4000)]
     low, high = np.quantile(draws, [0.025, 0.975])
-    return float(np.exp(logs.mean())), float(np.exp(low)), float(np.exp(high))
+    return float(np.mean(values)), float(low), float(high)
 
 
 def main() -> None:
-    """Run, print, record."""
+    """Run, print, record after each turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--tpe-turns", type=int, default=4)
-    parser.add_argument("--random-turns", type=int, default=10)
+    parser.add_argument("--random-turns", type=int, default=6)
     asked = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    began = time.process_time()
-    document = {
-        "trials": asked.trials,
-        "turns": {"random": asked.random_turns, "tpe": asked.tpe_turns},
-        "optuna": version("optuna"),
+    document: dict[str, object] = {
+        "command": "python " + " ".join(sys.argv),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        "random": in_turns("random", asked.random_turns, asked.trials),
-        "tpe": in_turns("tpe", asked.tpe_turns, asked.trials),
+        "trials": asked.trials,
+        "optuna": version("optuna"),
     }
-    document["cpu_s"] = round(time.process_time() - began)
-    path = asked.out / "beside_optuna.json"
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(f"wrote {path}")
+    for kind, turns in (("random", asked.random_turns), ("tpe", asked.tpe_turns)):
+        found = Turns(kind, asked.trials)
+        found.warm_up()
+        for _ in range(turns):
+            found.next()
+            document[kind] = found.record()
+            document["cpu_s"] = round(time.process_time())
+            text = json.dumps(document, indent=1) + "\n"
+            (asked.out / "beside_optuna.json").write_text(text, encoding="utf-8")
+            print(kind, found.turns, document[kind], flush=True)
 
 
 if __name__ == "__main__":

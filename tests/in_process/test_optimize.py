@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -426,3 +427,20 @@ def test_without_the_services_it_says_what_to_install(monkeypatch: pytest.Monkey
 def test_it_is_found_at_the_top() -> None:
     assert headrace.optimize is optimize
     assert "optimize" in dir(headrace)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "tune-a-function.md"
+PROGRAMS = [
+    program
+    for program in re.findall(
+        r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    if "headrace.optimize" in program
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_the_programs_of_the_page_run(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(PROGRAMS) == 4
+    exec(compile(program, PAGE.name, "exec"), {"__name__": "program"})
+    assert capsys.readouterr().out.strip()

@@ -21,8 +21,9 @@ def study_of(
     trial: Any = None,
     **settings: Any,
 ) -> tuple[str, StudySpec]:
-    """The study's name and its spec. `trial` has further keys of the file's `trial`, such as `env`. A trial has one step
-    where neither `steps` nor the policy's rungs say otherwise."""
+    """The study's name and its spec. `trial` has further keys of the file's `trial`, such as `env`.
+
+    A trial has one step where neither `steps` nor the policy's rungs say otherwise."""
     require_mapping(space)
     target, folder = written(function) if is_of_notebook(function) else located(function)
     policy = settings.get("policy")
