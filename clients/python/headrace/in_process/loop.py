@@ -13,9 +13,10 @@ whatever they reported stays.
 import time
 from collections.abc import Callable, Generator
 from inspect import isgenerator
-from typing import Any
+from typing import Any, cast
 
 from headrace.client.model import TrialInfo
+from headrace.errors import HeadraceError
 from headrace.in_process.engine import NAME, Asked, Engine
 from headrace.metrics import metrics_of
 from headrace.trial import raised
@@ -24,6 +25,10 @@ from headrace.trial.session import Trial
 
 Callback = Callable[[TrialInfo], object]
 """Called with each trial that is over; True ends the study."""
+
+
+class CannotPauseError(HeadraceError):
+    """A trial is to wait, and its function cannot."""
 
 
 class Loop:
@@ -47,6 +52,8 @@ class Loop:
         self._warned: set[str] = set()
         self._objectives = tuple(one.metric for one in engine.spec.objectives)
         self._error: Exception | None = None
+        self._defect: Exception | None = None
+        """What the study itself raised at a report: it cannot go on."""
 
     def run(self) -> Exception | None:
         """To the end. Returns what the function raised last."""
@@ -64,7 +71,20 @@ class Loop:
 
     def report(self, asked: Asked, step: int, metrics: dict[str, float], *, held: bool = False) -> Decision:
         """Tell a result, and hear what to do next."""
-        decision = self._engine.report(asked, step, metrics, held=held)
+        try:
+            decision = self._engine.report(asked, step, metrics, held=held)
+        except HeadraceError:
+            raise  # what was reported is at fault
+        except Exception as error:
+            self._defect = error
+            raise
+        if (
+            decision.action is Action.PAUSE and not held
+        ):  # a policy of an installed package, of which nobody knew
+            raise CannotPauseError(
+                f"the policy paused trial {asked.number} at step {step}, and this function cannot be paused",
+                remedy="Write it as a generator that yields the result of each step, or choose another policy.",
+            )
         if decision.action is Action.CONTINUE and self._is_late():
             asked.over = True
             return Decision(action=Action.STOP, reason=self._lateness())
@@ -87,14 +107,19 @@ class Loop:
                 trial = _Trial(self._assignment(asked), _Runtime(self, asked), self._warned)
                 returned = self._function(trial)
                 if isgenerator(returned):
-                    self._advance(asked, returned, step=0)
+                    self._advance(asked, cast("Generator[Any, None, Any]", returned), step=0)
                 else:
                     trial._take_returned(returned, required=True)
             else:
                 self._advance(asked, generator, step=asked.step)
         except Ended:
             pass
+        except CannotPauseError as error:
+            self._engine.stop(error.message)
+            raise
         except Exception as error:  # noqa: BLE001  (whatever the function raises ends its trial, not the study)
+            if self._defect is not None:  # of a policy or of ours, and not of the function
+                raise self._defect from None
             self._error = error
             self._engine.fail(asked, raised.words(error)[0])
             return
@@ -131,7 +156,9 @@ class Loop:
 
     def _call_back(self) -> None:
         ended = self._engine.take_ended()
-        for number in ended if self._callback is not None else ():
+        if self._callback is None:
+            return
+        for number in ended:
             if self._callback(self._engine.trial(number)) is True:
                 self._engine.stop("the callback asked for the end")
 

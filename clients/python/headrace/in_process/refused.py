@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.errors import InvalidFieldError, Violation, show_value
-from headrace.spec import BestOfSampler, PbtPolicy, StudySpec
+from headrace.spec import BestOfSampler, OwnPolicy, PbtPolicy, StudySpec
 
 
 def require_runnable(spec: StudySpec, function: object, timeout_s: object, callback: object) -> None:
@@ -60,7 +60,7 @@ def _violations(
             message="copies the state of trials, which live in one process here",
             remedy="Run it on workers, with headrace run or client.run.",
         )
-    elif spec.pauses and not is_generator(function):
+    elif spec.pauses and not isinstance(spec.policy, OwnPolicy) and not is_generator(function):
         yield Violation(
             field="policy.kind",
             value=show_value(spec.policy.kind),

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from headrace.spec.domains import SpecModel
 from headrace.spec.halving import AshaPolicy, HyperbandPolicy, PashaPolicy, SuccessiveHalvingPolicy
+from headrace.spec.own import OwnPolicy
 from headrace.spec.pbt import PbtPolicy, pbt_problems
 from headrace.spec.problems import Problem
 from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
@@ -41,6 +42,7 @@ _Kinds = (
     | RungMedianPolicy
     | LearningCurvePolicy
     | PbtPolicy
+    | OwnPolicy
 )
 Policy = Annotated[_Kinds, Field(discriminator="kind")]
 POLICIES: Final[dict[str, type[SpecModel]]] = {

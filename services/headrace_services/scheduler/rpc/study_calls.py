@@ -27,6 +27,7 @@ from headrace_services.scheduler.rpc.calls import (
 from headrace_services.scheduler.rpc.interceptors import caller
 from headrace_services.scheduler.rpc.new_studies import create_studies, refuse_what_stays, wanted_studies
 from headrace_services.scheduler.rpc.watching import watch
+from headrace_services.scheduler.samplers import require_own
 from headrace_services.scheduler.store import cluster, load, studies
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import each, within
@@ -145,6 +146,7 @@ class StudyCalls(Calls):
         """Say what a spec would do before anything is spent."""
         spec = from_proto(request.spec)
         refuse_what_stays(spec)
+        require_own(spec)
         slots = request.slots
         if not slots:
             async with transaction(self.hub.engine) as conn:
