@@ -1,6 +1,6 @@
 """What trials in bubbles cost the primary, and what they get: a GPT pipeline of two stages, each bound to a core.
 
-Run it:  python benchmarks/bubbles/slowdown.py               (20 rounds: about two hours of two quiet cores)
+Run it:  python benchmarks/bubbles/slowdown.py               (20 rounds: about an hour of two quiet cores)
          python benchmarks/bubbles/slowdown.py --rounds 2 --steps 20 --out /tmp   (a short run, to see that it works)
 
 It writes slowdown.json beside itself. A round has four blocks of steps for each of three kinds, in turns off, on, on,
@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes, some of them stopped, end with it
     rng, rounds = random.Random(1), {kind: list[list[dict[str, Any]]]() for kind in KINDS}
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         site = Site(Path(name), options.members, [f"--micro-batches={options.micro_batches}"])

@@ -24,7 +24,9 @@ seed: 3
 baseline: {x: 0.5}
 transfer: {callable: tiny:target, top: 2, steps: 3}
 """
+PLAN = "plan: {model: gpt3-125m, cluster: a100-2, batch: 4, target: deepspeed}"
 PROGRAM = """
+import json, os, signal
 from headrace import trial
 
 def train(t: trial.Trial) -> None:
@@ -32,8 +34,18 @@ def train(t: trial.Trial) -> None:
         t.report(loss=(t.params["x"] - 0.3) ** 2 + 1 / step)
 
 def target(t: trial.Trial) -> None:
+    if t.plan is None:
+        for step in t.steps():
+            t.report(loss=10 + t.params["x"])
+        return
+    planned = json.loads((t.plan / "plan.json").read_text())["degrees"]
+    devices = planned["d"] * planned["m"] * planned["s"]
+    t.state["begun"] = True
     for step in t.steps():
-        t.report(loss=10 + t.params["x"])
+        files = len(list(t.plan.iterdir()))
+        t.report(loss=10 + t.params["x"], devices=devices, files=files, resumed=int(t.resumed), save=True)
+        if t.number == 0 and not t.resumed:
+            os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -55,7 +67,7 @@ def start(folder: Path) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={key: value for key, value in os.environ.items() if key != "HEADRACE_ADDRESS"},
+        env={key: os.environ[key] for key in os.environ.keys() - {"HEADRACE_ADDRESS", "HEADRACE_PLANNER"}},
     )
 
 
@@ -66,6 +78,8 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 def test_a_study_from_one_command(folder: Path) -> None:
+    """Its target's trials follow a plan. One is killed, and finds the plan again where it goes on."""
+    (folder / "study.yaml").write_text(STUDY.replace("steps: 3}", f"steps: 3, {PLAN}}}"))
     run = start(folder)
     out, err = run.communicate(timeout=120)
     assert run.returncode == 0, err
@@ -89,6 +103,10 @@ def test_a_study_from_one_command(folder: Path) -> None:
     assert taken["study"] == "tiny"
     assert taken["trials"][0]["source"] == summary["best"]["trial"]
     assert target["best"]["best_value"] == pytest.approx(10 + target["best"]["params"]["x"])
+    assert "Plan of the target: data " in err
+    reported = [line["report_recorded"]["metrics"] for line in lines[end:] if "report_recorded" in line]
+    assert {(one["devices"], one["files"]) for one in reported} == {(2, 4)}
+    assert {one["resumed"] for one in reported} == {0, 1}
     values = [one["best_value"] for one in taken["trials"]]
     assert taken["regret"] == pytest.approx(values[0] - min(values))
     assert taken["regrets"] == [taken["regret"], 0.0]

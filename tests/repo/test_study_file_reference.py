@@ -8,6 +8,7 @@ from headrace.spec.domains import CategoricalDomain, FloatDomain, IntDomain
 from headrace.spec.fuse import Fuse
 from headrace.spec.halving import AshaPolicy
 from headrace.spec.objective import Constraint, Objective, WarmStart
+from headrace.spec.plan import TransferPlan
 from headrace.spec.policy import POLICIES
 from headrace.spec.resources import Elastic, ElasticGrant
 from headrace.spec.sampler import SAMPLERS
@@ -38,7 +39,7 @@ MODELS = {
     "sampler": tuple(SAMPLERS.values()),
     "constraints": (Constraint,),
     "warm_start": (WarmStart,),
-    "transfer": (Transfer,),
+    "transfer": (Transfer, TransferPlan),
     "policy": tuple(POLICIES.values()),
     "resources": (Resources,),
     "elastic": (Elastic, ElasticGrant),

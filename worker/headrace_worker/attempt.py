@@ -35,6 +35,7 @@ from headrace_worker.gangs import RankMissing
 from headrace_worker.launch import file_name
 from headrace_worker.logs import AttemptLog, shows
 from headrace_worker.place import Place
+from headrace_worker.plans import write_plan
 from headrace_worker.program import AFTER_TERM_S, grace_s
 from headrace_worker.reports import Reports
 
@@ -189,6 +190,7 @@ class Attempt:
             gpu_memory_bytes=assign.grant.memory_bytes,
             surrogate=assign.surrogate if assign.HasField("surrogate") else None,
             gate=assign.gate if assign.HasField("gate") else None,
+            plan_dir=str(self._plan_dir) if assign.template.HasField("plan") else "",
         )
 
     async def restored(self, request: runtime_pb2.RestoredRequest) -> None:
@@ -320,8 +322,14 @@ class Attempt:
         finally:
             self._log.close()
 
+    @property
+    def _plan_dir(self) -> Path:
+        return self._scratch / "plan"
+
     def _make_scratch(self) -> None:
         (self._scratch / "checkpoints").mkdir(parents=True, exist_ok=True)
+        if self.assign.template.HasField("plan"):
+            write_plan(self.assign.template.plan, self._plan_dir)
 
     async def _with_room(self, work: Callable[[], _Result]) -> _Result:
         return await when_there_is_room(work, self._note_room, Backoff(cap_s=_FULL_DISK_CAP_S))

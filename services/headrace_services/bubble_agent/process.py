@@ -32,7 +32,7 @@ from headrace_torch.bubble_words import StageFileError, make_folder
 
 log = logging.getLogger(__name__)
 
-CLOSE_S: Final = 0.002
+CLOSE_S: Final = 0.004
 FAR_S: Final = 0.02
 LOOK_S: Final = 0.1
 NICENESS: Final = 19

@@ -167,7 +167,7 @@ def make(
 
         with (
             Session.of(context).client(address) as client,
-            reporting.status(output, f"measuring {len(near)} plans") as say,
+            output.status(f"measuring {len(near)} plans") as say,
         ):
             measured = measuring.measure(
                 client, near, measure, iterations=iterations, folder=Path.cwd(), say=say
@@ -302,7 +302,7 @@ def calibrate(
     if out is not None:
         reporting.writable_folder(out.parent)
     measured, where = read_rows(rows), catalogue.cluster(cluster)
-    with reporting.status(output, f"fitting {len(measured)} rows") as say:
+    with output.status(f"fitting {len(measured)} rows") as say:
         constants = rounded(fit(measured, where))
         held_out = cross_validated_s(
             measured, where, folds=folds, on_fold=lambda number: say(f"fold {number} of {folds}")

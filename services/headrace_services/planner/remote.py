@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.cli.output import Output
-from headrace.client.planning import Planner, SearchProgress
+from headrace.client.planning import Planner
 from headrace_services.planner import asking, catalogue, reporting
 
 LOCAL: Final = ("constants", "selective")
@@ -31,16 +31,11 @@ def show(
         reporting.writable_folder(out)
     fields = {name: value for name, value in asdict(options).items() if name not in LOCAL}
     fields |= {"mode": mode, "method": method}
-    with Planner(address) as planner, reporting.status(output, f"planning {model} on {cluster}") as say:
-
-        def watch(now: SearchProgress) -> None:
-            best = "" if now.best_s is None else f", best {now.best_s:.3g} s"
-            say(f"{now.mode}, {now.solved} of {now.tuples} tuples solved{best}")
-
+    with Planner(address) as planner, output.status(f"planning {model} on {cluster}") as say:
         plan = planner.plan(
             _told("model", model),
             _told("cluster", cluster),
-            on_progress=watch,
+            on_progress=lambda now: say(str(now)),
             seconds=seconds,
             budget=budget,
             **fields,

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,19 +24,9 @@ BAR = 40
 
 
 @contextmanager
-def status(output: Output, text: str) -> Iterator[Callable[[str], None]]:
-    """A line that changes while work goes on, on a terminal's stderr; nothing elsewhere."""
-    if not output.errors.is_terminal:
-        yield lambda _: None
-        return
-    with output.errors.status(text) as shown:
-        yield lambda more: shown.update(f"{text}: {more}")
-
-
-@contextmanager
 def progress(output: Output, text: str) -> Iterator[Watch]:
-    """The same for a search."""
-    with status(output, text) as say:
+    """A line that says how far a search is, on a terminal."""
+    with output.status(text) as say:
 
         def watch(now: Progress) -> None:
             best = "" if now.best_s is None else f", best {now.best_s:.3g} s"

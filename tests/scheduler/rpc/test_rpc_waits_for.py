@@ -148,6 +148,21 @@ async def test_it_waits_for_people(site: RpcSite, engine: AsyncEngine) -> None:
         assert waits.waits_for == "the study to be resumed"
 
 
+async def test_a_study_waits_for_a_user_where_all_that_is_left_is_paused(
+    site: RpcSite, engine: AsyncEngine
+) -> None:
+    async with AsyncClient(site.replicas[0].address) as client:
+        study = await create(client, "left", template=None, resources={})
+        await trials(study)
+        for number in range(3):
+            assert (await study.status()).waits_for == ""
+            await study.trial(number).pause()
+        assert (await study.status()).waits_for == "a user to resume trials"
+        await study.trial(1).resume()
+        assert (await study.status()).waits_for == ""
+    assert engine
+
+
 def test_a_request_is_named_by_all_that_it_asks_for() -> None:
     request = Request(slots=2, memory_bytes=40 * GIB, types=("A100", "H100"), labels={"zone": "a"}, cores=8)
     assert described(request) == "2 GPUs of 40 GiB (A100 or H100), 8 cores, label zone=a"

@@ -69,5 +69,13 @@ TEXT: Final = 8192
 """A text for people, a path, a parameter's value."""
 NAME: Final = 256
 """A name that people or programs give."""
+DEGREE: Final = 1_000_000
+"""A degree of parallelism."""
+SEQUENCES: Final = 10**9
+"""Sequences of a batch, and micro-batches of an iteration."""
+TOKENS: Final = 10**8
+"""Tokens of a sequence."""
 LOG_TAIL: Final = 8192
 KIB: Final = 1024
+PLAN_BYTES: Final = 256 * KIB
+"""All files of a plan that a study keeps."""

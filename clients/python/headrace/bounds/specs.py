@@ -144,6 +144,11 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
         "eager": SHARE,
         "steps": STEPS,
     },
+    "TransferPlan": {},
+    "TrialPlan": {
+        "iteration_s": Real(0, n.SECONDS),
+        "files": Entries(64, NAME, Text(n.PLAN_BYTES, prose=True)),
+    },
     "Constraint": {"metric": NAME, "at_most": FINITE, "at_least": FINITE},
     "WarmStart": {"study": NAME, "max_trials": Whole(0, n.WARM_TRIALS)},
 }

@@ -221,8 +221,7 @@ class _Check:
         if result.error:
             raise CheckError(
                 f"{name} fails by itself, without any pause: {result.error}\n{result.traceback}",
-                remedy="Mend it; it has to work without a pause. Where it works as a study's trial, check the study "
-                "file, which gives it parameters and steps: `headrace check STUDY.yaml`.",
+                remedy=f"Mend it; it has to work without a pause.{self._or_its_study}",
             )
         if not result.attached:
             raise CheckError(
@@ -235,8 +234,18 @@ class _Check:
                 f"{name} reported {len(result.reports)} {'time' if len(result.reports) == 1 else 'times'} "
                 "in its budget; a check needs two",
                 remedy="Call t.report(...) in the loop, and give the script a budget in which it reports twice "
-                "or more; a study file has one.",
+                f"or more{'' if self._control.max_steps is not None else '; a study file has one'}.",
             )
+
+    @property
+    def _or_its_study(self) -> str:
+        """What else to check, where a script is checked by itself."""
+        if self._control.max_steps is not None:  # as a study file says
+            return ""
+        return (
+            " Where it works as a study's trial, check the study file, which gives it parameters and steps: "
+            "`headrace check STUDY.yaml`."
+        )
 
     def _parameters_missing(self, name: str) -> CheckError:
         read = parameters_read(Path(self._control.script))

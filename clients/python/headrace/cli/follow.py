@@ -80,7 +80,7 @@ def _json(updates: Iterator[Update], study: StudyInfo, output: Output) -> StudyI
 
 
 def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> StudyInfo:
-    best = ""
+    best = waits = ""
     said: set[str] = set()
     for update in updates:
         before, study = study, update.study
@@ -94,6 +94,9 @@ def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> Study
                     output.line(f"{' ' * 8}  {told}")
         if why := fallen(before, study):
             output.line(f"{' ' * 8}  {why}")
+        if study.waits_for and study.waits_for != waits:
+            waits = study.waits_for
+            output.line(f"{' ' * 8}  waits for {waits}")
         if (now := _best_so_far(study)) and now != best:
             best = now
             output.line(f"{' ' * 8}  {best}; steps {study.steps_spent} of {study.steps_run_all}")

@@ -6,9 +6,7 @@ workers leave, the database shuts down). When this process is killed instead, th
 """
 
 import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +16,9 @@ from pathlib import Path
 from headrace.cli.failure import CommandError
 from headrace.cli.output import Output
 from headrace.home import ADDRESS_FILE, address_in, append_private, home_dir, make_private
+from headrace.tethered import tethered
 
 READY_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 60.0
 _POLL_S = 0.05
 
 
@@ -37,48 +35,10 @@ def local_service(home: Path, *, slots: int | None, notes: Output) -> Iterator[s
     log_path = home / "up.log"
     notes.note(f"Starting a service in {home}")
     before = _stamp(home)
-    reading, writing = os.pipe()
-    try:
-        command = [
-            sys.executable,
-            "-m",
-            "headrace.cli.tether",
-            str(reading),
-            "up",
-            "--home",
-            str(home),
-            "--port",
-            "0",
-        ]
-        command += ["--slots", str(slots)] if slots is not None else []
-        with append_private(log_path) as log:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=(reading,),
-            )
-        try:
-            yield _wait_ready(child, home, log_path, before)
-        finally:
-            stop(child)
-    finally:
-        os.close(reading)
-        os.close(writing)
-
-
-def stop(child: "subprocess.Popen[bytes]") -> None:
-    """Stops the service in good order, and by force if that takes too long."""
-    if child.poll() is not None:
-        return
-    child.send_signal(signal.SIGTERM)
-    try:
-        child.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    args = ["up", "--home", str(home), "--port", "0"]
+    args += ["--slots", str(slots)] if slots is not None else []
+    with append_private(log_path) as log, tethered(args, stdout=log, stderr=log) as child:
+        yield _wait_ready(child, home, log_path, before)
 
 
 def _wait_ready(child: "subprocess.Popen[bytes]", home: Path, log_path: Path, before: int | None) -> str:

@@ -10,7 +10,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TextIO
 
@@ -51,6 +52,15 @@ class Output:
     def note(self, text: str | Text) -> None:
         """One line beside the result: progress, a hint."""
         self.errors.print(clean(text), markup=False, style="dim" if isinstance(text, str) else None)
+
+    @contextmanager
+    def status(self, text: str) -> Iterator[Callable[[str], None]]:
+        """A line that changes while work goes on, on a terminal's stderr; nothing elsewhere. Yields what changes it."""
+        if not self.errors.is_terminal:
+            yield lambda _: None
+            return
+        with self.errors.status(text) as shown:
+            yield lambda more: shown.update(f"{text}: {more}")
 
     def state(self, word: str) -> Text:
         """A state as a table's cell: with its symbol on a terminal, as the bare word for `awk`."""

@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from headrace.cli import gates, scales, wording
+from headrace.cli import gates, plans, scales, wording
 from headrace.cli.failure import FAILED, INTERRUPTED, USAGE, CommandError, tell
 from headrace.cli.follow import Mode, follow
 from headrace.cli.live import DETACHES
@@ -75,6 +75,14 @@ def run(
         ),
     ] = None,
     report: ReportOption = None,
+    planner: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The planner that `transfer.plan` asks. Default: HEADRACE_PLANNER, else this machine plans.",
+            show_default=False,
+        ),
+    ] = None,
     replace: Annotated[
         bool,
         typer.Option(
@@ -141,6 +149,7 @@ def run(
             else os.environ
         )
         spec = preflight(spec, workers_here=here, environ=environ)
+    spec = plans.planned(spec, session.output, planner)
     mode = Mode.choose(session.output, as_json=as_json)
     with ExitStack() as stack:
         where = session.address
@@ -159,6 +168,8 @@ def run(
             session.output.note(f"Scale: {found}")
         if (checked := gates.said_of(created)) is not None:
             session.output.note(f"Gate: {checked}")
+        if (plan := plans.plan_of(spec)) is not None:
+            session.output.note(f"Plan of the target: {plan}")
         if detach:
             _say_detached(session.output, study, as_json=as_json)
             return

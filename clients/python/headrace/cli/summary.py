@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli import gates, scales, views, wording
+from headrace.cli import gates, plans, scales, views, wording
 from headrace.cli.output import Output, clean
 from headrace.client import Client
 from headrace.client.model import Checkpoint, StudyInfo, StudyState, TrialInfo, TrialState, Value
@@ -71,6 +71,7 @@ class Summary:
         metric = study.spec.objective.metric
         lines: list[tuple[str, str]] = []
         lines += scales.lines_of(study)
+        lines += plans.lines_of(study)
         if (checked := gates.said_of(study)) is not None:
             lines.append(("gate", checked))
         if gates.is_gate(study):

@@ -10,10 +10,12 @@ Keys are only ever added. A value that does not exist is null; a number that JSO
 from dataclasses import asdict, fields
 from typing import Any
 
+from headrace.cli import plans
 from headrace.client import events as ev
 from headrace.client.machines import Worker
 from headrace.client.model import Exploit, Preview, RungResult, StudyInfo, TrialFailure, TrialInfo
 from headrace.client.transfer import Transferred
+from headrace.spec import TrialPlan
 
 Json = dict[str, Any]
 
@@ -50,6 +52,7 @@ def study(info: StudyInfo) -> Json:
         "warm_results": info.warm_results,
         "bundle_sizes": [asdict(one) for one in info.bundle_sizes],
         "scale_choice": asdict(info.scale_choice) if info.scale_choice else None,
+        "plan": plan(found) if (found := plans.plan_of(info.spec)) else None,
         "rungs": [
             {
                 "rung": r.rung,
@@ -68,6 +71,11 @@ def study(info: StudyInfo) -> Json:
         "ended": info.ended,
         "unshown": info.unshown,
     }
+
+
+def plan(found: TrialPlan) -> Json:
+    """The plan that a study's trials follow, or those of the study that follows it."""
+    return {**found.model_dump(exclude={"files"}), "files": sorted(found.files)}
 
 
 def failure(info: TrialFailure) -> Json:

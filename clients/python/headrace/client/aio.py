@@ -26,6 +26,7 @@ from headrace.client.planning import Planner, SearchProgress, TrainingPlan
 from headrace.client.records import dataframe
 from headrace.client.result import Result
 from headrace.client.running import study_of
+from headrace.client.transfer_plan import planned_meanwhile
 from headrace.client.transport import AsyncTransport
 from headrace.client.warning import warn_of_failure
 from headrace.client.watch import OnBreak
@@ -160,11 +161,22 @@ class AsyncClient:
         """The handle of a study."""
         return AsyncStudy(self.transport, name)
 
-    async def create_study(self, name: str | None, spec: flows.AnySpec) -> AsyncStudy:
+    async def create_study(
+        self,
+        name: str | None,
+        spec: flows.AnySpec,
+        *,
+        planner: str | None = None,
+        on_progress: Callable[[SearchProgress], None] | None = None,
+    ) -> AsyncStudy:
         """Creates a study from a spec, a mapping with a study file's keys, or the path of a study file, and starts it.
 
-        With None, the mapping or the file brings the name."""
-        return self.study((await self.transport.run(flows.create_study(self, name, spec))).name)
+        With None, the mapping or the file brings the name. A `transfer.plan` is asked first, of the planner's server at
+        `planner`, else at `HEADRACE_PLANNER`, else of one that is started here. `on_progress` is called in another
+        thread while it searches; what it raises cancels everything."""
+        study_id, found = flows.to_create(name, spec)
+        found = await planned_meanwhile(found, planner, on_progress)
+        return self.study((await self.transport.run(flows.create_study(self, study_id, found))).name)
 
     async def run(
         self,

@@ -60,11 +60,9 @@ def request_id() -> str:
 # ---- the client ----------------------------------------------------------------------------------------
 
 
-def create_study(_: object, name: str | None, spec: AnySpec) -> Flow[StudyInfo]:
-    """Creates a study from a spec, a mapping or a study file, and starts it. The last two may bring the name."""
-    its_name, found = _named_spec(spec)
-    study_id = check_study_id(name or its_name or "", field="name")
-    request = pb.CreateStudyRequest(request_id=request_id(), study_id=study_id, spec=to_proto(found))
+def create_study(_: object, name: str, spec: StudySpec) -> Flow[StudyInfo]:
+    """Creates a study, whose plan has its answer, and starts it."""
+    request = pb.CreateStudyRequest(request_id=request_id(), study_id=name, spec=to_proto(spec))
     response = yield from rpc(methods.CREATE_STUDY, request)
     return convert.study(response.study)
 
@@ -93,6 +91,12 @@ def preview(
     )
     response = yield from rpc(methods.PREVIEW_STUDY, request)
     return convert.preview(response, order=found.space)
+
+
+def to_create(name: str | None, spec: AnySpec) -> tuple[str, StudySpec]:
+    """The name and the spec of a study to create. Raises InvalidFieldError."""
+    its_name, found = _named_spec(spec)
+    return check_study_id(name or its_name or "", field="name"), found
 
 
 def _named_spec(spec: object) -> tuple[str | None, StudySpec]:

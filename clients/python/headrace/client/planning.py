@@ -24,6 +24,7 @@ from headrace.target import Target, proxy_options
 from headrace.v1 import planner_pb2 as pb
 from headrace.v1 import planner_pb2_grpc
 
+ADDRESS_ENV: Final = "HEADRACE_PLANNER"
 DEFAULT_ADDRESS: Final = "127.0.0.1:7441"
 DEFAULT_TIMEOUT_S: Final = 600.0
 _START: Final = (
@@ -42,6 +43,10 @@ class SearchProgress:
     tuples: int
     solved: int
     best_s: float | None
+
+    def __str__(self) -> str:
+        best = "" if self.best_s is None else f", best {self.best_s:.3g} s"
+        return f"{self.mode}, {self.solved} of {self.tuples} tuples solved{best}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +147,8 @@ class Planner:
         """`address`, else `HEADRACE_PLANNER`, else 127.0.0.1:7441; of several (`a:7441,b:7441`) the first that answers.
 
         `timeout_s` bounds each search."""
-        target = Target.of(address or os.environ.get("HEADRACE_PLANNER") or DEFAULT_ADDRESS)
+        field = "planner" if address else ADDRESS_ENV
+        target = Target.of(address or os.environ.get(ADDRESS_ENV) or DEFAULT_ADDRESS, field=field)
         self._replicas = _Replicas(target)
         self._timeout_s = timeout_s
 

@@ -28,6 +28,7 @@ from headrace.client.planning import Planner, SearchProgress, TrainingPlan
 from headrace.client.records import dataframe
 from headrace.client.result import Result
 from headrace.client.running import study_of
+from headrace.client.transfer_plan import planned
 from headrace.client.transport import BlockingTransport
 from headrace.client.warning import warn_of_failure
 from headrace.client.watch import OnBreak
@@ -157,11 +158,22 @@ class Client:
         """The handle of a study."""
         return Study(self.transport, name)
 
-    def create_study(self, name: str | None, spec: flows.AnySpec) -> Study:
+    def create_study(
+        self,
+        name: str | None,
+        spec: flows.AnySpec,
+        *,
+        planner: str | None = None,
+        on_progress: Callable[[SearchProgress], None] | None = None,
+    ) -> Study:
         """Creates a study from a spec, a mapping with a study file's keys, or the path of a study file, and starts it.
 
-        With None, the mapping or the file brings the name."""
-        return self.study(self.transport.run(flows.create_study(self, name, spec)).name)
+        With None, the mapping or the file brings the name. A `transfer.plan` is asked first, of the planner's server at
+        `planner`, else at `HEADRACE_PLANNER`, else of one that is started here. `on_progress` is called while it
+        searches; what it raises cancels everything."""
+        study_id, found = flows.to_create(name, spec)
+        found = planned(found, planner, on_progress)
+        return self.study(self.transport.run(flows.create_study(self, study_id, found)).name)
 
     def run(
         self,

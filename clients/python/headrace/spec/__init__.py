@@ -28,6 +28,7 @@ from headrace.spec.objective import Constraint, Goal, Objective, WarmStart
 from headrace.spec.own import OwnPolicy, OwnSampler
 from headrace.spec.pbt import PbtPolicy
 from headrace.spec.pilot import Pilot
+from headrace.spec.plan import PlanDegrees, TransferPlan, TrialPlan
 from headrace.spec.policy import POLICIES, Policy, RunAllPolicy
 from headrace.spec.resources import Resources
 from headrace.spec.sampler import (
@@ -87,6 +88,7 @@ __all__ = [
     "PashaPolicy",
     "PbtPolicy",
     "Pilot",
+    "PlanDegrees",
     "Policy",
     "RandomSampler",
     "Resources",
@@ -100,6 +102,8 @@ __all__ = [
     "Surrogate",
     "TpeSampler",
     "Transfer",
+    "TransferPlan",
+    "TrialPlan",
     "TrialTemplate",
     "Value",
     "WarmStart",

@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.spec.convert_plan import plan_data, plan_to_proto, trial_plan_data, trial_plan_to_proto
 from headrace.spec.convert_policy import listed_rungs, policy_data, policy_to_proto
 from headrace.spec.convert_resources import (
     elastic_data,
@@ -199,6 +200,8 @@ def _template(template: TrialTemplate) -> pb.TrialTemplate:
         message.report_timeout.FromTimedelta(template.report_timeout)
     if not template.prestart:
         message.prestart = False
+    if template.plan is not None:
+        message.plan.CopyFrom(trial_plan_to_proto(template.plan))
     return message
 
 
@@ -209,12 +212,14 @@ def _transfer(transfer: Transfer) -> pb.Transfer:
         eager=transfer.eager or 0.0,
         steps=transfer.steps or 0,
         resources=resources_to_proto(transfer.resources),
+        plan=None if transfer.plan is None else plan_to_proto(transfer.plan),
     )
 
 
 def _transfer_data(message: pb.Transfer) -> dict[str, Any]:
     numbers = {name: value for name in ("top", "eager", "steps") if (value := getattr(message, name))}
-    return {"callable": message.callable, **numbers, "resources": resources_data(message.resources)}
+    plan = {"plan": plan_data(message.plan)} if message.HasField("plan") else {}
+    return {"callable": message.callable, **numbers, "resources": resources_data(message.resources), **plan}
 
 
 def _repeated_names(space: Iterable[pb.Parameter]) -> list[Violation]:
@@ -284,6 +289,8 @@ def _template_data(message: pb.TrialTemplate) -> dict[str, Any]:
         data["report_timeout"] = _seconds(message.report_timeout)
     if message.HasField("prestart"):
         data["prestart"] = message.prestart
+    if message.HasField("plan"):
+        data["plan"] = trial_plan_data(message.plan)
     return data
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from headrace.errors import InvalidFieldError
-from headrace.spec import elsewhere, file_kinds, file_sizes, names
+from headrace.spec import elsewhere, file_kinds, file_plans, file_sizes, names
 from headrace.spec.problems import Loc, Problem, did_you_mean
 from headrace.spec.resources import WHOLE
 from headrace.spec.study import StudySpec, known_keys, plain_loc, spec_of, spec_problems
@@ -48,6 +48,8 @@ _PLACES: Final = (
     "warm_start",
 )
 """The mappings that a key may belong under."""
+_FILLED_IN: Final = {("template", "plan"), ("transfer", "plan", "answer")}
+"""Keys that nobody writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,7 @@ def _parsed(named: Mapping[str, Any], folder: Path, problems: list[Problem]) -> 
     _spell_out_space(plain, problems)
     paths = _spell_out_resources(plain, problems)
     _spell_out_elastic(plain)
-    _spell_out_transfer(plain)
+    _spell_out_transfer(plain, folder, problems)
     file_kinds.spell_out(plain, problems)
     problems += (empty := _empty_rungs(plain))
     spec: StudySpec | None = None
@@ -187,6 +189,9 @@ def _spell_out_trial(plain: dict[str, Any], folder: Path, problems: list[Problem
     if not isinstance(template, Mapping):
         return
     template = _renamed(template, _TRIAL, ("trial",), problems)
+    if template.pop("plan", None) is not None:
+        remedy = _key_instead(("trial",), "plan", _friendly_keys(("template",)))
+        problems.append(Problem(loc=("trial", "plan"), message="is not a known key", remedy=remedy))
     directory = template.get("working_dir", ".")
     if isinstance(directory, str):
         with suppress(OSError, RuntimeError, ValueError):  # the spec's checks say what is wrong with it
@@ -218,12 +223,17 @@ def _spell_out_elastic(plain: dict[str, Any]) -> None:
         plain["elastic"] = {**elastic, "grants": spelt}
 
 
-def _spell_out_transfer(plain: dict[str, Any]) -> None:
-    """A share of a GPU in what the trials of a transfer take."""
+def _spell_out_transfer(plain: dict[str, Any], folder: Path, problems: list[Problem]) -> None:
+    """A share of a GPU in what the trials of a transfer take, and the files that describe their plan."""
     transfer = plain.get("transfer")
-    resources = transfer.get("resources") if isinstance(transfer, Mapping) else None
-    if isinstance(transfer, Mapping) and isinstance(resources, Mapping):
-        plain["transfer"] = {**transfer, "resources": _share_spelt_out(resources, "gpus")}
+    if not isinstance(transfer, Mapping):
+        return
+    spelt = {**transfer}
+    if isinstance(resources := transfer.get("resources"), Mapping):
+        spelt["resources"] = _share_spelt_out(resources, "gpus")
+    if isinstance(plan := transfer.get("plan"), Mapping):
+        spelt["plan"] = file_plans.spell_out(plan, folder, problems)
+    plain["transfer"] = spelt
 
 
 def _share_spelt_out(written: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -350,7 +360,7 @@ def _friendly_keys(loc: Loc) -> list[str]:
         table = _TRIAL
     if loc and loc[0] == "space":
         table = _DOMAIN
-    return [_reverse(table).get(key, key) for key in known_keys(loc)]
+    return [_reverse(table).get(key, key) for key in known_keys(loc) if (*loc, key) not in _FILLED_IN]
 
 
 def _tagged(loc: Loc, plain: Mapping[str, Any]) -> Loc:

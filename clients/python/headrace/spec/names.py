@@ -116,6 +116,13 @@ LABEL: Final = NameRule(
     longest=128,
     example="zone",
 )
+PLAN_FILE: Final = NameRule(
+    kind="file",
+    begins="A-Za-z0-9_",
+    holds="A-Za-z0-9_.-",
+    longest=100,
+    example="plan.json",
+)
 
 PLUGIN: Final = NameRule(
     kind="plugin",

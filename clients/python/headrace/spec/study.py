@@ -44,6 +44,7 @@ from headrace.spec.objective import (
 )
 from headrace.spec.pbt import PbtPolicy, mutable_problems, population_problems
 from headrace.spec.pilot import SCALE, Pilot, pilot_fields, pilot_space
+from headrace.spec.plan import TransferPlan, TrialPlan
 from headrace.spec.policy import POLICIES, Policy, RunAllPolicy, ladder_problems
 from headrace.spec.problems import Loc, Problem, first, joined, path_of, problems_of
 from headrace.spec.resources import Elastic, ElasticGrant, Priority, Resources, Weight, elastic_problems
@@ -173,6 +174,24 @@ class StudySpec(SpecModel):
         assert self.template is not None
         kept = self.model_dump(exclude=_NOT_THE_TARGETS)
         return spec_of({**kept, "space": self.space, **self.transfer.fields(name, self.template)})
+
+    @property
+    def plan(self) -> TransferPlan | None:
+        """How the transfer's target is to be split, if that is planned."""
+        return self.transfer.plan if self.transfer is not None else None
+
+    @property
+    def open_plan(self) -> TransferPlan | None:
+        """The same, as long as a planner has to be asked before the study can be created."""
+        return None if self.plan is None or self.plan.answered else self.plan
+
+    def with_answer(self, answer: TrialPlan | Mapping[str, Any]) -> "StudySpec":
+        """The same study with a planner's answer. Raises `InvalidFieldError` where plan and resources do not fit."""
+        assert self.transfer is not None
+        assert self.plan is not None
+        own = {name: getattr(self, name) for name in StudySpec.model_fields}
+        plan = {**self.plan.model_dump(), "answer": answer}
+        return spec_of({**own, "transfer": {**self.transfer.model_dump(), "plan": plan}})
 
     def gate_study(self) -> "StudySpec | None":
         """The study that checks this one's surrogate before it begins; None where there is nothing to check."""
@@ -381,6 +400,7 @@ _MODELS: Final[dict[Loc, type[SpecModel]]] = {
     ("gate",): Gate,
     ("transfer",): Transfer,
     ("transfer", "resources"): Resources,
+    ("transfer", "plan"): TransferPlan,
     ("template",): TrialTemplate,
     ("template", "command"): CommandLine,
 }

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from headrace.spec.domains import SpecModel
 from headrace.spec.function import CALLABLE, MAIN, how_to_name, how_to_name_main
+from headrace.spec.plan import TrialPlan
 from headrace.spec.problems import Problem, Unknown, fault, reject
 from headrace.spec.scalars import Duration, Text
 
@@ -53,6 +54,8 @@ class TrialTemplate(SpecModel):
     report_timeout: Duration | None = None
     prestart: bool = True
     """Whether a callable's module may be imported before the trial is known, by a process that stands by."""
+    plan: TrialPlan | None = None
+    """What the trials follow, in the study that a transfer makes. The scheduler writes it."""
 
     @model_validator(mode="after")
     def _sound(self) -> Self:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from headrace.spec.domains import SpecModel
+from headrace.spec.plan import TransferPlan, plan_problems
 from headrace.spec.problems import Problem
 from headrace.spec.resources import Resources
 from headrace.spec.sampler import BestOfSampler, Eager
@@ -25,17 +26,26 @@ class Transfer(SpecModel):
     eager: Eager | None = None
     steps: Steps | None = None
     resources: Resources = Resources()
+    plan: TransferPlan | None = None
 
     def study_name(self, name: str) -> str:
         """The name of the study that follows the one of this name."""
         return f"{name}{SUFFIX}"
 
+    def without_files(self) -> "Transfer":
+        """The same without the files of its plan, which are for the second study alone."""
+        if self.plan is None or self.plan.answer is None:
+            return self
+        answer = self.plan.answer.model_copy(update={"files": {}})
+        return self.model_copy(update={"plan": self.plan.model_copy(update={"answer": answer})})
+
     def fields(self, name: str, template: TrialTemplate) -> dict[str, Any]:
         """The fields of the second study that are not those of the first, the study of this name."""
+        plan = self.plan.answer if self.plan is not None else None
         return {
             "sampler": BestOfSampler(study=name, eager=self.eager).model_dump(),
             "policy": {"kind": "run_all"},
-            "template": {**template.model_dump(), "callable": self.callable},
+            "template": {**template.model_dump(), "callable": self.callable, "plan": plan},
             "resources": self.resources.model_dump(),
             "max_trials": self.top,
             **({} if self.steps is None else {"max_steps": self.steps}),
@@ -51,6 +61,9 @@ def transfer_problems(transfer: Transfer, known: Mapping[str, Any]) -> Iterator[
             message="needs a trial that is a callable, beside which its own one lies",
             remedy="Name a function: trial: {callable: train:train}.",
         )
+    if transfer.plan is not None:
+        for problem in plan_problems(transfer.plan, transfer.resources):
+            yield problem.under("transfer")
     if known.get("further_objectives"):
         yield Problem(
             loc=("transfer",),

@@ -36,7 +36,7 @@ class _Stage:
 
     def turn(self, said: Said) -> Answer:
         """Ends the rehearsal."""
-        raise _PassedError
+        raise _PassedError(said)
 
     def finish(self, end: Ended) -> None:
         """Nobody is told."""

@@ -55,6 +55,7 @@ def assignment(answer: runtime_pb2.AttachResponse, *, rank: int = 0, in_gang: bo
         target=answer.template.callable,
         working_dir=answer.template.working_dir,
         surrogate=_surrogate(answer) if answer.HasField("surrogate") else None,
+        plan_dir=Path(answer.plan_dir) if answer.plan_dir else None,
     )
 
 

@@ -80,6 +80,8 @@ class Assignment:
     working_dir: str = ""
     # None: trials get the model that they ask for.
     surrogate: Surrogate | None = None
+    # The files of the plan that the study's trials follow; None without a plan.
+    plan_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,6 +187,12 @@ class Trial:
         """What the study says of the small copy that its trials train; None without, and by hand."""
         return self._assignment.surrogate
 
+    @property
+    def plan(self) -> Path | None:
+        """The folder with the files of the plan that a transfer's target follows: `plan.json`, and those of the plan's
+        `target`. All ranks of a gang see the same one. None without a plan, and by hand."""
+        return self._assignment.plan_dir
+
     def model(self, factory: Callable[..., Any]) -> Any:
         """The model that a function makes; in a study with `surrogate` a small copy of it.
 

@@ -68,6 +68,7 @@ class AttachResponse(_message.Message):
     LAST_STEP_FIELD_NUMBER: _builtins.int
     SURROGATE_FIELD_NUMBER: _builtins.int
     GATE_FIELD_NUMBER: _builtins.int
+    PLAN_DIR_FIELD_NUMBER: _builtins.int
     trial: _builtins.str
     """`studies/{study}/trials/{number}`."""
     restore_dir: _builtins.str
@@ -86,6 +87,8 @@ class AttachResponse(_message.Message):
     """The memory budget on each slot; 0 means all of it."""
     lease_id: _builtins.str
     last_step: _builtins.int
+    plan_dir: _builtins.str
+    """A local folder with the files of the template's plan; empty without a plan."""
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
     @_builtins.property
@@ -131,10 +134,11 @@ class AttachResponse(_message.Message):
         last_step: _builtins.int = ...,
         surrogate: _spec_pb2.Surrogate | None = ...,
         gate: _spec_pb2.Gate | None = ...,
+        plan_dir: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gate", b"gate", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gate", b"gate", "gpu_memory_bytes", b"gpu_memory_bytes", "last_step", b"last_step", "lease_id", b"lease_id", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "surrogate", b"surrogate", "template", b"template", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gate", b"gate", "gpu_memory_bytes", b"gpu_memory_bytes", "last_step", b"last_step", "lease_id", b"lease_id", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "plan_dir", b"plan_dir", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "surrogate", b"surrogate", "template", b"template", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,6 +11,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from headrace.v1 import planner_pb2 as _planner_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -1758,6 +1759,7 @@ class Transfer(_message.Message):
     EAGER_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     RESOURCES_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
     callable: _builtins.str
     """`module:function`, beside the first study's."""
     top: _builtins.int
@@ -1770,6 +1772,10 @@ class Transfer(_message.Message):
     def resources(self) -> Global___Resources:
         """What such a trial occupies; absent means one CPU slot."""
 
+    @_builtins.property
+    def plan(self) -> Global___TransferPlan:
+        """How such a trial splits its training job; absent means that nobody asks."""
+
     def __init__(
         self,
         *,
@@ -1778,14 +1784,95 @@ class Transfer(_message.Message):
         eager: _builtins.float = ...,
         steps: _builtins.int = ...,
         resources: Global___Resources | None = ...,
+        plan: Global___TransferPlan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callable", b"callable", "eager", b"eager", "resources", b"resources", "steps", b"steps", "top", b"top"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callable", b"callable", "eager", b"eager", "plan", b"plan", "resources", b"resources", "steps", b"steps", "top", b"top"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Transfer: _TypeAlias = Transfer  # noqa: Y015
+
+@_typing.final
+class TransferPlan(_message.Message):
+    """A question to a planner. It is asked and answered before the study is created."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def request(self) -> _planner_pb2.PlanRequest: ...
+    @_builtins.property
+    def answer(self) -> Global___TrialPlan:
+        """What the planner said. A study is not created without it. Kept without files: the study that follows has them."""
+
+    def __init__(
+        self,
+        *,
+        request: _planner_pb2.PlanRequest | None = ...,
+        answer: Global___TrialPlan | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransferPlan: _TypeAlias = TransferPlan  # noqa: Y015
+
+@_typing.final
+class TrialPlan(_message.Message):
+    """A plan as trials have it. Each process of a trial finds the files in a folder."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class FilesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    DEGREES_FIELD_NUMBER: _builtins.int
+    ITERATION_S_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    iteration_s: _builtins.float
+    """Predicted."""
+    @_builtins.property
+    def degrees(self) -> _planner_pb2.PlanDegrees: ...
+    @_builtins.property
+    def files(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """By name: `plan.json`, and those of the question's target. At most 256 KiB in all."""
+
+    def __init__(
+        self,
+        *,
+        degrees: _planner_pb2.PlanDegrees | None = ...,
+        iteration_s: _builtins.float = ...,
+        files: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["degrees", b"degrees"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degrees", b"degrees", "files", b"files", "iteration_s", b"iteration_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrialPlan: _TypeAlias = TrialPlan  # noqa: Y015
 
 @_typing.final
 class TrialTemplate(_message.Message):
@@ -1821,6 +1908,7 @@ class TrialTemplate(_message.Message):
     GRACE_FIELD_NUMBER: _builtins.int
     REPORT_TIMEOUT_FIELD_NUMBER: _builtins.int
     PRESTART_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
     callable: _builtins.str
     """`module:function`, imported with `working_dir` on the path and called with the trial."""
     working_dir: _builtins.str
@@ -1847,6 +1935,10 @@ class TrialTemplate(_message.Message):
     def report_timeout(self) -> _duration_pb2.Duration:
         """A trial that reports nothing for this long counts as failed; absent means never."""
 
+    @_builtins.property
+    def plan(self) -> Global___TrialPlan:
+        """The plan that the trials follow. The scheduler writes it, in the study that a transfer makes."""
+
     def __init__(
         self,
         *,
@@ -1858,10 +1950,11 @@ class TrialTemplate(_message.Message):
         grace: _duration_pb2.Duration | None = ...,
         report_timeout: _duration_pb2.Duration | None = ...,
         prestart: _builtins.bool | None = ...,
+        plan: Global___TrialPlan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "command", b"command", "grace", b"grace", "prestart", b"prestart", "program", b"program", "report_timeout", b"report_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "command", b"command", "grace", b"grace", "plan", b"plan", "prestart", b"prestart", "program", b"program", "report_timeout", b"report_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "command", b"command", "env", b"env", "grace", b"grace", "prestart", b"prestart", "program", b"program", "python", b"python", "report_timeout", b"report_timeout", "working_dir", b"working_dir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "command", b"command", "env", b"env", "grace", b"grace", "plan", b"plan", "prestart", b"prestart", "program", b"program", "python", b"python", "report_timeout", b"report_timeout", "working_dir", b"working_dir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__prestart: _TypeAlias = _typing.Literal["prestart"]  # noqa: Y015
     _WhichOneofArgType__prestart: _TypeAlias = _typing.Literal["_prestart", b"_prestart"]  # noqa: Y015

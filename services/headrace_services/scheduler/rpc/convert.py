@@ -105,7 +105,7 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
         steps_spent=saturated(figures.steps_spent),
         steps_run_all=saturated(_trials_to_run(record) * record.spec.max_steps),
         cursor=record.cursor,
-        waits_for=study_waits_for(record, figures.states),
+        waits_for=study_waits_for(record, figures),
         warm_results=figures.warm_results,
     )
     if figures.best:

@@ -72,10 +72,11 @@ def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
     if spec is not None:
         checks.take(partial(refuse_what_stays, spec))
         checks.take(partial(require_own, spec))
+        checks.take(partial(refuse_open_plan, spec))
         if is_named and spec.surrogate is not None and spec.surrogate.pilot is not None:
             pilot = checks.take(partial(_pilot, spec, pilot_name(study_id)))
             spec = _after_pilot(spec, pilot_name(study_id))
-        first = checks.take(partial(_wanted, study_id, spec))
+        first = checks.take(partial(_wanted, study_id, _without_files(spec)))
         if is_named and (checking := spec.gate_study()) is not None:
             key = spec.gate.key if spec.gate is not None and pilot is None else ""
             name = gate_name(study_id)
@@ -104,6 +105,17 @@ def refuse_what_stays(spec: StudySpec) -> None:
     ]
     if problems:
         raise InvalidFieldError(problems)
+
+
+def refuse_open_plan(spec: StudySpec) -> None:
+    """Raises InvalidFieldError where no planner was asked: a scheduler asks none."""
+    if spec.open_plan is not None:
+        violation = Violation(
+            field="transfer.plan",
+            message="has no answer of a planner",
+            remedy="Create the study with `headrace run` or the Python client: they ask one first.",
+        )
+        raise InvalidFieldError([violation])
 
 
 async def create_studies(conn: AsyncConnection, wanted: WantedStudies) -> Created:
@@ -153,6 +165,13 @@ def _pilot(spec: StudySpec, name: str) -> Wanted:
         )
         raise InvalidFieldError([violation])
     return _wanted(check_study_id(name), spec.pilot_study(tuple(tried.values())))
+
+
+def _without_files(spec: StudySpec) -> StudySpec:
+    """The spec without the files of its transfer's plan: they are in the study that follows, once."""
+    if spec.transfer is None:
+        return spec
+    return spec.model_copy(update={"transfer": spec.transfer.without_files()})
 
 
 def _wanted(name: str, spec: StudySpec, checks: str | None = None) -> Wanted:

@@ -1,6 +1,6 @@
 """Why trials that could run do not run yet."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -11,19 +11,22 @@ from headrace_services.scheduler.core.placement import Request, Waiting, request
 from headrace_services.scheduler.core.placement.wants import described, lacking
 from headrace_services.scheduler.core.records import Study, Trial
 from headrace_services.scheduler.store import load, placement
+from headrace_services.scheduler.store.studies import Figures
 
 
-def study_waits_for(study: Study, states: Mapping[State, int]) -> str:
-    """What a whole study waits for: another study's end, or slots, as its last cycle noted them. Empty where one of its
-    trials runs."""
+def study_waits_for(study: Study, figures: Figures) -> str:
+    """What a whole study waits for: another study's end, slots, as its last cycle noted them, or a user. Empty where
+    one of its trials runs."""
     if study.after is not None and not study.state.ended:
         return f"study {study.after}"
     sampler = study.spec.sampler
     if study.state is StudyState.ACTIVE and isinstance(sampler, BestOfSampler) and not study.sampled:
         return f"the best configurations of study '{sampler.study}'"
-    wanted = Request.wanted(study.spec.resources, study.standing)
-    if study.state is not StudyState.ACTIVE or wanted is None or any(states.get(state) for state in LEASED):
+    if study.state is not StudyState.ACTIVE or any(figures.states.get(state) for state in LEASED):
         return ""
+    wanted = Request.wanted(study.spec.resources, study.standing)
+    if wanted is None:
+        return "a user to resume trials" if figures.user_paused and not figures.runnable else ""
     return described(wanted)
 
 

@@ -76,6 +76,10 @@ class Figures:
     reasons: dict[Reason, int] = field(default_factory=dict)
     running: dict[int, int] = field(default_factory=dict)
     """Trials on a worker now, by the milestone that they are on their way to."""
+    user_paused: int = 0
+    """Trials that are off their slots until a user resumes them."""
+    runnable: int = 0
+    """Trials that could take a slot."""
     occupancy: dict[int, Occupancy] = field(default_factory=dict)
     """By milestone."""
     steps_spent: int = 0
@@ -326,6 +330,8 @@ async def _count_trials(conn: AsyncConnection, found: dict[int, Figures]) -> Non
             heading,
             func.count().label("trials"),
             func.sum(t.c.steps_spent).label("steps"),
+            func.count().filter(t.c.user_paused).label("user_paused"),
+            func.count().filter(t.c.milestone.is_not(None), ~t.c.user_paused).label("runnable"),
         )
         .where(t.c.study_id.in_(found))
         .group_by(t.c.study_id, t.c.state, t.c.reason, heading)
@@ -335,6 +341,9 @@ async def _count_trials(conn: AsyncConnection, found: dict[int, Figures]) -> Non
         state = State(row.state)
         study.states[state] = study.states.get(state, 0) + row.trials
         study.steps_spent += int(row.steps)
+        if state in (State.PENDING, State.PAUSED):
+            study.user_paused += row.user_paused
+            study.runnable += row.runnable
         if row.reason:
             study.reasons[Reason(row.reason)] = row.trials
         if row.heading is not None:
