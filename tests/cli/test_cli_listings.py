@@ -456,8 +456,50 @@ def test_preview(fake: FakeStudyService, invoke: Invoke, study_file) -> None:  #
         "samples",
         "sizes",
         "bundle_groups",
+        "companions",
+        "all_steps",
+        "all_wall_time_s",
+        "all_slot_time_s",
     }
     assert plan["wall_time_s"] is None
+    assert (plan["companions"], plan["all_steps"]) == ([], 143)
+
+
+def test_a_preview_counts_the_pilot_and_the_targets_and_their_sum(
+    fake: FakeStudyService, invoke: Invoke, tmp_path: Path
+) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(
+        "name: small\nobjective: {metric: val_loss, goal: minimize}\ntrial: {callable: 'train:train'}\n"
+        "space: {lr: {type: float, low: 0, high: 1}}\ntrials: 9\nsteps: 9\ntransfer: {callable: 'train:target'}\n"
+    )
+    for role, trials, steps, wall_s, slot_s in (("pilot", 48, 48, 60, 240), ("target", 3, 27, 270, 810)):
+        one = study_pb2.PreviewCompanion(role=role, trials=trials, steps=steps)
+        one.wall_time.FromSeconds(wall_s)
+        one.slot_time.FromSeconds(slot_s)
+        fake.companions.append(one)
+    options = ("--seconds-per-step", "1", "--slots", "4")
+    result = invoke("preview", str(file), *options)
+    text = " ".join(result.out.split())
+    assert (
+        "Pilot small-scale, before it: 48 trials, 48 steps, about 1 min 00 s (4 min 00 s of slot time)."
+        in text
+    )
+    assert "Targets in small-target, behind it: 3 trials, 27 steps, about 4 min 30 s" in text
+    assert "In all: about 218 steps, about 6 min 06 s (19 min 53 s of slot time)." in text
+    assert (
+        "Give --target-seconds-per-step if a step on the large model takes longer." in result.out + result.err
+    )
+    plan = json.loads(invoke("preview", str(file), *options, "--target-seconds-per-step", "9", "--json").out)
+    assert plan["companions"][1] == {
+        "role": "target",
+        "trials": 3,
+        "steps": 27,
+        "wall_time_s": 270.0,
+        "slot_time_s": 810.0,
+    }
+    assert (plan["all_steps"], plan["all_wall_time_s"], plan["all_slot_time_s"]) == (218, 365.75, 1193.0)
+    assert fake.requests["PreviewStudy"][-1].target_seconds_per_step == 9.0
 
 
 @pytest.mark.parametrize(

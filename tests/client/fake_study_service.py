@@ -47,6 +47,10 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self.batch = 5
         self.suggestions: deque[study_pb2.SuggestTrialResponse] = deque()
         self.decisions: deque[event_pb2.Decision] = deque()
+        self.missing_metrics: list[str] = []
+        """What constraints read and last reports lack."""
+        self.companions: list[study_pb2.PreviewCompanion] = []
+        """What a preview says of the studies beside a study."""
         self.workers: list[study_pb2.WorkerStatus] = []
         self.unshown: list[study_pb2.Unshown] = []
         """What lists of studies, trials and reports leave out."""
@@ -149,6 +153,7 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
             ((1, 27, 27), (3, 11, 22), (9, 5, 31), (27, 2, 36))
         ):
             answer.rungs.add(rung=rung, milestone=milestone, trials=trials, steps=steps)
+        answer.companions.extend(self.companions)
         if request.seconds_per_step:
             answer.slot_time.FromNanoseconds(int(143e9 * request.seconds_per_step))
             answer.wall_time.FromNanoseconds(int(143e9 * request.seconds_per_step / answer.slots))
@@ -207,12 +212,15 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         before = self._begin("ReportTrial", request, context)
         decision = self.decisions[0]
         self._finish(before, context)
-        return study_pb2.ReportTrialResponse(decision=decision)
+        missing = self.missing_metrics if decision.action == event_pb2.DECISION_ACTION_STOP else ()
+        return study_pb2.ReportTrialResponse(decision=decision, missing_metrics=missing)
 
     def CompleteTrial(self, request: Any, context: grpc.ServicerContext) -> Any:
         before = self._begin("CompleteTrial", request, context)
         self._finish(before, context)
-        return study_pb2.CompleteTrialResponse(trial=self._trial(request.lease.trial, context))
+        return study_pb2.CompleteTrialResponse(
+            trial=self._trial(request.lease.trial, context), missing_metrics=self.missing_metrics
+        )
 
     def ReleaseTrial(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._begin("ReleaseTrial", request, context)

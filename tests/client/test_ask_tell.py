@@ -1,5 +1,6 @@
 """Ask and tell: a loop of the user's own."""
 
+import warnings
 from typing import Any
 
 import grpc
@@ -184,3 +185,28 @@ def test_the_end_of_a_trial_takes_no_result(client: Client, fake: FakeStudyServi
     ):
         trial.complete(0.3)  # type: ignore[arg-type]
     assert not fake.requests["CompleteTrial"]
+
+
+@pytest.mark.parametrize("how", ["decision", "complete"])
+def test_a_loop_is_warned_once_of_what_a_constraint_reads_and_nobody_reports(
+    client: Client, fake: FakeStudyService, script: Script, how: str
+) -> None:
+    fake.add(script)
+    fake.suggestions.extend([suggestion(script, 5), suggestion(script, 6)])
+    stops = how == "decision"
+    action = event_pb2.DECISION_ACTION_STOP if stops else event_pb2.DECISION_ACTION_CONTINUE
+    fake.decisions.append(event_pb2.Decision(action=action))
+    fake.missing_metrics = ["memory_gb", "recall"]
+    said = "no 'memory_gb' and 'recall', which a constraint reads"
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            trial = client.study("digits").ask()
+            assert trial is not None
+            trial.report(3, val_loss=1.0)
+            if not stops:
+                trial.complete()
+    (one,) = found
+    assert said in str(one.message)
+    assert "Study digits" in str(one.message)
+    assert one.filename == __file__

@@ -4,17 +4,20 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.summary import Summary
 from headrace.client import convert
 from headrace.client.transfer import Transferred
 from headrace.spec import parse_spec, to_proto
 from headrace.v1 import study_pb2, trial_pb2
 
 
-def transferred(goal: str, *values: float | None, failed: tuple[int, ...] = ()) -> Transferred:
+def transferred(
+    goal: str, *values: float | None, failed: tuple[int, ...] = (), eager: float | None = None
+) -> Transferred:
     spec: dict[str, Any] = {
         "objective": {"metric": "loss", "goal": goal},
         "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
-        "sampler": {"kind": "best_of", "study": "small"},
+        "sampler": {"kind": "best_of", "study": "small", "eager": eager},
         "policy": {"kind": "run_all"},
         "trials": len(values),
         "steps": 2,
@@ -51,3 +54,12 @@ def test_one_that_failed_has_no_regret_of_its_own() -> None:
     assert found.regrets == (None, None, 1.0, 0.0)
     assert found.regret is None
     assert transferred("minimize", None).regrets == (None,)
+
+
+@pytest.mark.parametrize(
+    ("eager", "order"), [(None, "the best one first"), (0.5, "in the order in which they were taken")]
+)
+def test_a_summary_says_in_which_order_they_stand(eager: float | None, order: str) -> None:
+    found = transferred("minimize", 1.0, 2.0, eager=eager)
+    lines = Summary(study=found.study, transferred=found).lines()
+    assert ("taken over", f"the best configurations of study small, {order}") in lines

@@ -14,6 +14,7 @@ from headrace.spec import (
     Objective,
     RunAllPolicy,
     StudySpec,
+    TrialTemplate,
 )
 from headrace_services.scheduler.preview import preview
 
@@ -116,3 +117,48 @@ def test_one_trial():
 def test_a_trial_of_more_slots_than_a_step_looks_at_is_simulated() -> None:
     found = preview(spec(RunAllPolicy(), trials=3, resources={"cpus": 65}), 2)
     assert found.steps == found.steps_run_all
+
+
+TRAIN = TrialTemplate(callable="train:train", working_dir="/data")
+
+
+def companions(slots=4, seconds=2.0, target_seconds=None, **fields):
+    shown = preview(spec(RunAllPolicy(), template=TRAIN, trials=10, **fields), slots, seconds, target_seconds)
+    assert (shown.steps, shown.steps_run_all) == (270, 270), "the study's own figures are without them"
+    return [(one.role, one.trials, one.steps, one.wall_time_s, one.slot_time_s) for one in shown.companions]
+
+
+def test_targets_are_counted_with_their_own_budget_time_and_size():
+    transfer = {"callable": "train:target", "top": 3, "steps": 100}
+    assert companions(transfer=transfer) == [("target", 3, 300, 200.0, 600.0)]
+    assert companions(transfer=transfer, target_seconds=50.0) == [("target", 3, 300, 5000.0, 15000.0)]
+    gangs = {**transfer, "resources": {"gpus": 4}}
+    assert companions(transfer=gangs) == [("target", 3, 300, 600.0, 2400.0)], (
+        "one after the other on four slots"
+    )
+    assert companions(slots=2, transfer=gangs) == [("target", 3, 300, 600.0, 2400.0)]
+    assert companions(transfer={**transfer, "steps": None}, seconds=None) == [("target", 3, 81, None, None)]
+
+
+def test_a_pilot_is_counted_with_the_models_trials_as_long_as_targets():
+    """Ten configurations, each on the model and on two copies, for five steps."""
+    surrogate = {
+        "model": "train:make_model",
+        "scale": "auto",
+        "pilot": {"configurations": 10, "steps": 5, "scales": [8, 4]},
+        "accept": ["x"],
+    }
+    assert companions(surrogate=surrogate) == [("pilot", 30, 150, 8 * 10.0, 300.0)]
+    (found,) = companions(surrogate=surrogate, target_seconds=10.0)
+    assert found[3:] == (180.0, 10 * 50.0 + 20 * 10.0), (
+        "the model's trials first, the copies fill what is left"
+    )
+    (fused,) = companions(surrogate=surrogate, fuse={"most": 10})
+    assert fused[1:] == (30, 150, 10.0, 30.0), "the trials of a scale share a process"
+    both = companions(surrogate=surrogate, transfer={"callable": "train:train", "top": 2})
+    assert [role for role, *_ in both] == ["pilot", "target"]
+
+
+def test_the_slots_of_a_gang_are_all_counted_in_slot_time():
+    shown = preview(spec(RunAllPolicy(), trials=4, resources={"gpus": 2}), slots=4, seconds_per_step=1.0)
+    assert (shown.wall_time_s, shown.slot_time_s) == (27.0, 4 * 27 * 2)

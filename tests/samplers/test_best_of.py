@@ -10,7 +10,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from test_suggesting import Replica, X, engine, replica
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core.inputs import AddTrials, StopStudy, StopTrial
+from headrace_services.scheduler.core.inputs import (
+    Accepted,
+    AddTrials,
+    ReportArrived,
+    StopStudy,
+    StopTrial,
+    Suggested,
+)
+from headrace_services.scheduler.core.records import Checkpoint
 from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.suggesting import suggester as module
@@ -131,3 +139,53 @@ async def test_users_may_add_configurations_of_their_own(engine: AsyncEngine) ->
         taken = await one.suggest(study_id)
         assert taken.trial is not None
         assert taken.trial.source == (await numbers_by_loss(one, source_id))[0]
+
+
+async def test_a_trial_that_is_paused_at_a_rung_counts_for_the_share(engine: AsyncEngine) -> None:
+    """Under promotion a paused trial may never be promoted, and ends with the study alone."""
+    async with replica(engine) as one:
+        policy = {"kind": "asha", "eta": 2, "rungs": [1, 2]}
+        source_id = await one.create(first(4, policy=policy, max_steps=2), "first")
+        study_id = await one.create(follower(2, eager=0.5))
+        paused = await one.suggest(source_id)
+        assert await report(one, source_id, paused, 1, loss=0.5) == "PAUSE"
+        assert not await is_early(one, study_id), "no trial has had its full budget"
+        best = await one.suggest(source_id)
+        assert await report(one, source_id, best, 1, loss=0.25) == "CONTINUE"
+        assert await report(one, source_id, best, 2, loss=0.125) == "STOP"
+        assert (await state(one, source_id)).state == "ACTIVE"
+        taken = await one.suggest(study_id)
+        assert taken.trial is not None
+        assert best.trial is not None
+        assert taken.trial.source == best.trial.number
+        (created,) = await one.events(study_id, "trial_created")
+        assert created.detail["proposal"]["early"] == "2 of 4 trials are decided"
+        assert not await is_early(one, study_id), "the last place is kept for the end"
+
+
+async def report(one: Replica, study_id: int, asked: Suggested, step: int, **metrics: float) -> str:
+    """Report a trial's step, and return what it is to do."""
+    assert asked.lease is not None
+    arrived = ReportArrived(
+        lease_id=asked.lease.id,
+        number=asked.lease.number,
+        attempt=asked.lease.attempt,
+        sequence=None,
+        step=step,
+        metrics=metrics,
+        checkpoint=Checkpoint(uri="file:///saved", step=step),
+    )
+    outcome = (await one.hub.submit(study_id, Submission(input=arrived))).outcome
+    assert isinstance(outcome, Accepted)
+    assert outcome.decision is not None
+    return outcome.decision.action
+
+
+async def is_early(one: Replica, study_id: int) -> bool:
+    """Whether a further configuration is there within some looks."""
+    try:
+        async with asyncio.timeout(0.5):
+            await one.suggest(study_id)
+    except TimeoutError:
+        return False
+    return True

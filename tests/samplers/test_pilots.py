@@ -102,6 +102,22 @@ async def test_a_pilot_that_cannot_choose_fails_all_that_wait_with_its_reason(en
         assert await choice(one, gate_id) is None
 
 
+async def test_values_that_overflow_end_the_wait_of_all_behind_the_pilot(engine: AsyncEngine) -> None:
+    """What lies between the model's best value and its median is beyond the floats."""
+    async with replica(engine) as one, looking(one):
+        pilot_id = await one.create(pilot(), "small-scale")
+        gate_id = await one.create(waiting("small-scale"), "small-gate")
+        study_id = await one.create(waiting("small-gate"), "small")
+        for _ in range(3 * len(XS)):
+            asked = await one.suggest(pilot_id)
+            assert asked.trial is not None
+            await one.finish(pilot_id, asked, loss=-1.7e308 if asked.trial.params["x"] == 0 else 1.7e308)
+        for waits in (gate_id, study_id):
+            found = await until(one, waits, state="FAILED")
+            assert "lie too far apart to be compared" in found.detail
+            assert "surrogate: {scale: 8}" in found.detail
+
+
 @pytest.mark.parametrize(("scale", "model"), [(1, ""), (8, "train:make_model")])
 async def test_a_pilots_trial_gets_its_own_scale_and_not_the_pilots_parameter(
     engine: AsyncEngine, scale: int, model: str

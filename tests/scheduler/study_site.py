@@ -105,11 +105,16 @@ class StudySite:
         incarnation: str = "1",
         gpus: int = 0,
         labels: dict[str, str] | None = None,
+        memory_bytes: int = 8,
     ) -> int:
         """Connect a worker and return its id."""
         devices = [
             workers.Device(
-                index=index, kind="GPU" if index < gpus else "CPU", model="", memory_bytes=8, uuid=""
+                index=index,
+                kind="GPU" if index < gpus else "CPU",
+                model="",
+                memory_bytes=memory_bytes,
+                uuid="",
             )
             for index in range(slots)
         ]

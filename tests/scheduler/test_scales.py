@@ -81,3 +81,32 @@ def test_it_says_why_it_cannot_choose_and_what_to_do() -> None:
 def test_no_trials_at_all_are_no_choice() -> None:
     with pytest.raises(NoScaleError, match="0 of its 0 trials"):
         choose(Pilot(), [], study="small-scale", maximize=False)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        [-1.7e308, *[1.7e308] * 11],
+        [1.7e308] * 12,
+        [-1.7e308] * 12,
+        [-1.7e308, 0.0, *[1.6e308] * 10],
+    ],
+)
+def test_values_that_overflow_are_told_and_nothing_is_chosen(model: list[float]) -> None:
+    """The median of even numbers, and a difference, may lie beyond the floats."""
+    with pytest.raises(NoScaleError, match=r"lie too far apart to be compared.*name a scale"):
+        choose(Pilot(), trials(_1=list(model), _16=list(ALIKE)), study="small-scale", maximize=False)
+
+
+def test_a_regret_beyond_the_floats_is_more_than_any_bound() -> None:
+    """The bound is given, so no median is needed. The copy's first five miss the model's best."""
+    model: list[float | None] = [-1.7e308, *[1.7e308 - 1e293 * place for place in range(11)]]
+    with pytest.raises(
+        NoScaleError, match=r"scale 16: τ -?\d\.\d\d, its first five failed on the model or lie too far"
+    ):
+        choose(
+            Pilot(most_regret=1e300, least_kendall=-1, scales=(16,)),
+            trials(_1=model, _16=list(REVERSED)),
+            study="small-scale",
+            maximize=False,
+        )

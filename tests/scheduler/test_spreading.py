@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
-from study_site import StudySite, make_spec
+from study_site import StudySite, gone, make_spec
 
-from headrace_services.scheduler.core.inputs import Accepted
+from headrace_services.scheduler.core.capacity import TurnCost
+from headrace_services.scheduler.core.inputs import Accepted, StopTrial
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.store import tables
 
@@ -91,3 +92,64 @@ async def test_members_without_a_checkpoint_stay(engine: AsyncEngine) -> None:
     site = await fused(engine)
     await site.connect("idle", slots=2)
     assert set(await all_reach(site, 2, saved=False)) == {"CONTINUE"}
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_members_move_only_where_a_seat_is_open(engine: AsyncEngine, closed: bool) -> None:
+    """Of two full bundles one is left with a single member. Where its process was given up, nobody may join it."""
+    site = await StudySite(engine, make_spec(policy=GOES_ON, max_trials=8, fuse={"most": 4})).create()
+    await site.connect("both", slots=2)
+    await site.kick()
+    full, other = bundles(await live(site))
+    left = [lease for lease in await live(site) if lease.grant is not None and lease.grant.id == other]
+    for lease in left[2:]:
+        await site.step(StopTrial(number=lease.number, reason="enough"))
+    if closed:
+        await site.step(gone(left[1], "RELEASED"))
+    await site.step(StopTrial(number=left[1].number, reason="enough"))
+    assert bundles(await live(site)) == {full: 4, other: 1}
+    reports = [
+        site.report(lease, 2, 0.5) for lease in await live(site) if lease.grant and lease.grant.id == full
+    ]
+    outcomes = await site.step(*reports)
+    said = [one.decision.action for one in outcomes if isinstance(one, Accepted) and one.decision is not None]
+    assert Counter(said) == ({"CONTINUE": 4} if closed else {"CONTINUE": 3, "PAUSE": 1})
+    assert bundles(await live(site)) == ({full: 4, other: 1} if closed else {full: 3, other: 2})
+
+
+async def by_memory(engine: AsyncEngine, trials: int) -> StudySite:
+    """Each member takes 10 bytes, and eight pay. The first device holds all eight of them."""
+    site = await StudySite(engine, make_spec(policy=GOES_ON, max_trials=trials, fuse="auto")).create()
+    await site.connect("large", slots=1, memory_bytes=100)
+    first, *_ = await site.kick()
+    for count, time_s in ((2, 1.0), (4, 1.1)):
+        cost = TurnCost(members=count, turns=10, time_s=10 * time_s, memory_bytes=10 * count)
+        await site.step(site.report(first, 1, 0.5, turn=cost))
+    assert list(bundles(await live(site)).values()) == [8]
+    return site
+
+
+async def test_no_more_members_leave_than_a_device_of_less_memory_has_room_for(engine: AsyncEngine) -> None:
+    site = await by_memory(engine, trials=8)
+    await site.connect("small", slots=1, memory_bytes=25)
+    assert Counter(await all_reach(site, 2)) == {"CONTINUE": 6, "PAUSE": 2}
+    sizes = bundles(await live(site))
+    assert sorted(sizes.values()) == [2, 6]
+    (small,) = [grant for grant, count in sizes.items() if count == 2]
+    gone_on = next(lease for lease in await live(site) if lease.grant is not None and lease.grant.id == small)
+    await site.step(StopTrial(number=gone_on.number, reason="enough"))
+    assert Counter(await all_reach(site, 4)) == {"CONTINUE": 6, "PAUSE": 1}, "one seat is open there"
+    assert sorted(bundles(await live(site)).values()) == [2, 5]
+
+
+async def test_a_bundle_that_is_full_for_its_device_is_not_shared_with(engine: AsyncEngine) -> None:
+    """The large device is full. An even share over all three would keep both members on the small one."""
+    site = await by_memory(engine, trials=10)
+    await site.connect("small", slots=1, memory_bytes=25)
+    pair = await site.kick()
+    assert sorted(bundles(await live(site)).values()) == [2, 8]
+    await site.connect("idle", slots=1, memory_bytes=25)
+    outcomes = await site.step(*(site.report(lease, 2, 0.5) for lease in pair))
+    said = [one.decision.action for one in outcomes if isinstance(one, Accepted) and one.decision is not None]
+    assert sorted(said) == ["CONTINUE", "PAUSE"]
+    assert sorted(bundles(await live(site)).values()) == [1, 1, 8]

@@ -47,6 +47,16 @@ def test_the_second_study_is_the_first_but_for_what_a_transfer_says() -> None:
     [
         ({"transfer": {"callable": "t:t", "top": 10}}, "transfer.top", "more than the 9"),
         ({"transfer": {"callable": "t:t", "eager": 0}}, "transfer.eager", "above 0"),
+        (
+            {"transfer": {"callable": "t:t", "top": 1, "eager": 0.5}},
+            "transfer.eager",
+            "has no effect with top: 1",
+        ),
+        (
+            {"sampler": {"kind": "best_of", "study": "a", "eager": 0.5}, "trials": 1, "transfer": None},
+            "sampler.eager",
+            "has no effect with trials: 1",
+        ),
         ({"transfer": {"top": 2}}, "transfer.callable", "required"),
         ({"transfer": {"callable": "t:t", "steps": 0}}, "transfer.steps", "1"),
         ({"trial": {"command": ["python", "train.py"]}}, "transfer", "callable"),

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.spec import Nsga2Sampler, Nsga3Sampler, OwnSampler, RandomSampler, Resources, StudySpec
+from headrace.spec.resources import WHOLE
 from headrace.spec.rungs import GeometricPolicy
 from headrace_services.scheduler.core.placement import sizes_differ
 from headrace_services.scheduler.core.policies import make_policy
 from headrace_services.scheduler.desk.figures import Preview, PreviewRung, PreviewSize
+from headrace_services.scheduler.preview_beside import companions, size
 from headrace_services.scheduler.samplers import Params, expected_trials, make_sampler
 from headrace_services.scheduler.simulator.cluster import machines_for, most_slots
 from headrace_services.scheduler.simulator.curves import SeedModel
@@ -41,8 +43,17 @@ class _Run:
     """Time on slots, each counted."""
 
 
-def preview(spec: StudySpec, slots: int, seconds_per_step: float | None = None) -> Preview:
-    """The preview of a spec on so many parallel slots (at least 1, at most what the spec allows)."""
+def preview(
+    spec: StudySpec,
+    slots: int,
+    seconds_per_step: float | None = None,
+    target_seconds_per_step: float | None = None,
+) -> Preview:
+    """The preview of a spec on so many parallel slots (at least 1, at most what the spec allows).
+
+    Steps of targets take as long as those of the study where `target_seconds_per_step` is not given.
+    """
+    connected = max(1, slots)
     slots = max(1, min(slots, spec.max_parallel) if spec.max_parallel else slots)
     trials = expected_trials(spec)
     simulated, repeats = _simulated(spec, trials)
@@ -53,19 +64,21 @@ def preview(spec: StudySpec, slots: int, seconds_per_step: float | None = None) 
     steps = sum(rung.steps for rung in rungs) + baseline
     wall_steps = sum(run.end_s for run in runs) / len(runs) * max(scale, 1.0)
     shared = sizes_differ(spec) or spec.fuse is not None
-    slot_steps = scale * sum(run.slot_s for run in runs) / len(runs) if shared else steps
-    known = seconds_per_step is not None and seconds_per_step > 0
+    own_steps = steps * size(spec) / WHOLE
+    slot_steps = scale * sum(run.slot_s for run in runs) / len(runs) if shared else own_steps
+    step_s = seconds_per_step or None
     return Preview(
         trials=trials,
         rungs=rungs,
         steps=steps,
         steps_run_all=trials * spec.max_steps + baseline,
         slots=slots,
-        wall_time_s=wall_steps * seconds_per_step if known and seconds_per_step else None,
-        slot_time_s=slot_steps * seconds_per_step if known and seconds_per_step else None,
+        wall_time_s=None if step_s is None else wall_steps * step_s,
+        slot_time_s=None if step_s is None else slot_steps * step_s,
         samples=_samples(spec),
         sizes=_sizes(spec, trials),
         bundle_groups=_bundle_groups(spec, trials),
+        companions=companions(spec, connected, step_s, target_seconds_per_step or step_s),
     )
 
 

@@ -179,3 +179,30 @@ async def test_a_trial_stopped_by_a_user_is_over_for_its_caller(site: RpcSite) -
     trial = await complete(site, asked.lease)
     assert trial.termination_reason == trial_pb2.TERMINATION_REASON_CANCELLED
     assert trial.detail == "not this one"
+
+
+async def test_the_end_of_a_trial_says_what_constraints_read_and_its_last_report_lacks(site: RpcSite) -> None:
+    await site.create(
+        policy={"kind": "run_all"},
+        max_steps=2,
+        constraints=[{"metric": "size", "at_most": 1.0}, {"metric": "size", "at_least": 0.5}],
+    )
+
+    async def report(lease: event_pb2.LeaseRef, step: int, **metrics: float) -> list[str]:
+        request = pb.ReportTrialRequest(lease=lease, step=step, metrics=metrics)
+        return list((await site.call("ReportTrial", request)).missing_metrics)
+
+    async def ended(lease: event_pb2.LeaseRef, error: str = "") -> list[str]:
+        request = pb.CompleteTrialRequest(lease=lease, error=error)
+        return list((await site.call("CompleteTrial", request)).missing_metrics)
+
+    stopped, completed, failed, whole = [(await site.suggest(client=f"c{n}")).lease for n in range(4)]
+    assert await report(stopped, 1, loss=0.5) == [], "it may follow"
+    assert await report(stopped, 2, loss=0.5) == ["size"]
+    assert await ended(stopped) == [], "that was said"
+    assert await report(completed, 1, loss=0.5) == []
+    assert await ended(completed) == ["size"]
+    assert await report(failed, 1, loss=0.5) == []
+    assert await ended(failed, error="ValueError") == []
+    assert await report(whole, 1, loss=0.5, size=0.75) == []
+    assert await ended(whole) == []

@@ -100,6 +100,19 @@ async def test_a_space_with_too_few_configurations_is_refused(site: RpcSite) -> 
     assert "10 configurations at least, and 3 were found" in violation.message
     assert "scale: 8" in violation.remedy
     assert await names(site) == []
+    preview = pb.PreviewStudyRequest(spec=to_proto(auto(space=space)))
+    assert str(await site.refusal("PreviewStudy", preview)) == str(refused)
+
+
+async def test_a_preview_counts_the_pilot_and_the_targets(site: RpcSite) -> None:
+    request = pb.PreviewStudyRequest(
+        spec=to_proto(auto()), slots=12, seconds_per_step=1.0, target_seconds_per_step=60.0
+    )
+    pilot, target = (await site.call("PreviewStudy", request)).companions
+    assert (pilot.role, pilot.trials, pilot.steps) == ("pilot", 36, 36)
+    assert pilot.slot_time.ToTimedelta().total_seconds() == 12 * 60 + 24
+    assert target.role == "target"
+    assert target.slot_time.ToTimedelta().total_seconds() == 60 * target.steps
 
 
 async def test_a_name_that_leaves_no_room_for_the_pilots_is_refused(site: RpcSite) -> None:

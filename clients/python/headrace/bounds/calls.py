@@ -45,7 +45,11 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     "StopTrialRequest": {**_ON_TRIAL, "reason": PROSE},
     "WatchStudyRequest": {"name": STUDY, "after_cursor": CURSOR},
     "ExplainTrialRequest": {"name": TRIAL},
-    "PreviewStudyRequest": {"slots": SLOTS, "seconds_per_step": Real(0, 1e6)},
+    "PreviewStudyRequest": {
+        "slots": SLOTS,
+        "seconds_per_step": Real(0, 1e6),
+        "target_seconds_per_step": Real(0, 1e6),
+    },
     "SuggestTrialRequest": {
         "request_id": REQUEST_ID,
         "study": STUDY,

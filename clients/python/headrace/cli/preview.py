@@ -11,6 +11,7 @@ from headrace.cli.session import AsJson, Session
 from headrace.client.model import Preview
 from headrace.spec import StudySpec, load_study_file
 from headrace.spec.fuse import Fuse
+from headrace.spec.pilot import pilot_name
 
 SAMPLES_SHOWN = 3
 
@@ -22,6 +23,15 @@ def preview(
         float | None,
         typer.Option(min=0.0, help="How long a step takes, to turn steps into time.", show_default=False),
     ] = None,
+    target_seconds_per_step: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="How long a step of a target takes, and of a pilot's trial of the model itself. "
+            "Default: as long as the others.",
+            show_default=False,
+        ),
+    ] = None,
     slots: Annotated[
         int | None,
         typer.Option(
@@ -32,7 +42,8 @@ def preview(
 ) -> None:
     """Show how many trials and steps a study takes at each rung, beside running every trial to the end.
 
-    Where `resources` depend on a parameter it also shows how many trials take how many GPUs or CPU slots.
+    Where `resources` depend on a parameter it also shows how many trials take how many GPUs or CPU slots. A pilot
+    (`surrogate: {scale: auto}`) and the trials of `transfer` are counted by themselves and in the sum; a gate is not.
 
     [bold]Examples[/bold]
 
@@ -43,7 +54,12 @@ def preview(
     session = Session.of(context)
     loaded = load_study_file(file)
     with session.client() as client:
-        plan = client.preview(loaded.spec, slots=slots, seconds_per_step=seconds_per_step)
+        plan = client.preview(
+            loaded.spec,
+            slots=slots,
+            seconds_per_step=seconds_per_step,
+            target_seconds_per_step=target_seconds_per_step,
+        )
     if as_json:
         session.output.json(views.preview(plan))
         return
@@ -67,8 +83,11 @@ def preview(
             f"Time: about {wording.duration(plan.wall_time_s)} on {wording.plural(plan.slots, 'slot')}"
             f" ({wording.duration(plan.slot_time_s)} of slot time)."
         )
-    else:
+    _show_companions(loaded.name, loaded.spec, plan, output)
+    if plan.all_wall_time_s is None:
         output.note("Give --seconds-per-step to see the time.")
+    elif plan.companions and target_seconds_per_step is None:
+        output.note("Give --target-seconds-per-step if a step on the large model takes longer.")
     baseline = loaded.spec.baseline
     first = [wording.params(sample) for sample in plan.samples]
     if baseline is not None:
@@ -103,6 +122,27 @@ def _show_sizes(plan: Preview, spec: StudySpec, output: Output) -> None:
     table = [[wording.grant(size.gpus, size.gpu_milli, size.cpus), str(size.trials)] for size in plan.sizes]
     output.table([f"SIZE BY {spec.resources.by.parameter.upper()}", "TRIALS"], table, right=["TRIALS"])
     output.line()
+
+
+def _show_companions(name: str, spec: StudySpec, plan: Preview, output: Output) -> None:
+    """A line for each study that is created with this one, and their sum with it."""
+    for one in plan.companions:
+        if one.role == "pilot":
+            begins = f"Pilot {pilot_name(name)}, before it"
+        else:
+            begins = f"Targets in {spec.transfer.study_name(name) if spec.transfer else one.role}, behind it"
+        cost = f"{wording.plural(one.trials, 'trial')}, {wording.plural(one.steps, 'step')}"
+        output.line(f"{begins}: {cost}{_time(one.wall_time_s, one.slot_time_s)}.")
+    if plan.companions:
+        output.line(
+            f"In all: about {plan.all_steps} steps{_time(plan.all_wall_time_s, plan.all_slot_time_s)}."
+        )
+
+
+def _time(wall_s: float | None, slot_s: float | None) -> str:
+    if wall_s is None or slot_s is None:
+        return ""
+    return f", about {wording.duration(wall_s)} ({wording.duration(slot_s)} of slot time)"
 
 
 def _bundles(fuse: Fuse, plan: Preview) -> str:

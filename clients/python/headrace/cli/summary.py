@@ -116,7 +116,8 @@ class Summary:
         if done is None or not done.trials:
             return []
         metric = self.study.spec.objective.metric
-        lines = [("taken over", f"the best configurations of study {done.source_study}, the best one first")]
+        order = "the best one first" if not done.eager else "in the order in which they were taken"
+        lines = [("taken over", f"the best configurations of study {done.source_study}, {order}")]
         for trial in done.trials:
             came_to = f"{metric} {_at(trial)}" if trial.best_value is not None else "no value yet"
             ended = f" ({trial.outcome.replace('_', ' ')})"

@@ -210,6 +210,10 @@ def preview(plan: Preview) -> Json:
             {"gpus": s.gpus, "gpu_milli": s.gpu_milli, "cpus": s.cpus, "trials": s.trials} for s in plan.sizes
         ],
         "bundle_groups": plan.bundle_groups,
+        "companions": [asdict(one) for one in plan.companions],
+        "all_steps": plan.all_steps,
+        "all_wall_time_s": plan.all_wall_time_s,
+        "all_slot_time_s": plan.all_slot_time_s,
     }
 
 

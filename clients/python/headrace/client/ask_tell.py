@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol, SupportsFloat
 
 from google.protobuf.duration_pb2 import Duration
@@ -122,6 +122,7 @@ def report(
         checkpoint_uri=checkpoint_uri,
     )
     response = yield from rpc(methods.REPORT_TRIAL, request)
+    _warn_of_missing(handle, response.missing_metrics)
     return convert_events.decision(response.decision)
 
 
@@ -137,6 +138,7 @@ def complete(handle: LeaseHandle, error: str | BaseException | None = None) -> F
         request_id=request_id(), lease=convert.lease_to_proto(handle.lease), error=text
     )
     response = yield from rpc(methods.COMPLETE_TRIAL, request)
+    _warn_of_missing(handle, response.missing_metrics)
     return convert.trial(response.trial)
 
 
@@ -146,6 +148,17 @@ def give_back(handle: LeaseHandle) -> Flow[TrialInfo]:
     request = pb.ReleaseTrialRequest(request_id=request_id(), lease=convert.lease_to_proto(handle.lease))
     response = yield from rpc(methods.RELEASE_TRIAL, request)
     return convert.trial(response.trial)
+
+
+def _warn_of_missing(handle: LeaseHandle, metrics: Iterable[str]) -> None:
+    """Say that a trial ended without what a constraint reads. The text is the same for all trials of a study, so Python
+    shows it once."""
+    missing = " and ".join(f"'{metric}'" for metric in metrics)
+    if missing:
+        warn(
+            f"Study {handle.lease.trial.study}: a trial ended and its last report has no {missing}, which a constraint "
+            f"reads. Such a report never counts as a result: report {missing} together with the objective."
+        )
 
 
 def _step(step: object) -> int:

@@ -210,6 +210,16 @@ def preview(proto: study_pb2.PreviewStudyResponse, *, order: Iterable[str] = ())
         samples=tuple(params(sample, order=names) for sample in proto.samples),
         sizes=tuple(model.PreviewSize(**plain(s, model.PreviewSize)) for s in proto.sizes),
         bundle_groups=proto.bundle_groups,
+        companions=tuple(
+            model.PreviewCompanion(
+                role=one.role,
+                trials=one.trials,
+                steps=one.steps,
+                wall_time_s=_seconds(one, "wall_time", one.wall_time),
+                slot_time_s=_seconds(one, "slot_time", one.slot_time),
+            )
+            for one in proto.companions
+        ),
     )
 
 

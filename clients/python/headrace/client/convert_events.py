@@ -111,6 +111,7 @@ def proposal(proto: event_pb2.Proposal) -> ev.Proposal:
         pending=proto.pending,
         generation=proto.generation if proto.HasField("generation") else None,
         source=proto.source if proto.HasField("source") else None,
+        early=proto.early,
     )
 
 

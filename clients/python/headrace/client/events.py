@@ -104,6 +104,8 @@ class Proposal:
     generation: int | None
     source: int | None = None
     """The trial whose configuration it is, of the study that a `best_of` sampler names."""
+    early: str = ""
+    """Why it was taken before that study's end; empty where it was not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

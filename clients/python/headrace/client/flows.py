@@ -81,13 +81,21 @@ def studies(_: object) -> Flow[Listing[StudyInfo]]:
 
 
 def preview(
-    _: object, spec: AnySpec, slots: int | None = None, seconds_per_step: float | None = None
+    _: object,
+    spec: AnySpec,
+    slots: int | None = None,
+    seconds_per_step: float | None = None,
+    target_seconds_per_step: float | None = None,
 ) -> Flow[Preview]:
     """What a spec would do, before anything is spent: rungs, trials and steps, and the time where the seconds per
-    step are known. Without `slots`, it assumes those that are connected now."""
+    step are known. Without `slots`, it assumes those that are connected now. A step of a target takes as long as the
+    others unless `target_seconds_per_step` says otherwise."""
     found = _named_spec(spec)[1]
     request = pb.PreviewStudyRequest(
-        spec=to_proto(found), slots=slots or 0, seconds_per_step=seconds_per_step or 0.0
+        spec=to_proto(found),
+        slots=slots or 0,
+        seconds_per_step=seconds_per_step or 0.0,
+        target_seconds_per_step=target_seconds_per_step or 0.0,
     )
     response = yield from rpc(methods.PREVIEW_STUDY, request)
     return convert.preview(response, order=found.space)

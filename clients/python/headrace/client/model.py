@@ -23,6 +23,7 @@ __all__ = [
     "Lease",
     "Listing",
     "Preview",
+    "PreviewCompanion",
     "PreviewRung",
     "PreviewSize",
     "Report",
@@ -458,6 +459,18 @@ class PreviewSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewCompanion:
+    """What a study would do that is created with the one previewed."""
+
+    role: str
+    """`pilot`: it finds the scale, before. `target`: it trains the best configurations, behind."""
+    trials: int
+    steps: int
+    wall_time_s: float | None
+    slot_time_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
     """What a spec would do; the times are None where the seconds per step are unknown."""
 
@@ -473,8 +486,30 @@ class Preview:
     """The smallest first. Empty where all trials take the same."""
     bundle_groups: int = 0
     """Into how many groups `fuse.apart` parts the trials: those of one bundle are of one group. 0 without `fuse`."""
+    companions: tuple[PreviewCompanion, ...] = ()
+    """The studies that are created with it, in the order in which they run. `steps` and the times are without them."""
+
+    @property
+    def all_steps(self) -> int:
+        """The steps of the study and of those that are created with it."""
+        return self.steps + sum(one.steps for one in self.companions)
+
+    @property
+    def all_wall_time_s(self) -> float | None:
+        """How long they take, one after the other."""
+        return _sum(self.wall_time_s, *(one.wall_time_s for one in self.companions))
+
+    @property
+    def all_slot_time_s(self) -> float | None:
+        """The slot time of all of them."""
+        return _sum(self.slot_time_s, *(one.slot_time_s for one in self.companions))
 
     @property
     def baseline_steps(self) -> int:
         """The baseline's steps: it runs to the end beside the rungs. 0 where the study has none."""
         return self.steps - sum(rung.steps for rung in self.rungs)
+
+
+def _sum(*values: float | None) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

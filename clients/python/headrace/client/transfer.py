@@ -14,7 +14,8 @@ from headrace.spec import BestOfSampler
 
 @dataclass(frozen=True, slots=True)
 class Transferred:
-    """The trials of a study whose sampler is `best_of`, in the order in which they were taken: the best one first."""
+    """The trials of a study whose sampler is `best_of`, in the order in which they were taken: the best one first. With
+    `eager` one may have been taken before a better one was found."""
 
     study: StudyInfo
     trials: tuple[TrialInfo, ...]
@@ -32,6 +33,12 @@ class Transferred:
         sampler = self.study.spec.sampler
         assert isinstance(sampler, BestOfSampler)
         return sampler.study
+
+    @property
+    def eager(self) -> bool:
+        """Whether some may have been taken before the other study's end."""
+        sampler = self.study.spec.sampler
+        return isinstance(sampler, BestOfSampler) and sampler.eager is not None
 
     @property
     def regret(self) -> float | None:

@@ -123,3 +123,8 @@ def objective_vector(
 def is_feasible(constraints: Iterable[Constraint], metrics: Mapping[str, float]) -> bool:
     """Whether the metrics meet every constraint."""
     return all(constraint.excess(metrics.get(constraint.metric)) <= 0 for constraint in constraints)
+
+
+def unread_constraints(constraints: Iterable[Constraint], metrics: Mapping[str, float]) -> list[str]:
+    """The metrics that constraints read and that are not among these, each once."""
+    return list(dict.fromkeys(one.metric for one in constraints if one.metric not in metrics))

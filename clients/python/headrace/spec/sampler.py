@@ -14,7 +14,7 @@ from headrace.bounds import numbers
 from headrace.spec.domains import Domain, FloatDomain, IntDomain, SpecModel
 from headrace.spec.objective import Constraint, Objective, WarmStart
 from headrace.spec.own import OwnSampler
-from headrace.spec.problems import Problem, Unknown, fault
+from headrace.spec.problems import Loc, Problem, Unknown, fault
 from headrace.spec.scalars import Count, Real, Text, integer_within
 
 GridPoints = Annotated[int, PlainValidator(integer_within(1, numbers.GRID_POINTS))]
@@ -96,7 +96,8 @@ class Nsga3Sampler(SpecModel):
 class BestOfSampler(SpecModel):
     """The best configurations of another study, the best first, once that study has completed.
 
-    With `eager` the best one so far is taken as soon as that share of the other study's trials has ended.
+    With `eager` the best ones so far may be taken before its end: on slots that are idle, and the first one as soon as
+    that share of the other study's trials has ended or is paused. One is always taken at the end.
     """
 
     kind: Literal["best_of"] = "best_of"
@@ -130,9 +131,12 @@ def sampler_problems(
     further: Iterable[Objective],
     constraints: Iterable[Constraint],
     warm_start: WarmStart | None,
+    max_trials: int | None,
 ) -> list[Problem]:
-    """What is wrong between a sampler and the objectives, the constraints and the warm start."""
+    """What is wrong between a sampler and the objectives, the constraints, the warm start and the number of trials."""
     problems: list[Problem] = []
+    if isinstance(sampler, BestOfSampler) and max_trials is not None:
+        problems += eager_problems(sampler.eager, max_trials, ("sampler", "eager"), "trials")
     if isinstance(sampler, CmaEsSampler):
         if any(True for _ in further):
             problems.append(_unfit(sampler.kind, "knows one objective only", "tpe, gp, nsga2 or nsga3"))
@@ -147,6 +151,20 @@ def sampler_problems(
             )
         )
     return problems
+
+
+def eager_problems(eager: float | None, most: int, loc: Loc, count: str) -> list[Problem]:
+    """What is wrong between an early start and the number of configurations that are taken, which `count` says."""
+    if eager is None or most > 1:
+        return []
+    return [
+        Problem(
+            loc=loc,
+            value=eager,
+            message=f"has no effect with {count}: {most}, for the last one is taken at the other study's end",
+            remedy=f"Leave it out, or set {count} to 2 or more.",
+        )
+    ]
 
 
 def _unfit(kind: str, why: str, others: str) -> Problem:

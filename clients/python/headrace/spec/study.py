@@ -361,7 +361,11 @@ class _Parts:
         if "sampler" in known:
             warm_start = known.get("warm_start")
             found += sampler_problems(
-                known["sampler"], further=further, constraints=constraints, warm_start=warm_start
+                known["sampler"],
+                further=further,
+                constraints=constraints,
+                warm_start=warm_start,
+                max_trials=known.get("max_trials"),
             )
         return found
 

@@ -11,7 +11,7 @@ from headrace.spec.domains import SpecModel
 from headrace.spec.plan import TransferPlan, plan_problems
 from headrace.spec.problems import Problem
 from headrace.spec.resources import Resources
-from headrace.spec.sampler import BestOfSampler, Eager
+from headrace.spec.sampler import BestOfSampler, Eager, eager_problems
 from headrace.spec.scalars import Count, Steps, Text
 from headrace.spec.template import TrialTemplate
 
@@ -70,6 +70,7 @@ def transfer_problems(transfer: Transfer, known: Mapping[str, Any]) -> Iterator[
             message="takes the best configurations, and with several objectives there is no best one",
             remedy="Leave out transfer, or all objectives but one.",
         )
+    yield from eager_problems(transfer.eager, transfer.top, ("transfer", "eager"), "top")
     most = known.get("max_trials")
     if most is not None and transfer.top > most:
         yield Problem(

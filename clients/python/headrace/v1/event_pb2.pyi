@@ -213,6 +213,7 @@ class Proposal(_message.Message):
     PENDING_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    EARLY_FIELD_NUMBER: _builtins.int
     sampler: _builtins.str
     """The sampler's kind, such as `tpe`; `random` where the sampler failed."""
     rung: _builtins.int
@@ -227,6 +228,8 @@ class Proposal(_message.Message):
     """The generation, of an evolutionary sampler."""
     source: _builtins.int
     """The trial whose configuration it is, of the study that a `best_of` sampler names; absent where a sampler made it."""
+    early: _builtins.str
+    """Why it was taken before that study's end; empty where it was not."""
     def __init__(
         self,
         *,
@@ -238,10 +241,11 @@ class Proposal(_message.Message):
         pending: _builtins.int = ...,
         generation: _builtins.int | None = ...,
         source: _builtins.int | None = ...,
+        early: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_source", b"_source", "generation", b"generation", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_source", b"_source", "generation", b"generation", "milestone", b"milestone", "pending", b"pending", "results", b"results", "rung", b"rung", "sampler", b"sampler", "source", b"source", "warm_results", b"warm_results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_source", b"_source", "early", b"early", "generation", b"generation", "milestone", b"milestone", "pending", b"pending", "results", b"results", "rung", b"rung", "sampler", b"sampler", "source", b"source", "warm_results", b"warm_results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
     _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015

@@ -893,7 +893,9 @@ Global___Nsga3Sampler: _TypeAlias = Nsga3Sampler  # noqa: Y015
 
 @_typing.final
 class BestOfSampler(_message.Message):
-    """The best configurations of another study, the best first: `max_trials` of them. That study has to complete first."""
+    """The best configurations of another study, the best first: `max_trials` of them. That study has to complete first, unless
+    `eager` lets some begin before.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -902,7 +904,10 @@ class BestOfSampler(_message.Message):
     study: _builtins.str
     """The name of the other study."""
     eager: _builtins.float
-    """The best one so far is taken as soon as this share of the other study's trials has ended; 0 means not before its end."""
+    """0 means that none is taken before the other study's end. Above 0 the best ones so far may be taken before, all but one:
+    those for which a slot is idle, and the first one as soon as this share of the other study's trials has ended or is
+    paused at a rung. A sound trial has to have had its full budget first.
+    """
     def __init__(
         self,
         *,

@@ -1156,10 +1156,13 @@ class PreviewStudyRequest(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     SECONDS_PER_STEP_FIELD_NUMBER: _builtins.int
+    TARGET_SECONDS_PER_STEP_FIELD_NUMBER: _builtins.int
     slots: _builtins.int
     """Parallel slots to assume for the wall time; 0 means what is connected now, at least 1."""
     seconds_per_step: _builtins.float
     """Seconds per step, to turn steps into hours; 0 means unknown."""
+    target_seconds_per_step: _builtins.float
+    """Seconds per step of the trials of `transfer`, and of a pilot's trials of the model itself; 0 means as long as the others."""
     @_builtins.property
     def spec(self) -> _spec_pb2.StudySpec: ...
     def __init__(
@@ -1168,10 +1171,11 @@ class PreviewStudyRequest(_message.Message):
         spec: _spec_pb2.StudySpec | None = ...,
         slots: _builtins.int = ...,
         seconds_per_step: _builtins.float = ...,
+        target_seconds_per_step: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["seconds_per_step", b"seconds_per_step", "slots", b"slots", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seconds_per_step", b"seconds_per_step", "slots", b"slots", "spec", b"spec", "target_seconds_per_step", b"target_seconds_per_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1191,6 +1195,7 @@ class PreviewStudyResponse(_message.Message):
     SAMPLES_FIELD_NUMBER: _builtins.int
     SIZES_FIELD_NUMBER: _builtins.int
     BUNDLE_GROUPS_FIELD_NUMBER: _builtins.int
+    COMPANIONS_FIELD_NUMBER: _builtins.int
     trials: _builtins.int
     """The number of configurations that will be tried, the baseline not counted."""
     steps: _builtins.int
@@ -1215,6 +1220,10 @@ class PreviewStudyResponse(_message.Message):
     def sizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PreviewSize]:
         """How many trials take how much, the smallest first. Only where resources depend on a parameter."""
 
+    @_builtins.property
+    def companions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PreviewCompanion]:
+        """The studies that are created with this one, in the order in which they run. Their figures are in none of the others."""
+
     def __init__(
         self,
         *,
@@ -1228,14 +1237,53 @@ class PreviewStudyResponse(_message.Message):
         samples: _abc.Iterable[_spec_pb2.ParameterAssignment] | None = ...,
         sizes: _abc.Iterable[Global___PreviewSize] | None = ...,
         bundle_groups: _builtins.int = ...,
+        companions: _abc.Iterable[Global___PreviewCompanion] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["slot_time", b"slot_time", "wall_time", b"wall_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_groups", b"bundle_groups", "rungs", b"rungs", "samples", b"samples", "sizes", b"sizes", "slot_time", b"slot_time", "slots", b"slots", "steps", b"steps", "steps_run_all", b"steps_run_all", "trials", b"trials", "wall_time", b"wall_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_groups", b"bundle_groups", "companions", b"companions", "rungs", b"rungs", "samples", b"samples", "sizes", b"sizes", "slot_time", b"slot_time", "slots", b"slots", "steps", b"steps", "steps_run_all", b"steps_run_all", "trials", b"trials", "wall_time", b"wall_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PreviewStudyResponse: _TypeAlias = PreviewStudyResponse  # noqa: Y015
+
+@_typing.final
+class PreviewCompanion(_message.Message):
+    """What a study is expected to do that is created with the one previewed. Its trials run to the end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    TRIALS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    WALL_TIME_FIELD_NUMBER: _builtins.int
+    SLOT_TIME_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    """`pilot`: it finds the scale, before the study. `target`: it trains the best configurations, behind it."""
+    trials: _builtins.int
+    steps: _builtins.int
+    @_builtins.property
+    def wall_time(self) -> _duration_pb2.Duration:
+        """Absent where the seconds per step are unknown."""
+
+    @_builtins.property
+    def slot_time(self) -> _duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        trials: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        wall_time: _duration_pb2.Duration | None = ...,
+        slot_time: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["slot_time", b"slot_time", "wall_time", b"wall_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["role", b"role", "slot_time", b"slot_time", "steps", b"steps", "trials", b"trials", "wall_time", b"wall_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewCompanion: _TypeAlias = PreviewCompanion  # noqa: Y015
 
 @_typing.final
 class PreviewSize(_message.Message):
@@ -1429,16 +1477,22 @@ class ReportTrialResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DECISION_FIELD_NUMBER: _builtins.int
+    MISSING_METRICS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def decision(self) -> _event_pb2.Decision: ...
+    @_builtins.property
+    def missing_metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With the decision STOP: the metrics that constraints read and this last report lacks."""
+
     def __init__(
         self,
         *,
         decision: _event_pb2.Decision | None = ...,
+        missing_metrics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "missing_metrics", b"missing_metrics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1476,16 +1530,22 @@ class CompleteTrialResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TRIAL_FIELD_NUMBER: _builtins.int
+    MISSING_METRICS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def trial(self) -> _trial_pb2.Trial: ...
+    @_builtins.property
+    def missing_metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Where this call ended the trial, and not as failed: the metrics that constraints read and its last report lacks."""
+
     def __init__(
         self,
         *,
         trial: _trial_pb2.Trial | None = ...,
+        missing_metrics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["missing_metrics", b"missing_metrics", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -16,6 +16,7 @@ from headrace.errors import HeadraceError
 from headrace_services.scheduler.core import (
     bubbles,
     dispatch,
+    idle_slots,
     leaving,
     placing,
     seats,
@@ -158,6 +159,7 @@ def _prepare(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
         request = Request.of(state.study.spec.resources.each[-1], state.study.standing.avoided)
         state.able = yield from ask(AbleWorkers(request=request))
     yield from surroundings.look_for_spare(state)
+    yield from idle_slots.look_ahead(state, inputs)
     yield from bubbles.look_ahead(state, inputs)
     yield from spreading.look_ahead(state, inputs)
 

@@ -34,7 +34,8 @@ def trial_created(trial: Trial, proposal: Proposal | None = None) -> Event:
         "baseline": trial.baseline,
     }
     if proposal is not None and proposal.source is not None:
-        what = f"has the configuration of trial {proposal.source}"
+        early = f", taken early as {proposal.early}" if proposal.early else ""
+        what = f"has the configuration of trial {proposal.source}{early}"
         detail["proposal"] = proposal_json(proposal)
     elif proposal is not None:
         by = (
@@ -353,6 +354,8 @@ def proposal_json(proposal: Proposal) -> Json:
         found["generation"] = proposal.generation
     if proposal.source is not None:
         found["source"] = proposal.source
+    if proposal.early:
+        found["early"] = proposal.early
     return found
 
 

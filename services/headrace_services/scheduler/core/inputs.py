@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from headrace.errors import HeadraceError
 from headrace_services.scheduler.core.capacity import TurnCost
+from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.core.records import (
     Checkpoint,
     Decision,
@@ -83,6 +84,10 @@ class Proposed(Struct, frozen=True, kw_only=True):
     proposal: Proposal
     failure: ProposalFailure | None = None
     """Where the sampler failed, and a random draw takes its place."""
+    if_idle: bool = False
+    """Whether it is for a slot that is idle, and is dropped where none is."""
+    beside: Request | None = None
+    """What another study waits for meanwhile that does not say so: no slot that suits it is idle."""
 
 
 class ProposalsOver(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 Such a proposal is never computed in a cycle. A cycle says how many are wanted; `suggesting` has them computed
 and submits each one as an input; here it is taken if it is the next one. The study's count of sampled
 configurations is the sequence number: of two replicas that computed the same proposal the first one wins, and a
-proposal that comes twice, or late, changes nothing.
+proposal that comes twice, or late, changes nothing. One that is for an idle slot alone changes nothing where none is.
 """
 
 from headrace_services.scheduler.core import events, placing
@@ -14,7 +14,7 @@ from headrace_services.scheduler.core.state import CycleState
 
 def take(state: CycleState, proposed: Proposed) -> Outcome:
     """Add the trial of a proposal, if it is the one that comes next."""
-    if not _is_next(state, proposed.index):
+    if not _is_next(state, proposed.index) or (proposed.if_idle and not state.room.has_idle):
         return Accepted()
     if proposed.failure is not None:
         state.emit(events.proposal_failed(state.study.next_number, proposed.failure))

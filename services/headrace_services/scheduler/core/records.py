@@ -146,6 +146,8 @@ class Proposal(Struct, frozen=True, kw_only=True):
     generation: int | None = None
     source: int | None = None
     """The trial of the other study, of `best_of`."""
+    early: str = ""
+    """Why it was taken before the other study's end; empty where it was not."""
 
 
 class ProposalFailure(Struct, frozen=True, kw_only=True):

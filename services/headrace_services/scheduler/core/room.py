@@ -47,10 +47,12 @@ class Room:
     """Of a trial that waits and may run in bubbles: the memory that an ephemeral slot must have at least."""
     moving: int = 0
     """How many trials this cycle lets leave bubbles for slots or seats of their own."""
-    idle: int = 0
-    """How many slots members of the study's bundles may spread to: free ones that no trial waits for."""
+    idle: tuple[Slot, ...] = ()
+    """The slots that members of the study's bundles may spread to: free ones that no trial waits for."""
     spread: int = 0
     """How many members this cycle lets leave their bundles for them."""
+    has_idle: bool = False
+    """Whether slots that suffice for a further trial of the study are idle: nothing waits for them."""
     nothing_waits: bool = False
     """Whether there are spare slots: free ones that no trial waits for."""
 

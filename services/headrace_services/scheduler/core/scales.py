@@ -39,7 +39,8 @@ class ScaleTried(Struct, frozen=True, kw_only=True):
     agrees: bool
 
     def __str__(self) -> str:
-        lost = "its first five failed on the model" if self.regret is None else f"regret {self.regret:.4g}"
+        unknown = "its first five failed on the model or lie too far from its best"
+        lost = unknown if self.regret is None else f"regret {self.regret:.4g}"
         return f"scale {self.scale}: τ {self.kendall:.2f}, {lost}"
 
 

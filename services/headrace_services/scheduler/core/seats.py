@@ -152,10 +152,15 @@ def _takes_members(state: CycleState, grant: Grant) -> bool:
 def open_beside(state: CycleState, own: Grant) -> list[Grant]:
     """The other bundles of a bundle's key that have an open seat for its members, outside of bubbles."""
     same = [grant for grant in _live(state) if grant.key == own.key and not grant.bubbles]
-    return [grant for grant in same if grant.id != own.id and _open(state, grant)]
+    return [grant for grant in same if grant.id != own.id and open_in(state, grant)]
 
 
-def _open(state: CycleState, grant: Grant) -> int:
+def room_for(state: CycleState, own: Grant, slot: Slot) -> int:
+    """How many members of a bundle could share a process on a free slot."""
+    return capacity_on(state, kind_of((slot,)), own.key, own.memory_bytes or slot.memory_bytes).trials
+
+
+def open_in(state: CycleState, grant: Grant) -> int:
     """How many seats of a bundle are open, as many trials as may share a process on its device."""
     room = capacity_of(state, grant, state.bundles[grant.id]).trials
     return max(0, min(grant.seats, room) - grant.leases)
@@ -176,7 +181,7 @@ class OpenSeats:
     @property
     def count(self) -> int:
         """How many are open."""
-        return sum(_open(self._state, grant) for grant in self._bundles())
+        return sum(open_in(self._state, grant) for grant in self._bundles())
 
     def of(self, trial: Trial, params: Params, *, in_bubbles: bool = False) -> Grant | None:
         """Return the bundle that a trial with these parameters joins: of those that it may join the emptiest one."""
@@ -193,7 +198,7 @@ class OpenSeats:
     def own(self, key: str) -> int:
         """How many are open for trials of a key, outside of bubbles."""
         return sum(
-            _open(self._state, grant) for grant in self._bundles() if grant.key == key and not grant.bubbles
+            open_in(self._state, grant) for grant in self._bundles() if grant.key == key and not grant.bubbles
         )
 
     def _room(self, grant: Grant) -> int:

@@ -3,7 +3,8 @@
 While trials wait, a free slot takes one of them, and full bundles cost least. At the end of a study nothing waits any
 more. Then slots would stay idle beside a bundle whose members share one. So a member that goes on past a rung leaves
 its bundle where others have room for it, until no process has more members than an even share. With as many slots as
-members each has a slot to itself.
+members each has a slot to itself. No more members leave than there is room for elsewhere: a device of less memory may
+hold fewer than an even share.
 
 A member that leaves is paused with its checkpoint and placed in the same step, on a free slot first, else on the
 emptiest seat. What it computes stays the same.
@@ -33,8 +34,9 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
         return
     found = yield from ask(Candidates(limit=0, bundles=seats.BUNDLES_AT_ONCE))
     state.take_bundles(found.bundles)
-    idle = len(surroundings.free_for_study(state))
-    state.room.idle = min(idle, max(0, spec.max_parallel - found.live)) if spec.max_parallel else idle
+    idle = surroundings.free_for_study(state)
+    most = max(0, spec.max_parallel - found.live) if spec.max_parallel else len(idle)
+    state.room.idle = tuple(idle[:most])
 
 
 def leaves(state: CycleState, lease: Lease) -> str | None:
@@ -42,14 +44,16 @@ def leaves(state: CycleState, lease: Lease) -> str | None:
     if not state.room.nothing_waits or not _shares(lease):
         return None
     assert lease.grant is not None
-    own = state.grants[lease.grant.id]
+    own, room = state.grants[lease.grant.id], state.room
     peers = seats.open_beside(state, own)
-    members = own.leases + sum(grant.leases for grant in peers) + state.room.spread
-    processes = 1 + len(peers) + state.room.idle
-    if own.leases <= -(-members // processes):
+    members = own.leases + sum(grant.leases for grant in peers) + room.spread
+    processes = 1 + len(peers) + len(room.idle)
+    elsewhere = sum(seats.open_in(state, grant) for grant in peers)
+    elsewhere += sum(seats.room_for(state, own, slot) for slot in room.idle)
+    if own.leases <= -(-members // processes) or room.spread >= elsewhere:
         return None
-    state.room.spread += 1
-    where = "a slot is idle" if state.room.idle else "another has fewer members"
+    room.spread += 1
+    where = "a slot is idle" if room.idle else "another has fewer members"
     return f"it leaves its bundle of {own.leases}: {where}, and no trial waits"
 
 

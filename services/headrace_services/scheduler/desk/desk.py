@@ -29,10 +29,16 @@ class Desk:
         self._fronts = Pool(_load, 1, fronts)
 
     async def preview(
-        self, spec: "StudySpec", slots: int, seconds_per_step: float | None, *, caller: str = ""
+        self,
+        spec: "StudySpec",
+        slots: int,
+        seconds_per_step: float | None,
+        target_seconds_per_step: float | None = None,
+        *,
+        caller: str = "",
     ) -> "Preview":
         """What a spec would do. Raises TooLargeError."""
-        asked = pickle.dumps((spec, slots, seconds_per_step))
+        asked = pickle.dumps((spec, slots, seconds_per_step, target_seconds_per_step))
         answer = await self._previews.result("preview", asked, caller=caller)
         found: Preview = pickle.loads(answer)  # noqa: S301  (our own process wrote it)
         return found

@@ -27,6 +27,18 @@ class PreviewSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewCompanion:
+    """What a study is expected to do that is created with the one previewed."""
+
+    role: str
+    """`pilot`: it finds the scale, before. `target`: it trains the best configurations, behind."""
+    trials: int
+    steps: int
+    wall_time_s: float | None
+    slot_time_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
     """What a study is expected to do. Times are None where the seconds per step are unknown."""
 
@@ -42,3 +54,5 @@ class Preview:
     """The smallest first; empty where all trials take the same."""
     bundle_groups: int = 0
     """Into how many groups `fuse.apart` parts the trials; 0 without `fuse`."""
+    companions: tuple[PreviewCompanion, ...] = ()
+    """The other studies, in the order in which they run; their figures are in none of the others."""

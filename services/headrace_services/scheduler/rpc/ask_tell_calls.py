@@ -6,11 +6,13 @@ trial is offered to another caller, and messages of the first one are stale: the
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 import asyncio
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 from headrace.bounds.calls import ERROR, LEASE_TIME
 from headrace.errors import LeaseStaleError, NotAskTellError, lease_gone
+from headrace.spec.objective import unread_constraints
 from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.core.inputs import (
@@ -102,8 +104,17 @@ class AskTellCalls(Calls):
                 checkpoint=Checkpoint(uri=uri, step=request.step) if uri else None,
             )
 
+        def answer(outcome: Outcome, shown: Shown) -> pb.ReportTrialResponse:
+            if not isinstance(outcome, Accepted) or outcome.decision is None:
+                return pb.ReportTrialResponse()
+            stops = outcome.decision.action == "STOP"
+            return pb.ReportTrialResponse(
+                decision=convert.decision(outcome.decision),
+                missing_metrics=_missing(shown, request.metrics) if stops else (),
+            )
+
         request_identity = identity_of(request, request.request_id)
-        response = await self.change(request_identity, name.study, command, _decision)
+        response = await self.change(request_identity, name.study, command, answer)
         return pb.ReportTrialResponse.FromString(await self._fresh(response, request.lease, name))
 
     async def CompleteTrial(
@@ -148,7 +159,11 @@ class AskTellCalls(Calls):
         def answer(outcome: Outcome, shown: Shown) -> pb.CompleteTrialResponse:
             if isinstance(outcome, Stale) and not outcome.over:
                 return pb.CompleteTrialResponse()
-            return pb.CompleteTrialResponse(trial=shown_trial(shown, name.number))
+            trial = shown_trial(shown, name.number)
+            ends = isinstance(outcome, Accepted) and ending.outcome == "FINISHED"
+            return pb.CompleteTrialResponse(
+                trial=trial, missing_metrics=_missing(shown, trial.metrics) if ends and trial.step else ()
+            )
 
         response = await self.change(request, name.study, command, answer)
         return pb.CompleteTrialResponse.FromString(await self._fresh(response, lease, name))
@@ -175,10 +190,9 @@ def _suggestion(outcome: Outcome, shown: Shown) -> pb.SuggestTrialResponse:
     )
 
 
-def _decision(outcome: Outcome, shown: Shown) -> pb.ReportTrialResponse:  # noqa: ARG001  # called with both, as every Answer is
-    if isinstance(outcome, Accepted) and outcome.decision is not None:
-        return pb.ReportTrialResponse(decision=convert.decision(outcome.decision))
-    return pb.ReportTrialResponse()
+def _missing(shown: Shown, metrics: Mapping[str, float]) -> list[str]:
+    """The metrics that the study's constraints read and a trial's last report lacks."""
+    return unread_constraints(shown.study.spec.constraints, metrics) if isinstance(shown.study, Study) else []
 
 
 def _patience_s(context: Context) -> float:

@@ -409,6 +409,16 @@ def preview(record: Preview) -> study_pb2.PreviewStudyResponse:
             for size in record.sizes
         ],
         bundle_groups=record.bundle_groups,
+        companions=[
+            study_pb2.PreviewCompanion(
+                role=one.role,
+                trials=one.trials,
+                steps=saturated(one.steps),
+                wall_time=None if one.wall_time_s is None else _duration(one.wall_time_s),
+                slot_time=None if one.slot_time_s is None else _duration(one.slot_time_s),
+            )
+            for one in record.companions
+        ],
     )
 
 

@@ -1,6 +1,5 @@
 """What one CreateStudy creates: the study, the pilot and the gate after which it begins, and the study that follows."""
 
-import json
 import secrets
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,20 +9,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import InvalidFieldError, StudyExistsError, Violation
 from headrace.spec import BestOfSampler, Gate, GpSampler, StudySpec, check_study_id, from_proto
-from headrace.spec.convert import params_to_json
-from headrace.spec.pilot import FEWEST, pilot_name
+from headrace.spec.pilot import pilot_name
 from headrace.spec.surrogate import gate_name
 from headrace.v1.spec_pb2 import StudySpec as SpecMessage
 from headrace_services.scheduler.core.lifecycle import StudyState
-from headrace_services.scheduler.core.records import Event, Params, Study
+from headrace_services.scheduler.core.records import Event, Study
 from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.samplers import expected_trials, require_own
-from headrace_services.scheduler.samplers.sobol import SobolSampler
+from headrace_services.scheduler.samplers.spread import pilot_configurations
 from headrace_services.scheduler.store import after, aside, studies
 from headrace_torch.what_transfers import WHY, Verdict, verdict_on
-
-DRAWS = 8
-"""So many configurations are drawn for one that a pilot needs: a small space gives the same one twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,24 +142,7 @@ def _after_pilot(spec: StudySpec, name: str) -> StudySpec:
 
 def _pilot(spec: StudySpec, name: str) -> Wanted:
     """The pilot, with configurations that are spread over the space."""
-    assert spec.surrogate is not None
-    assert spec.surrogate.pilot is not None
-    wanted = spec.surrogate.pilot.configurations
-    sampler = SobolSampler(spec)
-    tried: dict[str, Params] = {}
-    for number in range(DRAWS * wanted):
-        drawn = sampler.suggest(number)
-        if drawn is not None and len(tried) < wanted:
-            tried[json.dumps(params_to_json(drawn))] = drawn
-    if len(tried) < FEWEST:
-        violation = Violation(
-            field="surrogate.scale",
-            value="auto",
-            message=f"compares {FEWEST} configurations at least, and {len(tried)} were found in this space",
-            remedy="Say how small the copy is, such as scale: 8, or widen the space.",
-        )
-        raise InvalidFieldError([violation])
-    return _wanted(check_study_id(name), spec.pilot_study(tuple(tried.values())))
+    return _wanted(check_study_id(name), spec.pilot_study(pilot_configurations(spec)))
 
 
 def _without_files(spec: StudySpec) -> StudySpec:

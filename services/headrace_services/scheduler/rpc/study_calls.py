@@ -28,6 +28,7 @@ from headrace_services.scheduler.rpc.interceptors import caller
 from headrace_services.scheduler.rpc.new_studies import create_studies, refuse_what_stays, wanted_studies
 from headrace_services.scheduler.rpc.watching import watch
 from headrace_services.scheduler.samplers import require_own
+from headrace_services.scheduler.samplers.spread import pilot_configurations
 from headrace_services.scheduler.store import cluster, load, studies
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import each, within
@@ -147,9 +148,17 @@ class StudyCalls(Calls):
         spec = from_proto(request.spec)
         refuse_what_stays(spec)
         require_own(spec)
+        if spec.surrogate is not None and spec.surrogate.pilot is not None:
+            pilot_configurations(spec)  # refused here, as when the study is created
         slots = request.slots
         if not slots:
             async with transaction(self.hub.engine) as conn:
                 slots = max(1, await cluster.connected_slots(conn))
-        found = await self.desk.preview(spec, slots, request.seconds_per_step or None, caller=caller().peer)
+        found = await self.desk.preview(
+            spec,
+            slots,
+            request.seconds_per_step or None,
+            request.target_seconds_per_step or None,
+            caller=caller().peer,
+        )
         return convert.preview(found)

@@ -2,7 +2,8 @@
 
 Time stands still while the scheduler decides. An event is something that arrives at the scheduler (a report, a restored
 checkpoint, a program's end, a silent worker), or a machine that comes back. Each makes one cycle of its study, whose
-orders start and cancel runs. When the cycle leaves slots free, the other studies are asked in turn.
+orders start and cancel runs. When the cycle leaves slots free, the other studies are asked in turn. Then studies that
+take the best configurations of others look for one.
 
 Who is authoritative: the rows (`rows`), which the production core changes. A `Run` is the worker's side of a lease:
 when a lease is over, whatever its run still had in the heap is dropped, as the database would call it stale.
@@ -37,6 +38,7 @@ from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.placement.joints import Link, joint
 from headrace_services.scheduler.core.plan import Plan
 from headrace_services.scheduler.core.records import Checkpoint, Lease, Trial
+from headrace_services.scheduler.simulator import following
 from headrace_services.scheduler.simulator.cluster import Machine
 from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
 from headrace_services.scheduler.simulator.costs import Failures
@@ -66,6 +68,13 @@ class Simulation:
         self.cluster = ClusterRows(machines)
         self.studies = tuple(studies)
         self._rows = {study.rows.study.id: study.rows for study in self.studies}
+        self._followers = [
+            (study, other)
+            for study in self.studies
+            if (other := following.source_of(study.rows, list(self._rows.values()))) is not None
+        ]
+        for study, _ in self._followers:
+            study.rows.fold.pooled_from = 0
         self.now_s = 0.0
         self._failures = failures or Failures()
         self._progress = progress
@@ -81,6 +90,7 @@ class Simulation:
             self._break_later(machine.id, self._failures.clock(machine.id))
         for study in self.studies:
             self._step(study, PlaceNow())
+        self._follow()
         while not all(study.over for study in self.studies):
             if not self._waiting:
                 raise SimulationError(
@@ -91,10 +101,20 @@ class Simulation:
                 study.record.idle_pending_s += study.idle * (at_s - self.now_s)
             self.now_s = at_s
             happen()
+            self._follow()
         for machine_id, since in self._down.items():
             self._count_down(machine_id, since)
 
     # --- the scheduler's side ------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Tell the studies that take the best configurations of others what they may take now."""
+        for study, other in self._followers:
+            while (one := following.next_input(study.rows, other)) is not None:
+                sampled = study.rows.study.sampled
+                self._step(study, one)
+                if study.rows.study.sampled == sampled:
+                    break  # no slot is idle, or there is no further configuration
 
     def _step(self, study: StudySimulation, one: Input) -> Outcome | None:
         """One cycle, and those of the studies that it left slots to, in turn."""

@@ -93,6 +93,15 @@ async def free_slots(conn: AsyncConnection, request: Request, limit: int) -> tup
     return tuple(asked.slots())
 
 
+async def any_free(conn: AsyncConnection, request: Request) -> bool:
+    """Whether slots with room for a request are free; not locked."""
+    given = _named(request, request.slots)
+    async with pipeline(conn) as sent:
+        there = sent.run(_count_free(frozenset(given)), **given)
+    assert there.row is not None
+    return int(there.row.slots) >= request.slots
+
+
 class AskedSlots(Struct, frozen=True):
     """Slots on their way."""
 
@@ -118,6 +127,13 @@ def ask_free_slots(sent: Pipeline, request: Request, limit: int) -> AskedSlots:
     Unsuitable slots would use the limit up: a study that needs GPUs must not be blind behind many free CPUs, nor a
     gang behind workers that have too few. A gang of more slots than the limit gets as many as it needs.
     """
+    given = _named(request, limit)
+    named = frozenset(given)
+    return AskedSlots(sent.run(_free(named), **given), sent.run(_count_free(named), **given), limit)
+
+
+def _named(request: Request, limit: int) -> dict[str, object]:
+    """What a request names of a slot, as the statements' parameters."""
     given: dict[str, object] = {"milli": WHOLE - request.milli, "most": max(limit, request.slots)}
     if request.labels:
         given["labels"] = json.dumps(dict(request.labels))
@@ -131,8 +147,7 @@ def ask_free_slots(sent: Pipeline, request: Request, limit: int) -> AskedSlots:
         given["bubbles"] = request.bubbles
     if request.slots > 1:
         given["slots"] = request.slots
-    named = frozenset(given)
-    return AskedSlots(sent.run(_free(named), **given), sent.run(_count_free(named), **given), limit)
+    return given
 
 
 @cache

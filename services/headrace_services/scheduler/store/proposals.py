@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Select, Text, and_, exists, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace_services.scheduler.core.best_of import Found, Source
 from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
 from headrace_services.scheduler.core.records import Params, Study
 from headrace_services.scheduler.store import rows, tables
@@ -151,46 +152,39 @@ async def earlier(conn: AsyncConnection, name: str, level: int, limit: int, *, t
     return [_measured(row) for row in await conn.execute(query)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Another study whose best configurations are wanted."""
-
-    id: int
-    state: StudyState
-    detail: str
-    planned: int
-    """How many configurations it tries."""
-    ended: int
-    """How many of its trials have ended."""
-
-
 async def source(conn: AsyncConnection, name: str) -> Source | None:
     """Another study as a source of configurations; None where there is none of this name."""
     s, t = tables.study, tables.trial
-    ended = (
-        select(func.count())
-        .where(t.c.study_id == s.c.id, t.c.state == State.TERMINATED.value)
-        .correlate(s)
-        .scalar_subquery()
-        .label("ended")
+    has_ended = t.c.state == State.TERMINATED.value
+    is_decided = or_(has_ended, and_(t.c.state == State.PAUSED.value, t.c.milestone.is_(None)))
+    had_full = and_(t.c.reason == Reason.COMPLETED.value, t.c.best_value.is_not(None), ~t.c.baseline)
+    counts = (
+        select(
+            func.count().filter(has_ended).label("ended"),
+            func.count().filter(is_decided, ~t.c.baseline).label("decided"),
+            func.coalesce(func.bool_or(had_full), False).label("has_full"),
+        )
+        .where(t.c.study_id == s.c.id)
+        .lateral()
     )
-    most = func.coalesce(s.c.planned, 0).label("most")
-    query = select(s.c.id, s.c.state, s.c.detail, most, ended).where(s.c.name == name)
+    planned = func.coalesce(s.c.planned, 0).label("planned")
+    query = (
+        select(s.c.id, s.c.state, s.c.detail, planned, counts)
+        .select_from(s.join(counts, true()))
+        .where(s.c.name == name)
+    )
     row = (await conn.execute(query)).one_or_none()
     if row is None:
         return None
     return Source(
-        id=row.id, state=StudyState(row.state), detail=row.detail, planned=row.most, ended=row.ended
+        id=row.id,
+        state=StudyState(row.state),
+        detail=row.detail,
+        planned=row.planned,
+        ended=row.ended,
+        decided=row.decided,
+        has_full=row.has_full,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A trial of a source."""
-
-    number: int
-    params: Params
-    value: float
 
 
 async def best_left(conn: AsyncConnection, source_id: int, study_id: int, *, maximize: bool) -> Found | None:
@@ -199,7 +193,7 @@ async def best_left(conn: AsyncConnection, source_id: int, study_id: int, *, max
     taken = select(mine.c.source).where(mine.c.study_id == study_id, mine.c.source.is_not(None))
     value = t.c.best_value.desc() if maximize else t.c.best_value.asc()
     query = (
-        select(t.c.number, t.c.params, t.c.best_value)
+        select(t.c.number, t.c.params)
         .where(
             t.c.study_id == source_id,
             ~t.c.baseline,
@@ -211,7 +205,7 @@ async def best_left(conn: AsyncConnection, source_id: int, study_id: int, *, max
         .limit(1)
     )
     row = (await conn.execute(query)).one_or_none()
-    return None if row is None else Found(row.number, row.params, row.best_value)
+    return None if row is None else Found(number=row.number, params=row.params)
 
 
 async def studies_to_propose_for(conn: AsyncConnection) -> list[int]:

@@ -1,53 +1,49 @@
-"""The next configuration of a study whose sampler is `best_of` another study."""
+"""Reads what the next configuration of a study depends on whose sampler is `best_of` another one (`core.best_of`)."""
 
+from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import BestOfSampler
 from headrace.spec.space import admitted, assignment_problems
+from headrace_services.scheduler.core import best_of
 from headrace_services.scheduler.core.inputs import ProposalsOver, Proposed
-from headrace_services.scheduler.core.lifecycle import StudyState
-from headrace_services.scheduler.core.records import Proposal, Study
-from headrace_services.scheduler.store import proposals
+from headrace_services.scheduler.core.placement import Request
+from headrace_services.scheduler.core.records import Study
+from headrace_services.scheduler.store import placement, proposals
 
 
 async def next_of_best(
     conn: AsyncConnection, study: Study, sampler: BestOfSampler
 ) -> Proposed | ProposalsOver | None:
-    """The best configuration of the other study that this one has not had; None: not yet."""
+    """The best configuration of the other study that this one has not had; None: not yet.
+
+    One for an idle slot alone is not asked for while no slot is free: the cycle would drop it.
+    """
     source = await proposals.source(conn, sampler.study)
-    if source is None:
-        return _over(study, f"study '{sampler.study}', whose best configurations it takes, was deleted")
-    if not (source.state is StudyState.COMPLETED or _is_early(source, study, sampler)):
-        if not source.state.ended:
-            return None
-        why = f" ({source.detail})" if source.detail else ""
-        how = source.state.lower()
-        return _over(
-            study, f"study '{sampler.study}', whose best configurations it takes, {_ENDED[how]}{why}"
-        )
-    found = await proposals.best_left(conn, source.id, study.id, maximize=study.spec.maximizes())
-    if found is None:
-        done = source.state.ended
-        return _over(study, f"study '{sampler.study}' has no further sound result") if done else None
-    problem = next(assignment_problems(found.params, study.spec.space, study.spec.space), None)
-    if problem is not None:
-        words = problem.violation()
-        return _over(
-            study, f"trial {found.number} of study '{sampler.study}' does not fit the space: {words}"
-        )
-    proposal = Proposal(sampler=sampler.kind, results=source.ended, source=found.number)
-    return Proposed(index=study.sampled, params=admitted(study.spec.space, found.params), proposal=proposal)
+    turn = None if source is None else best_of.turn(study, sampler, source)
+    found = beside = None
+    if source is not None and turn is not None:
+        if turn.if_idle:
+            if not await _any_free(conn, study):
+                return None
+            beside = await _next_request(conn, source.id)
+        found = await proposals.best_left(conn, source.id, study.id, maximize=study.spec.maximizes())
+    if found is not None:
+        space = study.spec.space
+        problem = next(assignment_problems(found.params, space, space), None)
+        if problem is not None:
+            at = f"trial {found.number} of study '{sampler.study}'"
+            return best_of.over(study, f"{at} does not fit the space: {problem.violation()}")
+        found = replace(found, params=admitted(space, found.params))
+    return best_of.next_of_best(study, sampler, source, found, beside)
 
 
-_ENDED = {"stopped": "was stopped", "failed": "failed"}
+async def _any_free(conn: AsyncConnection, study: Study) -> bool:
+    request = Request.of(study.spec.resources.each[0], study.standing.avoided)
+    return await placement.any_free(conn, request)
 
 
-def _is_early(source: proposals.Source, study: Study, sampler: BestOfSampler) -> bool:
-    """Whether the first trial may begin before the other study's end."""
-    if sampler.eager is None or source.state is not StudyState.ACTIVE or study.sampled:
-        return False
-    return source.ended >= sampler.eager * source.planned > 0
-
-
-def _over(study: Study, why: str) -> ProposalsOver:
-    return ProposalsOver(index=study.sampled, why=why)
+async def _next_request(conn: AsyncConnection, study_id: int) -> Request | None:
+    """What the next new trial of a study takes."""
+    standing = await proposals.standing(conn, study_id)
+    return None if standing is None else best_of.next_request(standing.study, standing.live)

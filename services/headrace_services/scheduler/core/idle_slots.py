@@ -1,0 +1,50 @@
+"""Slots that are idle: free, and nothing of any study waits for them.
+
+A proposal may be for an idle slot alone (`Proposed.if_idle`). It must not take what another trial could have, now or as
+soon as its own reservation allows. So a slot is idle only if it suits no study that waits, is kept for nobody, and no
+trial of the study itself could run and does not.
+"""
+
+from collections.abc import Sequence
+
+from headrace_services.scheduler.core import sharing, surroundings
+from headrace_services.scheduler.core.inputs import Input, Proposed
+from headrace_services.scheduler.core.needs import AnyRunnable, Candidates, Deciding, ask
+from headrace_services.scheduler.core.placement import Request, fit, request_at, suits
+from headrace_services.scheduler.core.records import Slot
+from headrace_services.scheduler.core.state import CycleState
+
+SLOTS_AT_ONCE = 64
+"""How many free slots a study looks at."""
+
+
+def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
+    """Where a proposal is for an idle slot alone: see whether slots for a trial are idle."""
+    spec = state.study.spec
+    proposed = next((one for one in inputs if isinstance(one, Proposed) and one.if_idle), None)
+    if proposed is None or spec.template is None:
+        return
+    yield from surroundings.look_around(state, SLOTS_AT_ONCE)
+    if (yield from ask(AnyRunnable())):
+        return
+    if spec.max_parallel and (yield from ask(Candidates(limit=0))).live >= spec.max_parallel:
+        return
+    request = request_at(spec, proposed.params, 0, state.study.standing.avoided)
+    slots = _idle(state, () if proposed.beside is None else (proposed.beside,))
+    state.room.has_idle = fit(slots, sharing.any_trial(state, request)) is not None
+
+
+def _idle(state: CycleState, beside: tuple[Request, ...]) -> list[Slot]:
+    """The free slots that nothing waits for, nor suit any of these requests."""
+    room = state.room
+    if room.known_to is not None:
+        return []  # more studies wait than it knows of
+    wanted = [*beside, *(share.wants for share in room.others.values() if share.wants is not None)]
+    kept = room.reservations(state.study.now_s)
+    return [
+        slot
+        for slot in state.free
+        if not slot.owner
+        and not any(suits(slot, request) for request in wanted)
+        and not any(reservation.covers(slot) for reservation in kept)
+    ]

@@ -1,0 +1,66 @@
+"""A simulated study whose sampler is `best_of` another one of the simulation.
+
+The counterpart of `suggesting/best_of`: what the decision depends on is read from rows in memory. A look costs no time,
+so there is one after every event.
+"""
+
+from headrace.spec import BestOfSampler
+from headrace_services.scheduler.core.best_of import Found, Source, next_of_best, next_request, turn
+from headrace_services.scheduler.core.inputs import ProposalsOver, Proposed
+from headrace_services.scheduler.core.lifecycle import Reason, State
+from headrace_services.scheduler.core.records import Trial
+from headrace_services.scheduler.simulator.rows import StudyRows
+
+
+def source_of(rows: StudyRows, studies: list[StudyRows]) -> StudyRows | None:
+    """The rows of the study whose best configurations a study takes; None where it takes none of these."""
+    sampler = rows.study.spec.sampler
+    named = sampler.study if isinstance(sampler, BestOfSampler) else None
+    return next((other for other in studies if other is not rows and other.study.name == named), None)
+
+
+def next_input(rows: StudyRows, other: StudyRows) -> Proposed | ProposalsOver | None:
+    """What the study is told now of the best configurations of the other one; None: nothing."""
+    study, sampler = rows.study, rows.study.spec.sampler
+    assert isinstance(sampler, BestOfSampler)
+    more = not study.state.ended and study.sampled < rows.fold.sampled_limit
+    if not more or rows.pending or (study.planned is not None and study.sampled >= study.planned):
+        return None
+    source = _source(other)
+    found = _best_left(rows, other) if turn(study, sampler, source) is not None else None
+    return next_of_best(study, sampler, source, found, next_request(other.study, len(other.leases)))
+
+
+def _source(rows: StudyRows) -> Source:
+    own = [trial for trial in rows.trials.values() if not trial.baseline]
+    return Source(
+        id=rows.study.id,
+        state=rows.study.state,
+        detail=rows.study.detail,
+        planned=rows.fold.sampled_limit,
+        ended=sum(trial.state is State.TERMINATED for trial in rows.trials.values()),
+        decided=sum(_is_decided(trial) for trial in own),
+        has_full=any(one.reason is Reason.COMPLETED and one.best_value is not None for one in own),
+    )
+
+
+def _is_decided(trial: Trial) -> bool:
+    rests = trial.state is State.PAUSED and trial.milestone is None
+    return rests or trial.state is State.TERMINATED
+
+
+def _best_left(rows: StudyRows, other: StudyRows) -> Found | None:
+    sign = -1.0 if rows.study.spec.maximizes() else 1.0
+    taken = {trial.source for trial in rows.trials.values()}
+    left = [
+        (sign * trial.best_value, -trial.step, trial.number)
+        for trial in other.trials.values()
+        if not trial.baseline
+        and trial.best_value is not None
+        and trial.reason is not Reason.FAILED
+        and trial.number not in taken
+    ]
+    if not left:
+        return None
+    number = min(left)[2]
+    return Found(number=number, params=other.trials[number].params)
