@@ -9,8 +9,9 @@ from typing import Any
 
 from tables import table
 
-from headrace import trial
+from headrace import optimize, trial
 from headrace.client import events, machines, model
+from headrace.client.result import Result
 from headrace.client.sync import AskedTrial, Client, Study, Trial
 
 VALUES = (
@@ -32,9 +33,10 @@ VALUES = (
 
 
 def sdk() -> str:
-    """The blocking client's classes; the async ones have the same methods."""
-    parts = []
-    for kind in (Client, Study, Trial, AskedTrial):
+    """The one function, and the blocking client's classes; the async ones have the same methods."""
+    rows = [(f"`headrace.{_call(optimize)}`", _summary(optimize))]
+    parts = ["### Functions", table(("call", "meaning"), rows)]
+    for kind in (Client, Study, Trial, AskedTrial, Result):
         parts += [f"### {kind.__name__}", _summary(kind), members(kind)]
     return "\n\n".join(parts)
 

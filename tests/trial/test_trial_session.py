@@ -119,14 +119,19 @@ def test_a_name_of_another_tuner_says_what_it_is_here(
 
 def test_a_configuration_read_in_another_way_says_how_it_goes(recording: RecordingRuntime) -> None:
     t: Any = recording.trial()
-    with pytest.raises(TypeError, match=r"as in t.params\['lr'\]"):
-        t["lr"]
     with pytest.raises(AttributeError, match=r"a parameter is read as t.params\['lr'\]"):
         t.params.lr  # noqa: B018 - the error is meant
     with pytest.raises(
         TypeError, match=r"metric 'checkpoint' is 'x' .*; t.track\(model=..., optimizer=...\) names"
     ):
         t.report({"loss": 0.1}, checkpoint="x")
+
+
+def test_a_trial_reads_as_the_mapping_of_its_parameters(recording: RecordingRuntime) -> None:
+    t = recording.trial()
+    assert (t["lr"], dict(**t), list(t), "act" in t) == (0.1, {"lr": 0.1, "act": "relu"}, ["lr", "act"], True)
+    with pytest.raises(KeyError, match="this trial has no parameter 'width'; it has act, lr"):
+        t["width"]
 
 
 def test_the_module_says_what_is_the_trials() -> None:

@@ -1,5 +1,6 @@
 """Headrace tunes hyperparameters on GPU time that is already paid for.
 
+    from headrace import optimize        # a function, tuned in this process
     from headrace import Client          # studies: create, watch, read
     from headrace import load            # the states that a trial saved
     from headrace import trial           # inside a training script
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from headrace.client import AsyncClient, Client
     from headrace.client.kept import load
     from headrace.client.missing import MissingExtraError
+    from headrace.client.result import Result
     from headrace.errors import HeadraceError, InvalidFieldError
+    from headrace.in_process import optimize
     from headrace.spec import StudySpec, load_study_file
 
 __all__ = [
@@ -27,10 +30,12 @@ __all__ = [
     "HeadraceError",
     "InvalidFieldError",
     "MissingExtraError",
+    "Result",
     "StudySpec",
     "errors",
     "load",
     "load_study_file",
+    "optimize",
 ]
 
 _HOMES = {
@@ -39,9 +44,11 @@ _HOMES = {
     "HeadraceError": "headrace.errors",
     "InvalidFieldError": "headrace.errors",
     "MissingExtraError": "headrace.client.missing",
+    "Result": "headrace.client.result",
     "StudySpec": "headrace.spec",
     "load": "headrace.client.kept",
     "load_study_file": "headrace.spec",
+    "optimize": "headrace.in_process",
 }
 
 

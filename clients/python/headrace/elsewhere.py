@@ -60,7 +60,8 @@ MODULE: Final = {
     "distributions": "use the study's `space`",
     "tune": "use `from headrace import trial` in a training script, and a study file for the rest: "
     "docs/how-to/coming-from-ray-tune.md",
-    "run": "use `headrace run STUDY.yaml`, or Client().create_study(name, spec).wait()",
+    "run": "use `headrace run STUDY.yaml`, Client().run(function, space, trials=...), or Client().create_study(name, "
+    "spec).wait()",
     "Tuner": _NEW,
     "TuneConfig": "its settings are the study's `objective`, `trials`, `parallel`, `sampler` and `policy`",
     "RunConfig": "its settings are the study's `name`, `steps` and `retries`",
@@ -131,7 +132,8 @@ STUDY: Final = {
     "enqueue_trial": "use add_trials([{...}])",
     "get_best_result": "use best()",
     "get_dataframe": "use dataframe()",
-    "optimize": "use a loop over ask_all(), or a worker for a study with a `trial`",
+    "optimize": "use headrace.optimize(function, space) in this process, client.run(function, space) on workers, or a "
+    "loop over ask_all()",
     "tell": "use report(step, NAME=value) of the trial that ask() returns",
     "direction": "use status().spec.objective",
     "directions": "use status().spec.objectives",

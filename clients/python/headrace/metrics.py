@@ -1,6 +1,6 @@
 """Metrics as users have them, turned into plain floats by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
 from typing import Any
@@ -41,6 +41,25 @@ def to_floats(metrics: object, named: Mapping[str, Any]) -> dict[str, float]:
                 name, metrics[name], "is given twice, in the dictionary and by name", "report it once"
             )
     return {name: _to_float(name, value) for name, value in {**metrics, **named}.items() if value is not None}
+
+
+def metrics_of(result: object, objectives: Sequence[str]) -> dict[str, float]:
+    """The metrics in what a function returned or yielded: a mapping by name, a number that is the objective, or as many
+    numbers as there are objectives. Raises `MetricError` for anything else."""
+    if isinstance(result, Mapping):
+        return to_floats(result, {})
+    named = ", ".join(f"'{name}'" for name in objectives)
+    remedy = f"give a number for {named}, a mapping of metrics, or report with t.report(...)"
+    if result is None:
+        raise MetricError("", result, "the function gave no result", remedy)
+    if len(objectives) == 1:
+        return to_floats({objectives[0]: result}, {})
+    if not isinstance(result, tuple | list) or len(result) != len(objectives):
+        problem = f"the function gave {_short(result)} for {len(objectives)} objectives"
+        raise MetricError(
+            "", result, problem, f"give a number for each of {named}, in this order, or a mapping"
+        )
+    return to_floats(dict(zip(objectives, result, strict=True)), {})
 
 
 def _to_float(name: str, value: Any) -> float:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headrace.spec import Nsga2Sampler, Nsga3Sampler, RandomSampler, Resources, StudySpec
+from headrace.spec import Nsga2Sampler, Nsga3Sampler, OwnSampler, RandomSampler, Resources, StudySpec
 from headrace.spec.resources import WHOLE
 from headrace.spec.rungs import GeometricPolicy
 from headrace_services.scheduler.core.placement import sizes_differ
@@ -147,7 +147,7 @@ def _shape(size: Resources) -> tuple[int, int, int]:
 
 def _samples(spec: StudySpec) -> tuple[Params, ...]:
     first = spec.enqueued[:_SAMPLES]
-    if isinstance(spec.sampler, Nsga2Sampler | Nsga3Sampler):
+    if isinstance(spec.sampler, Nsga2Sampler | Nsga3Sampler | OwnSampler):
         return first  # the rest is drawn when the study runs
     sampler = make_sampler(spec)
     drawn = (sampler.suggest(number) for number in range(min(_SAMPLES, spec.max_trials) - len(first)))

@@ -103,6 +103,8 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
         "factors": Items(64, Real(0, 1e6)),
         "mutable": Items(n.PARAMETERS, NAME),
     },
+    "OwnPolicy": {"name": NAME, "interval": STEPS, "rungs": RUNGS, "grace_steps": STEPS},
+    "OwnSampler": {"name": NAME},
     "TrialTemplate": {
         "callable": TEXT,
         "working_dir": TEXT,

@@ -30,7 +30,11 @@ def pause(context: typer.Context, study: StudyArgument, trial: OptionalTrial = N
         handle = client.study(study)
         if trial is None:
             rungs = handle.pause().spec.rungs()
-            running = "pause at their next rung" if len(rungs) > 1 else "go on to their end: there is no rung before"
+            running = (
+                "pause at their next rung"
+                if len(rungs) > 1
+                else "go on to their end: there is no rung before"
+            )
             session.output.line(f"Study {study} starts nothing more; running trials {running}.")
         else:
             paused = handle.trial(trial).pause()

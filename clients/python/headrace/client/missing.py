@@ -18,6 +18,7 @@ EXTRA_OF = {
     "torch": "torch",
     "plotly": "report",
     "pandas": "report",
+    "cloudpickle": "notebook",
 }
 """Which extra brings a module."""
 

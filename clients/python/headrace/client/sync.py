@@ -26,10 +26,13 @@ from headrace.client.handles import AskedTrialBase, StudyBase, TrialBase
 from headrace.client.model import StudyInfo
 from headrace.client.planning import Planner, SearchProgress, TrainingPlan
 from headrace.client.records import dataframe
+from headrace.client.result import Result
+from headrace.client.running import study_of
 from headrace.client.transfer_plan import planned
 from headrace.client.transport import BlockingTransport
 from headrace.client.warning import warn_of_failure
 from headrace.client.watch import OnBreak
+from headrace.spec.aims import Names
 from headrace.target import Target
 
 if TYPE_CHECKING:
@@ -116,6 +119,10 @@ class Study(StudyBase[BlockingTransport]):
         while (asked := self.ask(client_id=client_id, lease_s=lease_s)) is not None:
             yield asked
 
+    def result(self) -> Result:
+        """The study with its trials and reports, as of now: what has `best`, `dataframe()`, `plot()` and `report()`."""
+        return Result(study=self.status(), trials=self.trials(), reports=self.reports())
+
     def dataframe(self) -> "pd.DataFrame":
         """One row for each trial: its state and values, its configuration as `param.NAME`, and the metrics of its last
         report as `metric.NAME`. Needs `headrace[report]`."""
@@ -171,6 +178,31 @@ class Client:
         study_id, found = flows.to_create(name, spec)
         found = planned(found, planner, on_progress)
         return self.study(self.transport.run(flows.create_study(self, study_id, found)).name)
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        space: Mapping[str, Any],
+        *,
+        trials: int,
+        name: str | None = None,
+        minimize: Names = (),
+        maximize: Names = (),
+        timeout_s: float | None = None,
+        **settings: Any,
+    ) -> Result:
+        """Runs a function's trials on workers, waits for the end and returns what came of it.
+
+        `function` is one of a module, or of the script that runs: workers import it from its file. One of a notebook is
+        sent to them by value, which needs `headrace[notebook]` on both sides. `settings` are
+        further keys of a study file, such as `steps`, `policy` or `resources`. Without `name` the study has the
+        function's and six digits. Raises `TimeoutError` after `timeout_s`. The study goes on then, and after Ctrl-C."""
+        its_name, spec = study_of(
+            function, space, name, minimize=minimize, maximize=maximize, trials=trials, **settings
+        )
+        study = self.create_study(its_name, spec)
+        study.wait(timeout_s)
+        return study.result()
 
     def plan(
         self,

@@ -25,6 +25,7 @@ from headrace.spec.halving import (
     SuccessiveHalvingPolicy,
 )
 from headrace.spec.objective import Constraint, Goal, Keep, Objective, WarmStart
+from headrace.spec.own import OwnPolicy, OwnSampler
 from headrace.spec.pbt import PbtPolicy
 from headrace.spec.pilot import Pilot
 from headrace.spec.plan import PlanDegrees, TransferPlan, TrialPlan
@@ -84,6 +85,8 @@ __all__ = [
     "Nsga2Sampler",
     "Nsga3Sampler",
     "Objective",
+    "OwnPolicy",
+    "OwnSampler",
     "PashaPolicy",
     "PbtPolicy",
     "Pilot",

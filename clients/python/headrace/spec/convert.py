@@ -32,6 +32,7 @@ from headrace.spec.convert_sampler import (
 )
 from headrace.spec.convert_surrogate import gate_data, gate_to_proto, surrogate_data, surrogate_to_proto
 from headrace.spec.convert_values import Scalar
+from headrace.spec.convert_values import params_to_proto as params_to_proto
 from headrace.spec.convert_values import value_from_proto as value_from_proto
 from headrace.spec.convert_values import value_to_proto as value_to_proto
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
@@ -40,11 +41,6 @@ from headrace.spec.study import StudySpec, spec_of
 from headrace.spec.template import TrialTemplate
 from headrace.spec.transfer import Transfer
 from headrace.v1 import spec_pb2 as pb
-
-
-def params_to_proto(params: Mapping[str, Scalar]) -> pb.ParameterAssignment:
-    """A configuration as a message."""
-    return pb.ParameterAssignment(values={name: value_to_proto(value) for name, value in params.items()})
 
 
 def params_from_proto(message: pb.ParameterAssignment, *, field: str = "parameters") -> dict[str, Scalar]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import EnumDescriptor
 
+from headrace.spec.convert_values import options_data, params_to_proto
 from headrace.spec.policy import Policy
 from headrace.v1 import spec_pb2 as pb
 
@@ -26,6 +27,8 @@ def policy_to_proto(policy: Policy) -> pb.Policy:
             continue
         if field.is_repeated:
             getattr(body, field.name).extend(value)
+        elif field.message_type is not None:  # the options of a policy of the user's own
+            getattr(body, field.name).CopyFrom(params_to_proto(value))
         elif field.enum_type is not None:
             setattr(body, field.name, _numbers(field.enum_type)[value.value])
         else:
@@ -46,6 +49,8 @@ def policy_data(message: pb.Policy) -> dict[str, Any] | None:
         value = getattr(body, field.name)
         if field.is_repeated:
             value = list(value)
+        elif field.message_type is not None:
+            value = options_data(value)
         given = body.HasField(field.name) if field.has_presence else bool(value)
         if not given and field.full_name not in _REQUIRED:
             continue

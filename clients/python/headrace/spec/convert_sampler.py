@@ -5,7 +5,9 @@ A number that is 0 in a message was not set: the model's default stands.
 
 from typing import Any, Final, assert_never
 
+from headrace.spec.convert_values import options_data, params_to_proto
 from headrace.spec.objective import Constraint, Goal, Keep, Objective, WarmStart
+from headrace.spec.own import OwnSampler
 from headrace.spec.sampler import (
     SAMPLERS,
     BestOfSampler,
@@ -54,6 +56,8 @@ def sampler_to_proto(sampler: Sampler) -> pb.Sampler:
                     startup_trials=sampler.startup_trials, population=sampler.population or 0
                 )
             )
+        case OwnSampler():
+            return pb.Sampler(own=pb.OwnSampler(name=sampler.name, options=params_to_proto(sampler.options)))
         case Nsga2Sampler(population=population):
             return pb.Sampler(nsga2=pb.Nsga2Sampler(population=population))
         case Nsga3Sampler(population=population):
@@ -69,6 +73,8 @@ def sampler_data(message: pb.Sampler) -> dict[str, Any] | None:
         return None
     if kind == "grid":
         return {"kind": "grid", "points": dict(message.grid.points)}
+    if kind == "own":
+        return {"kind": kind, "name": message.own.name, "options": options_data(message.own.options)}
     given = getattr(message, kind)
     names = [name for name in SAMPLERS[kind].model_fields if name != "kind"]
     return {"kind": kind, **{name: number for name in names if (number := getattr(given, name))}}

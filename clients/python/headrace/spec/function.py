@@ -10,10 +10,58 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.errors import InvalidFieldError, Violation, show_value
+
 MAIN: Final = "__main__"
 CALLABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 """`module:function`."""
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def is_of_notebook(function: Callable[..., Any]) -> bool:
+    """Whether a function was written in a notebook, or at a prompt: in no file that could be imported."""
+    return getattr(function, "__module__", None) == MAIN and _script() is None
+
+
+def located(function: Callable[..., Any]) -> tuple[str, Path]:
+    """`module:function`, and the folder that the module is imported from. A function of the script that runs is named
+    by its file. Raises `InvalidFieldError` for one that a process of its own could not import."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    found = sys.modules.get(str(module))
+    if not (isinstance(name, str) and _NAME.fullmatch(name)) or _named(found, name) is not function:
+        raise _not_located(
+            function, "has no name in a module, by which a trial could import it", how_to_name(function)
+        )
+    if module == MAIN:
+        script = _script()
+        if script is None:
+            raise _not_located(function, "is in no file that a trial could import", how_to_name_main(name))
+        return f"{script.stem}:{name}", script.parent
+    file = getattr(found, "__file__", None)
+    if file is None:
+        raise _not_located(
+            function, f"is in {module}, which has no file", "Write a function around it in a file."
+        )
+    if getattr(getattr(found, "__spec__", None), "_initializing", False):
+        raise _not_located(
+            function,
+            f"is run by {module} itself, whenever a trial imports it",
+            'Put the call below `if __name__ == "__main__":`.',
+        )
+    depth = str(module).count(".") + (Path(file).stem == "__init__")
+    return f"{module}:{name}", Path(file).absolute().parents[depth]
+
+
+def _named(module: object, name: str) -> object:
+    for part in name.split("."):
+        module = getattr(module, part, None)
+    return module
+
+
+def _not_located(function: object, message: str, remedy: str) -> InvalidFieldError:
+    return InvalidFieldError(
+        [Violation(field="function", value=show_value(function), message=message, remedy=remedy)]
+    )
 
 
 def how_to_name(function: Callable[..., Any]) -> str:

@@ -72,6 +72,11 @@ class AshaPolicy(GeometricPolicy):
             )
         return self
 
+    @property
+    def pauses(self) -> bool:
+        """Whether a trial may have to wait, and go on later: not with the variant that stops."""
+        return self.variant is AshaVariant.PROMOTION
+
     def problems(self, max_steps: int) -> list[Problem]:
         """What is wrong between the policy and the full budget."""
         found = super().problems(max_steps)

@@ -124,6 +124,14 @@ PLAN_FILE: Final = NameRule(
     example="plan.json",
 )
 
+PLUGIN: Final = NameRule(
+    kind="plugin",
+    begins="A-Za-z_",
+    holds="A-Za-z0-9_.-",
+    longest=127,
+    example="patience",
+)
+
 
 def _checked(rule: NameRule) -> Callable[[Any], str]:
     """A validator of a field that holds such a name."""
@@ -140,4 +148,5 @@ def _checked(rule: NameRule) -> Callable[[Any], str]:
 
 StudyName = Annotated[str, PlainValidator(_checked(STUDY))]
 Metric = Annotated[str, PlainValidator(_checked(METRIC))]
+PluginName = Annotated[str, PlainValidator(_checked(PLUGIN))]
 LabelName = Annotated[str, PlainValidator(_checked(LABEL))]

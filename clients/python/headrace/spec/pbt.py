@@ -40,6 +40,11 @@ class PbtPolicy(SpecModel):
     factors: Annotated[tuple[Real, ...], AfterValidator(_factors)] = (1.2, 0.8)
     mutable: tuple[Text, ...] = ()
 
+    @property
+    def pauses(self) -> bool:
+        """Whether a trial may have to wait, and go on later."""
+        return True
+
     def every(self, max_steps: int) -> int:
         """The steps between two comparisons: a tenth of the budget where nothing is said."""
         return self.interval or max(1, max_steps // 10)

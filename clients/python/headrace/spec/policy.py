@@ -6,6 +6,7 @@ from pydantic import Field
 
 from headrace.spec.domains import SpecModel
 from headrace.spec.halving import AshaPolicy, HyperbandPolicy, PashaPolicy, SuccessiveHalvingPolicy
+from headrace.spec.own import OwnPolicy
 from headrace.spec.pbt import PbtPolicy, pbt_problems
 from headrace.spec.problems import Problem
 from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
@@ -15,6 +16,11 @@ class RunAllPolicy(SpecModel):
     """Every trial runs to the full budget."""
 
     kind: Literal["run_all"] = "run_all"
+
+    @property
+    def pauses(self) -> bool:
+        """Whether a trial may have to wait, and go on later."""
+        return False
 
     def ladder(self, max_steps: int) -> tuple[int, ...]:
         """The milestones of bracket 0."""
@@ -41,6 +47,7 @@ _Kinds = (
     | RungMedianPolicy
     | LearningCurvePolicy
     | PbtPolicy
+    | OwnPolicy
 )
 Policy = Annotated[_Kinds, Field(discriminator="kind")]
 POLICIES: Final[dict[str, type[SpecModel]]] = {

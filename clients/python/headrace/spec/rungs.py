@@ -94,6 +94,11 @@ class GeometricPolicy(SpecModel):
             object.__setattr__(self, "min_steps", 1)  # still under construction
         return self
 
+    @property
+    def pauses(self) -> bool:
+        """Whether a trial may have to wait, and go on later."""
+        return True
+
     def ladder(self, max_steps: int) -> tuple[int, ...]:
         """The milestones of bracket 0, the last of which is max_steps."""
         return self.rungs or geometric(self.min_steps or 1, self.eta, max_steps)
@@ -140,6 +145,11 @@ class EvenPolicy(SpecModel):
                 ]
             )
         return self
+
+    @property
+    def pauses(self) -> bool:
+        """Whether a trial may have to wait, and go on later: it is stopped, or it goes on at once."""
+        return False
 
     def ladder(self, max_steps: int) -> tuple[int, ...]:
         """The milestones: the rungs, or the multiples of the interval below max_steps, and max_steps."""

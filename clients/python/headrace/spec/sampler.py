@@ -1,6 +1,7 @@
 """Samplers as a user names them, and what must hold between a sampler and the rest of a spec.
 
-`random`, `grid` and `sobol` propose by number alone, `best_of` takes what another study found. The others are
+`random`, `grid` and `sobol` propose by number alone, `best_of` takes what another study found, `own` is a sampler of an
+installed package. The others are
 *model-based*: they learn from the results so far, and only they can begin with the results of an earlier study.
 """
 
@@ -12,6 +13,7 @@ from pydantic import AfterValidator, Field, PlainValidator
 from headrace.bounds import numbers
 from headrace.spec.domains import CategoricalDomain, Domain, FloatDomain, IntDomain, SpecModel
 from headrace.spec.objective import Constraint, Objective, WarmStart
+from headrace.spec.own import OwnSampler
 from headrace.spec.problems import Loc, Problem, Unknown, fault
 from headrace.spec.scalars import Count, Real, Text, integer_within, meaning
 
@@ -105,7 +107,7 @@ class BestOfSampler(SpecModel):
 
 ModelBased = TpeSampler | GpSampler | CmaEsSampler | Nsga2Sampler | Nsga3Sampler
 Sampler = Annotated[
-    RandomSampler | GridSampler | SobolSampler | ModelBased | BestOfSampler,
+    RandomSampler | GridSampler | SobolSampler | ModelBased | BestOfSampler | OwnSampler,
     Field(discriminator="kind"),
 ]
 SAMPLERS: dict[str, type[SpecModel]] = {
@@ -118,6 +120,7 @@ SAMPLERS: dict[str, type[SpecModel]] = {
     "nsga2": Nsga2Sampler,
     "nsga3": Nsga3Sampler,
     "best_of": BestOfSampler,
+    "own": OwnSampler,
 }
 """The models by their kind."""
 

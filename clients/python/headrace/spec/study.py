@@ -244,6 +244,11 @@ class StudySpec(SpecModel):
         return self.shares_checkpoints or self.keeps_best
 
     @property
+    def pauses(self) -> bool:
+        """Whether the policy may let a trial wait, and go on later. With a single rung it has no occasion."""
+        return self.policy.pauses and len(self.rungs()) > 1
+
+    @property
     def prices_pauses(self) -> bool:
         """Whether a trial is paused only where that is worth its price."""
         return isinstance(self.policy, GeometricPolicy) and self.policy.price_pauses

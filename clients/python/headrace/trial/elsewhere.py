@@ -23,11 +23,6 @@ def no_parameter_attribute(name: str) -> str:
     return f"a parameter is read as t.params[{name!r}]"
 
 
-def no_item(name: object) -> str:
-    """The error's text for a trial that is read as a dictionary."""
-    return f"a Trial is no dictionary: its configuration is t.params, as in t.params[{name!r}]"
-
-
 def metric_hint(name: str) -> str:
     """What a metric of another tuner's report is here; empty for any other."""
     return f"; {SAVE}" if name == "checkpoint" else ""

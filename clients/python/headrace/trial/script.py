@@ -102,7 +102,8 @@ def run(
     """Seeds, calls `function` with the trial, and finishes it; an exception is reported and raised again."""
     rng.seed_all(assignment.seed)
     try:
-        function(Trial(assignment, runtime, observer))
+        trial = Trial(assignment, runtime, observer)
+        trial._take_returned(function(trial))
     except Ended:
         pass
     except (TrialRuntimeError, DaemonGone):

@@ -8,12 +8,12 @@ can continue from it.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from headrace.elsewhere import TRIAL, no_attribute
-from headrace.metrics import MetricError, to_floats
+from headrace.metrics import MetricError, metrics_of, to_floats
 from headrace.steps import TOGETHER, begun_anew, counted_anew, may_begin_anew, over, refusal, whole
 from headrace.trial import cores, elsewhere, memory, models
 from headrace.trial.best import Best
@@ -93,8 +93,15 @@ class Trial:
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(no_attribute("Trial", name, TRIAL), name=name, obj=self)
 
-        def __getitem__(self, name: object) -> NoReturn:
-            raise TypeError(elsewhere.no_item(name))
+    def __getitem__(self, name: str) -> Any:
+        return self.params[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.params)
+
+    def keys(self) -> KeysView[str]:
+        """The names of its parameters: a trial reads as the mapping of them, as in `t["lr"]` and `build(**t)`."""
+        return self.params.keys()
 
     @property
     def name(self) -> str:
@@ -362,6 +369,17 @@ class Trial:
             "not run. In `for step in t.steps():` only the loop would end",
         )
         raise self._end
+
+    def _take_returned(self, returned: object, *, required: bool = False) -> None:
+        """Takes what the function returned for the result at the full budget, if it has reported nothing.
+
+        A number is the objective; a mapping has metrics by name. Raises `TypeError` for anything else; with `required`
+        also for None.
+        """
+        metric, further = self._assignment.metric, self._assignment.further_metrics
+        if self._sequence or self.resumed or not metric or (returned is None and not required):
+            return
+        self.report(metrics_of(returned, (metric, *further)), step=self.max_steps)
 
     def tracked_objects(self) -> dict[str, Any]:
         """The tracked objects by name."""

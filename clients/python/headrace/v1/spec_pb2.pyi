@@ -743,6 +743,7 @@ class Sampler(_message.Message):
     NSGA2_FIELD_NUMBER: _builtins.int
     NSGA3_FIELD_NUMBER: _builtins.int
     BEST_OF_FIELD_NUMBER: _builtins.int
+    OWN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def random(self) -> Global___RandomSampler: ...
     @_builtins.property
@@ -761,6 +762,8 @@ class Sampler(_message.Message):
     def nsga3(self) -> Global___Nsga3Sampler: ...
     @_builtins.property
     def best_of(self) -> Global___BestOfSampler: ...
+    @_builtins.property
+    def own(self) -> Global___OwnSampler: ...
     def __init__(
         self,
         *,
@@ -773,12 +776,13 @@ class Sampler(_message.Message):
         nsga2: Global___Nsga2Sampler | None = ...,
         nsga3: Global___Nsga3Sampler | None = ...,
         best_of: Global___BestOfSampler | None = ...,
+        own: Global___OwnSampler | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["best_of", b"best_of", "cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["best_of", b"best_of", "cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "own", b"own", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_of", b"best_of", "cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_of", b"best_of", "cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "own", b"own", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["random", "grid", "sobol", "tpe", "gp", "cmaes", "nsga2", "nsga3", "best_of"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["random", "grid", "sobol", "tpe", "gp", "cmaes", "nsga2", "nsga3", "best_of", "own"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -800,6 +804,33 @@ class RandomSampler(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RandomSampler: _TypeAlias = RandomSampler  # noqa: Y015
+
+@_typing.final
+class OwnSampler(_message.Message):
+    """A sampler of an installed package, found by the entry point of this name in the group `headrace.samplers`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def options(self) -> Global___ParameterAssignment:
+        """Its own settings."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        options: Global___ParameterAssignment | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "options", b"options"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnSampler: _TypeAlias = OwnSampler  # noqa: Y015
 
 @_typing.final
 class GridSampler(_message.Message):
@@ -1037,6 +1068,7 @@ class Policy(_message.Message):
     RUNG_MEDIAN_FIELD_NUMBER: _builtins.int
     LEARNING_CURVE_FIELD_NUMBER: _builtins.int
     PBT_FIELD_NUMBER: _builtins.int
+    OWN_FIELD_NUMBER: _builtins.int
     PRICE_PAUSES_FIELD_NUMBER: _builtins.int
     price_pauses: _builtins.bool
     """A trial that the policy would pause goes on instead where its slot has no better use for the time that writing
@@ -1060,6 +1092,8 @@ class Policy(_message.Message):
     def learning_curve(self) -> Global___LearningCurvePolicy: ...
     @_builtins.property
     def pbt(self) -> Global___PbtPolicy: ...
+    @_builtins.property
+    def own(self) -> Global___OwnPolicy: ...
     def __init__(
         self,
         *,
@@ -1072,13 +1106,14 @@ class Policy(_message.Message):
         rung_median: Global___RungMedianPolicy | None = ...,
         learning_curve: Global___LearningCurvePolicy | None = ...,
         pbt: Global___PbtPolicy | None = ...,
+        own: Global___OwnPolicy | None = ...,
         price_pauses: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "learning_curve", b"learning_curve", "median", b"median", "pasha", b"pasha", "pbt", b"pbt", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "learning_curve", b"learning_curve", "median", b"median", "own", b"own", "pasha", b"pasha", "pbt", b"pbt", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "learning_curve", b"learning_curve", "median", b"median", "pasha", b"pasha", "pbt", b"pbt", "price_pauses", b"price_pauses", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "learning_curve", b"learning_curve", "median", b"median", "own", b"own", "pasha", b"pasha", "pbt", b"pbt", "price_pauses", b"price_pauses", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["run_all", "asha", "successive_halving", "hyperband", "pasha", "median", "rung_median", "learning_curve", "pbt"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["run_all", "asha", "successive_halving", "hyperband", "pasha", "median", "rung_median", "learning_curve", "pbt", "own"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1100,6 +1135,47 @@ class RunAllPolicy(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunAllPolicy: _TypeAlias = RunAllPolicy  # noqa: Y015
+
+@_typing.final
+class OwnPolicy(_message.Message):
+    """A policy of an installed package, found by the entry point of this name in the group `headrace.policies`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    GRACE_STEPS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    interval: _builtins.int
+    """It looks at a trial every so many steps. 0 means a hundredth of max_steps. Excludes `rungs`."""
+    grace_steps: _builtins.int
+    """The first step at which a trial may be stopped. 0 means a tenth of max_steps."""
+    @_builtins.property
+    def options(self) -> Global___ParameterAssignment:
+        """Its own settings."""
+
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The rung levels themselves, strictly increasing, the last one equal to max_steps."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        options: Global___ParameterAssignment | None = ...,
+        interval: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+        grace_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace_steps", b"grace_steps", "interval", b"interval", "name", b"name", "options", b"options", "rungs", b"rungs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnPolicy: _TypeAlias = OwnPolicy  # noqa: Y015
 
 @_typing.final
 class AshaPolicy(_message.Message):

@@ -16,6 +16,7 @@ from headrace.spec import (
     GpSampler,
     IntDomain,
     ModelBased,
+    OwnSampler,
     SobolSampler,
     StudySpec,
     TpeSampler,
@@ -39,10 +40,10 @@ class Sampler(Protocol):
 def is_pooled(spec: StudySpec) -> bool:
     """Whether the study's proposals are made outside its cycles.
 
-    A process of the pool makes those that cost too much for an event loop. Those of `best_of` are read from another
-    study.
+    A process of the pool makes those that cost too much for an event loop, and those of installed packages. Those of
+    `best_of` are read from another study.
     """
-    return isinstance(spec.sampler, ModelBased | SobolSampler | BestOfSampler)
+    return isinstance(spec.sampler, ModelBased | SobolSampler | BestOfSampler | OwnSampler)
 
 
 def pooled_from(spec: StudySpec) -> int | None:

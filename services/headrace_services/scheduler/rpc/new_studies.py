@@ -15,7 +15,7 @@ from headrace.v1.spec_pb2 import StudySpec as SpecMessage
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.records import Event, Study
 from headrace_services.scheduler.rpc.checks import Checks
-from headrace_services.scheduler.samplers import expected_trials
+from headrace_services.scheduler.samplers import expected_trials, require_own
 from headrace_services.scheduler.samplers.spread import pilot_configurations
 from headrace_services.scheduler.store import after, aside, studies
 from headrace_torch.what_transfers import WHY, Verdict, verdict_on
@@ -66,6 +66,7 @@ def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
     first = pilot = gate = follower = None
     if spec is not None:
         checks.take(partial(refuse_what_stays, spec))
+        checks.take(partial(require_own, spec))
         checks.take(partial(refuse_open_plan, spec))
         if is_named and spec.surrogate is not None and spec.surrogate.pilot is not None:
             pilot = checks.take(partial(_pilot, spec, pilot_name(study_id)))

@@ -37,7 +37,7 @@ from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.interceptors import caller
 from headrace_services.scheduler.rpc.new_studies import create_studies, refuse_what_stays, wanted_studies
 from headrace_services.scheduler.rpc.watching import watch
-from headrace_services.scheduler.samplers import importance
+from headrace_services.scheduler.samplers import importance, require_own
 from headrace_services.scheduler.samplers.history import Result
 from headrace_services.scheduler.samplers.spread import pilot_configurations
 from headrace_services.scheduler.store import cluster, load, placement, proposals, studies
@@ -169,6 +169,7 @@ class StudyCalls(Calls):
         """Say what a spec would do before anything is spent."""
         spec = from_proto(request.spec)
         refuse_what_stays(spec)
+        require_own(spec)
         if spec.surrogate is not None and spec.surrogate.pilot is not None:
             pilot_configurations(spec)  # refused here, as when the study is created
         slots = request.slots

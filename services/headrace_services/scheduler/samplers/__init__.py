@@ -16,15 +16,19 @@ from headrace.spec import (
     ModelBased,
     Nsga2Sampler,
     Nsga3Sampler,
+    OwnPolicy,
+    OwnSampler,
     SobolSampler,
     StudySpec,
     TpeSampler,
 )
 from headrace.spec import RandomSampler as RandomSpec
+from headrace_services.scheduler.core.policies import make_policy
 from headrace_services.scheduler.core.records import Params
 from headrace_services.scheduler.core.sampling import Sampler, is_pooled, pooled_from
 from headrace_services.scheduler.samplers.grid import Grid
 from headrace_services.scheduler.samplers.history import History, Result
+from headrace_services.scheduler.samplers.own import OwnLearner, make_own_sampler
 from headrace_services.scheduler.samplers.protocol import ByNumber, Learner, Suggestion
 from headrace_services.scheduler.samplers.random import RandomSampler
 
@@ -41,6 +45,7 @@ __all__ = [
     "make_sampler",
     "pooled_from",
     "propose",
+    "require_own",
 ]
 
 
@@ -61,6 +66,7 @@ def make_sampler(spec: StudySpec) -> Sampler:
             | CmaEsSampler()
             | Nsga2Sampler()
             | Nsga3Sampler()
+            | OwnSampler()
         ):
             return RandomSampler(spec)
         case never:
@@ -75,11 +81,21 @@ def expected_trials(spec: StudySpec) -> int:
 
 def make_learner(spec: StudySpec, warm: Sequence[Result] = ()) -> Learner:
     """What proposes for a study of the pool, having learnt nothing but the results of an earlier study."""
+    if isinstance(spec.sampler, OwnSampler):
+        return OwnLearner(spec, spec.sampler)
     if not isinstance(spec.sampler, ModelBased):
         return ByNumber(make_sampler(spec))
     from headrace_services.scheduler.samplers.learning import OptunaLearner
 
     return OptunaLearner(spec, spec.sampler, warm)
+
+
+def require_own(spec: StudySpec) -> None:
+    """Raises InvalidFieldError where a study names a policy or a sampler of an installed package that cannot be had."""
+    if isinstance(spec.policy, OwnPolicy):
+        make_policy(spec)
+    if isinstance(spec.sampler, OwnSampler):
+        make_own_sampler(spec, spec.sampler)
 
 
 def propose(spec: StudySpec, history: History, number: int) -> Suggestion | None:

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseGASampler, BaseSampler, CmaEsSampler, NSGAIIISampler, NSGAIISampler
+from optuna.samplers import (
+    BaseGASampler,
+    BaseSampler,
+    CmaEsSampler,
+    NSGAIIISampler,
+    NSGAIISampler,
+    TPESampler,
+)
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
@@ -34,6 +41,23 @@ class FixedSpaceCmaEs(CmaEsSampler):
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
         """The numeric parameters that always exist and have more than one value."""
+        return self._fixed
+
+
+class FixedSpaceTpe(TPESampler):
+    """TPE that knows its space: all parameters, where none has a condition.
+
+    Optuna finds it by looking at every result, which a sampler that is made anew for each proposal would do each time.
+    """
+
+    def __init__(self, space: dict[str, BaseDistribution], **options: Any) -> None:
+        super().__init__(**options)
+        self._fixed = {name: space[name] for name in sorted(space) if not space[name].single()}
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """The parameters with more than one value, where Optuna would look for them at all."""
+        if self._group or not self._is_multivariate(study):
+            return super().infer_relative_search_space(study, trial)
         return self._fixed
 
 

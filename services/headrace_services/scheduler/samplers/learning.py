@@ -21,7 +21,7 @@ from typing import assert_never
 import numpy as np
 import optuna
 from optuna.distributions import IntDistribution
-from optuna.samplers import BaseSampler, GPSampler, NSGAIIISampler, NSGAIISampler, TPESampler
+from optuna.samplers import BaseSampler, GPSampler, NSGAIIISampler, NSGAIISampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -158,7 +158,8 @@ class OptunaLearner:
             case TpeSampler(candidates=candidates):
                 # Optuna's defaults, but for conditions: then a group for each set that exist together.
                 grouped = any(domain.conditions for domain in self._spec.space.values())
-                return TPESampler(
+                return generations.FixedSpaceTpe(
+                    {name: dimension.distribution for name, dimension in self._dimensions.items()},
                     n_startup_trials=0,
                     n_ei_candidates=candidates,
                     multivariate=True if grouped else None,

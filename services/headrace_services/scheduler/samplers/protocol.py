@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from headrace_services.scheduler.samplers.history import Result
 
 
+ATTEMPTS = 3
+"""How often a proposal is tried before a random draw takes its place."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
     """A learner's proposal."""

@@ -53,6 +53,17 @@ def cycle(
     rows: StudyRows, studies: Studies, cluster: ClusterRows, inputs: Sequence[Input], now_s: float
 ) -> Plan:
     """Decide what follows from the inputs, and write it to the rows. Raises the error of an input that was refused."""
+    plan = written(rows, studies, cluster, inputs, now_s)
+    for outcome in plan.outcomes:
+        if isinstance(outcome, HeadraceError):
+            raise outcome
+    return plan
+
+
+def written(
+    rows: StudyRows, studies: Studies, cluster: ClusterRows, inputs: Sequence[Input], now_s: float
+) -> Plan:
+    """Decide what follows from the inputs, and write it to the rows. The plan says which inputs were refused."""
     deciding = decide(
         rows.at(now_s, cluster), inputs, rows.fold, _named(rows, cluster, named(inputs)), keep_every_s=0
     )
@@ -64,9 +75,6 @@ def cycle(
             plan: Plan = done.value
             break
         answer = _load(need, rows, studies, cluster)
-    for outcome in plan.outcomes:
-        if isinstance(outcome, HeadraceError):
-            raise outcome
     rows.write(plan, cluster)
     _tell_others(plan, studies, cluster)
     rows.fold.cursor = plan.study.cursor

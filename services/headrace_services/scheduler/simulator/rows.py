@@ -20,13 +20,23 @@ from headrace_services.scheduler.core.standing import Progress, Standing
 from headrace_services.scheduler.simulator.cluster_rows import ClusterRows, OverCommitError
 
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-"""When every simulated study is created, and all that its cycles do happens: their own clock starts from 0."""
+"""When every simulated study is created, and all that its cycles do happens: their own clock starts from 0. A study in
+the user's process says the time (`clock`)."""
 
 
 class StudyRows:
     """One study: its row, its trials, its live leases, and the policy with its results folded in."""
 
-    def __init__(self, spec: StudySpec, fold: Fold, *, name: str, number: int = 1) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        fold: Fold,
+        *,
+        name: str,
+        number: int = 1,
+        created: datetime = EPOCH,
+        planned: int | None = None,
+    ) -> None:
         self.study = Study(
             id=number,
             uid=f"sim{number}",
@@ -40,10 +50,11 @@ class StudyRows:
             reports=0,
             metric_seen=False,
             early_failures=0,
-            create_time=EPOCH,
+            create_time=created,
             end_time=None,
             standing=Standing(progress=Progress(began_s=0.0)),
-            now=EPOCH,
+            planned=planned,
+            now=created,
         )
         self.fold = fold
         self.trials: dict[int, Trial] = {}
@@ -54,7 +65,13 @@ class StudyRows:
         """What is known of its bundles, by kind of device and key."""
         self._grants: dict[str, Grant] = {}
         """The live ones, each with the number of its live leases."""
+        self._clients = 0
+        """How many live leases are those of clients, who hold no grant."""
         self._runnable: SortedList[tuple[bool, int]] = SortedList()
+
+    def clock(self, now: datetime) -> None:
+        """Say the time of all that the next cycle does."""
+        self.study = replace(self.study, now=now)
 
     def at(self, now_s: float, cluster: ClusterRows) -> Study:
         """The study's row as a cycle reads it."""
@@ -92,8 +109,8 @@ class StudyRows:
 
     @property
     def live_grants(self) -> int:
-        """How many grants the study has."""
-        return len(self._grants)
+        """How many grants the study has, a client's lease counting as one."""
+        return len(self._grants) + self._clients
 
     def members(self, grant_id: str) -> int:
         """How many live leases a grant has; 0 where it is over or another study's."""
@@ -131,10 +148,10 @@ class StudyRows:
             self.trials[number] = after
         for lease in (*changes.updated.values(), *changes.granted.values()):
             if lease.live:
-                if lease.id not in self.leases and lease.grant is not None:
+                if lease.id not in self.leases:
                     self._count(lease.grant, 1)
                 self.leases[lease.id] = lease
-            elif self.leases.pop(lease.id, None) is not None and lease.grant is not None:
+            elif self.leases.pop(lease.id, None) is not None:
                 self._count(lease.grant, -1)
         self.profiles.update(changes.profiles)
         for grant_id in changes.closed_grants:
@@ -148,8 +165,11 @@ class StudyRows:
             self.events.extend(changes.events)
         self.study = plan.study
 
-    def _count(self, grant: Grant, by: int) -> None:
-        """One more lease of a grant, or one fewer. The rows guard its seats as the database does."""
+    def _count(self, grant: Grant | None, by: int) -> None:
+        """One more lease of a grant, or of a client, or one fewer. The rows guard its seats as the database does."""
+        if grant is None:
+            self._clients += by
+            return
         known = self._grants.get(grant.id)
         counted = replace(known or grant, leases=by + (known.leases if known else 0))
         if counted.leases > counted.seats:

@@ -15,6 +15,7 @@ from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.retries import cause
 from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.samplers import pooled_from
+from headrace_services.scheduler.samplers.protocol import ATTEMPTS
 from headrace_services.scheduler.samplers.random import RandomSampler
 from headrace_services.scheduler.store import proposals
 from headrace_services.scheduler.store.database import is_strained, transaction
@@ -25,8 +26,6 @@ from headrace_services.scheduler.suggesting.reading import Levels, read
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 3
-"""How often a proposal is tried before a random draw takes its place."""
 FIRST_PAUSE_S = 0.2
 """The pause after a first failure; each further one is twice as long."""
 SWEEP_EVERY_S = 2.0

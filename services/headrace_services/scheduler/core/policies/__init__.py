@@ -7,6 +7,7 @@ from headrace.spec import (
     HyperbandPolicy,
     LearningCurvePolicy,
     MedianPolicy,
+    OwnPolicy,
     PashaPolicy,
     PbtPolicy,
     RunAllPolicy,
@@ -17,6 +18,7 @@ from headrace.spec import (
 from headrace.spec.rungs import GeometricPolicy
 from headrace_services.scheduler.core.policies.asha import make_asha
 from headrace_services.scheduler.core.policies.median import make_median
+from headrace_services.scheduler.core.policies.own import make_own
 from headrace_services.scheduler.core.policies.pasha import make_pasha
 from headrace_services.scheduler.core.policies.pbt import make_pbt
 from headrace_services.scheduler.core.policies.pricing import PricedPauses
@@ -78,5 +80,7 @@ def _plain(spec: StudySpec) -> Policy:
             return make_rung_median(spec, rung_median)
         case PbtPolicy() as pbt:
             return make_pbt(spec, pbt)
+        case OwnPolicy() as own:
+            return make_own(spec, own)
         case never:
             assert_never(never)

@@ -1,0 +1,98 @@
+"""`headrace.optimize`: a function is tuned in the process that calls it, without a server and without files.
+
+The same samplers, policies and rules as on a server decide: the core of the scheduler runs here, over rows in memory.
+It comes with `headrace[services]` and is imported when it is first asked for.
+
+One trial runs at a time. Ctrl-C and the timeout end the study; what it has is returned. Nothing can be resumed later:
+what is to outlive the process belongs on a server (`headrace up`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.client.result import Result
+from headrace.client.warning import warn_of_failure
+from headrace.in_process.engine import new_engine
+from headrace.in_process.loop import Callback, Loop
+from headrace.in_process.refused import require_runnable
+from headrace.spec.aims import Names, names_of, require_mapping, spec_of_call
+from headrace.trial.session import Trial
+
+__all__ = ["Callback", "optimize"]
+
+STOPPING = {"kind": "asha", "variant": "stopping"}
+"""The policy where nobody names one and trials take several steps: a function cannot be paused."""
+
+
+def optimize(
+    function: Callable[[Trial], Any],
+    space: Mapping[str, Any],
+    *,
+    trials: int,
+    minimize: Names = (),
+    maximize: Names = (),
+    constraints: Sequence[Mapping[str, Any]] = (),
+    steps: int = 1,
+    sampler: str | Mapping[str, Any] = "tpe",
+    policy: str | Mapping[str, Any] | None = None,
+    seed: int = 0,
+    baseline: Mapping[str, Any] | None = None,
+    enqueue: Sequence[Mapping[str, Any]] = (),
+    retries: int = 0,
+    early_failures: int = 3,
+    timeout_s: float | None = None,
+    callback: Callback | None = None,
+) -> Result:
+    """Tunes a function in this process, without a server and without files, and returns what came of it.
+
+    The function gets a trial, which reads as the mapping of its parameters too: `t["x"]` is `t.params["x"]`. It does
+    one of three things:
+
+    - it returns its result: a number, a mapping of metrics, or a number for each objective;
+    - it reports steps with `t.report(loss=...)`, in a loop over `t.steps()` that ends where the policy stops the trial;
+    - it is a generator that yields the result of each step. It alone can be paused, so it alone may have a policy that
+      pauses.
+
+    Args:
+        space: as in a study file; so are `constraints`, `steps`, `sampler`, `policy`, `seed`, `baseline`, `enqueue`,
+            `retries` and `early_failures`.
+        trials: how many configurations are tried.
+        minimize: the metric to make small, or several. Without any name, what the function returns.
+        maximize: the metric to make large, or several.
+        policy: without one, trials of several steps are stopped by ASHA, and those with several objectives run to the
+            end.
+        timeout_s: after so long no trial begins, and one that reports is stopped at its next report.
+        callback: called with each trial that is over. Where it returns True the study ends.
+
+    Raises InvalidFieldError before anything runs where an argument is at fault. Where no trial ever reported anything,
+    raises what the function raised last. Does not touch the global random generators; `t.seed` seeds your own.
+    """
+    require_mapping(space)
+    if policy is None:
+        several = len(names_of("minimize", minimize)) + len(names_of("maximize", maximize)) > 1
+        policy = "run_all" if steps == 1 or several else STOPPING
+    spec = spec_of_call(
+        space,
+        minimize=minimize,
+        maximize=maximize,
+        constraints=list(constraints) or None,
+        trials=trials,
+        steps=steps,
+        sampler=sampler,
+        policy=policy,
+        seed=seed,
+        baseline=baseline,
+        enqueue=list(enqueue) or None,
+        retries=retries,
+        early_failures=early_failures,
+    )
+    require_runnable(spec, function, timeout_s, callback)
+    engine = new_engine(spec)
+    loop = Loop(engine, function, timeout_s=timeout_s, callback=callback)
+    error = loop.run()
+    study, found, reports = engine.show()
+    if error is not None and engine.has_failed and not engine.has_reports:
+        error.add_note(f"headrace.optimize: {study.detail}")
+        raise error
+    warn_of_failure(study)
+    return Result.of(study, found, reports)

@@ -1,0 +1,61 @@
+"""What the loop asks of a study in this process, and where such a study comes from.
+
+The client imports no service. The one that is needed here is found by its name when it is asked for, as the commands
+of services are.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final, Protocol
+
+from headrace.client.missing import MissingExtraError
+from headrace.client.model import Report, StudyInfo, TrialInfo
+from headrace.spec import StudySpec, Value
+from headrace.trial.runtime import Decision
+
+SERVICE: Final = "headrace_services.scheduler.in_process"
+NAME: Final = "in-process"
+"""The study's name, in its trials' names and in figures."""
+
+
+class Asked(Protocol):
+    """A trial that is to be run."""
+
+    params: dict[str, Value]
+    seed: int
+    milestone: int
+    step: int
+    over: bool
+
+    @property
+    def number(self) -> int: ...
+
+
+class Engine(Protocol):
+    """A study that is asked and told by plain calls; `InProcessStudy` says what each means."""
+
+    @property
+    def spec(self) -> StudySpec: ...
+    @property
+    def has_reports(self) -> bool: ...
+    @property
+    def has_failed(self) -> bool: ...
+    def ask(self) -> Any: ...
+    def report(self, asked: Any, step: int, metrics: Mapping[str, float], *, held: bool) -> Decision: ...
+    def finish(self, asked: Any) -> None: ...
+    def fail(self, asked: Any, error: str) -> None: ...
+    def stop(self, why: str) -> None: ...
+    def take_ended(self) -> list[int]: ...
+    def trial(self, number: int) -> TrialInfo: ...
+    def show(self) -> tuple[StudyInfo, Sequence[TrialInfo], Sequence[Report]]: ...
+
+
+def new_engine(spec: StudySpec) -> Engine:
+    """A study of this spec, before its first trial. Raises `MissingExtraError` where the services are not installed."""
+    try:
+        engine: Engine = import_module(SERVICE).InProcessStudy(spec, name=NAME)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "headrace":
+            raise
+        raise MissingExtraError.of("headrace.optimize", "services") from None
+    return engine

@@ -1,0 +1,193 @@
+"""Trial after trial, until the study is over: ask, call the function, tell.
+
+    asked ── the function returned or reported its last step ──► over
+       │
+       ├── the policy stops it: `t.steps()` ends, or the generator is closed ──► over
+       ├── the policy pauses it: the generator waits here, until the study asks for the trial again
+       └── the function raised: the trial failed, and is tried again where `retries` allow it
+
+Ctrl-C, the timeout and the callback end the study between two of these, or at a report. Its trials are cancelled, and
+whatever they reported stays.
+"""
+
+import time
+from collections.abc import Callable, Generator
+from inspect import isgenerator
+from typing import Any, cast
+
+from headrace.client.model import TrialInfo
+from headrace.errors import HeadraceError
+from headrace.in_process.engine import NAME, Asked, Engine
+from headrace.metrics import metrics_of
+from headrace.trial import raised
+from headrace.trial.runtime import Action, Assignment, Decision, Ended, Report
+from headrace.trial.session import Trial
+
+Callback = Callable[[TrialInfo], object]
+"""Called with each trial that is over; True ends the study."""
+
+
+class CannotPauseError(HeadraceError):
+    """A trial is to wait, and its function cannot."""
+
+
+class Loop:
+    """One run of a study."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        function: Callable[[Trial], Any],
+        *,
+        timeout_s: float | None,
+        callback: Callback | None,
+    ) -> None:
+        self._engine = engine
+        self._function = function
+        self._callback = callback
+        self._timeout_s = timeout_s
+        self._began = time.monotonic()
+        self._waiting: dict[int, Generator[Any, None, Any]] = {}
+        """The generators of paused trials."""
+        self._warned: set[str] = set()
+        self._objectives = tuple(one.metric for one in engine.spec.objectives)
+        self._error: Exception | None = None
+        self._defect: Exception | None = None
+        """What the study itself raised at a report: it cannot go on."""
+
+    def run(self) -> Exception | None:
+        """To the end. Returns what the function raised last."""
+        try:
+            while not self._is_late() and (asked := self._engine.ask()) is not None:
+                self._train(asked)
+                self._call_back()
+        except KeyboardInterrupt:
+            self._engine.stop("interrupted by Ctrl-C")
+        finally:
+            for generator in self._waiting.values():
+                generator.close()
+        self._call_back()
+        return self._error
+
+    def report(self, asked: Asked, step: int, metrics: dict[str, float], *, held: bool = False) -> Decision:
+        """Tell a result, and hear what to do next."""
+        try:
+            decision = self._engine.report(asked, step, metrics, held=held)
+        except HeadraceError:
+            raise  # what was reported is at fault
+        except Exception as error:
+            self._defect = error
+            raise
+        if (
+            decision.action is Action.PAUSE and not held
+        ):  # a policy of an installed package, of which nobody knew
+            raise CannotPauseError(
+                f"the policy paused trial {asked.number} at step {step}, and this function cannot be paused",
+                remedy="Write it as a generator that yields the result of each step, or choose another policy.",
+            )
+        if decision.action is Action.CONTINUE and self._is_late():
+            asked.over = True
+            return Decision(action=Action.STOP, reason=self._lateness())
+        return decision
+
+    def _is_late(self) -> bool:
+        """Whether the time is up. The study has ended then."""
+        if self._timeout_s is None or time.monotonic() - self._began < self._timeout_s:
+            return False
+        self._engine.stop(self._lateness())
+        return True
+
+    def _lateness(self) -> str:
+        return f"the timeout of {self._timeout_s:g} s is over"
+
+    def _train(self, asked: Asked) -> None:
+        generator = self._waiting.pop(asked.number, None)
+        try:
+            if generator is None:
+                trial = _Trial(self._assignment(asked), _Runtime(self, asked), self._warned)
+                returned = self._function(trial)
+                if isgenerator(returned):
+                    self._advance(asked, cast("Generator[Any, None, Any]", returned), step=0)
+                else:
+                    trial._take_returned(returned, required=True)
+            else:
+                self._advance(asked, generator, step=asked.step)
+        except Ended:
+            pass
+        except CannotPauseError as error:
+            self._engine.stop(error.message)
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever the function raises ends its trial, not the study)
+            if self._defect is not None:  # of a policy or of ours, and not of the function
+                raise self._defect from None
+            self._error = error
+            self._engine.fail(asked, raised.words(error)[0])
+            return
+        if not asked.over:
+            self._engine.finish(asked)
+
+    def _advance(self, asked: Asked, generator: Generator[Any, None, Any], *, step: int) -> None:
+        """Step after step, until the policy pauses or stops the trial."""
+        held = self._engine.spec.pauses
+        for result in generator:
+            step += 1
+            if step <= asked.step:
+                continue  # a trial that failed begins anew, and what it had reported is known
+            decision = self.report(asked, step, metrics_of(result, self._objectives), held=held)
+            if decision.action is Action.PAUSE:
+                self._waiting[asked.number] = generator
+                return
+            if decision.action is Action.STOP:
+                generator.close()
+                return
+
+    def _assignment(self, asked: Asked) -> Assignment:
+        spec = self._engine.spec
+        return Assignment(
+            trial=f"studies/{NAME}/trials/{asked.number}",
+            params=asked.params,
+            max_steps=spec.max_steps,
+            next_milestone=asked.milestone,
+            seed=asked.seed,
+            metric=self._objectives[0],
+            further_metrics=self._objectives[1:],
+            constraint_metrics=tuple(one.metric for one in spec.constraints),
+        )
+
+    def _call_back(self) -> None:
+        ended = self._engine.take_ended()
+        if self._callback is None:
+            return
+        for number in ended:
+            if self._callback(self._engine.trial(number)) is True:
+                self._engine.stop("the callback asked for the end")
+
+
+class _Trial(Trial):
+    """A trial in this process: what was said of one trial is not said of the next."""
+
+    def __init__(self, assignment: Assignment, runtime: "_Runtime", warned: set[str]) -> None:
+        super().__init__(assignment, runtime)
+        self._warned = warned
+
+
+class _Runtime:
+    """Stands behind a trial: its reports go to the loop."""
+
+    def __init__(self, loop: Loop, asked: Asked) -> None:
+        self._loop = loop
+        self._asked = asked
+
+    def attach(self) -> Assignment:
+        """The loop hands the assignment over itself."""
+        raise NotImplementedError
+
+    def restored(self, *, read_time_s: float) -> None:
+        """No trial here begins from a checkpoint."""
+
+    def report(self, report: Report) -> Decision:
+        """Passes a report on."""
+        return self._loop.report(self._asked, report.step, dict(report.metrics))
+
+    def finish(self, *, error: str, traceback: str) -> None:
+        """The loop sees how the function ended."""

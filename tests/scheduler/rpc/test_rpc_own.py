@@ -1,0 +1,68 @@
+"""Policies and samplers of installed packages on a server: a bad one hurts the study that names it, and no other."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rpc_site import RpcSite, make_spec
+
+from headrace.errors import InternalError, InvalidFieldError
+from headrace.spec import to_proto
+from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.core import plugins
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "own"))
+
+import plugin_packages as packages
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    packages.install(tmp_path, "a_broken_one", packages.BROKEN, policies="broken = a_broken_one:make")
+    packages.install(
+        tmp_path, "a_bad_import", "raise RuntimeError('no licence')", policies="bad = a_bad_import:make"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    plugins.factory.cache_clear()
+    yield
+    plugins.factory.cache_clear()
+    sys.modules.pop("a_broken_one", None)
+
+
+def own(name: str) -> dict[str, object]:
+    return {"kind": "own", "name": name, "rungs": [1, 3, 9]}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("none", "no policy of a package"), ("bad", "RuntimeError: no licence")]
+)
+async def test_a_study_that_no_package_serves_is_refused_before_it_is_created(
+    site: RpcSite, name: str, said: str
+) -> None:
+    spec = to_proto(make_spec(policy=own(name)))
+    for method, request in (
+        ("CreateStudy", pb.CreateStudyRequest(study_id="s", spec=spec)),
+        ("PreviewStudy", pb.PreviewStudyRequest(spec=spec, slots=1)),
+    ):
+        error = await site.refusal(method, request)
+        assert isinstance(error, InvalidFieldError)
+        assert [one.field for one in error.violations] == ["policy.name"]
+        assert said in str(error)
+    assert (await site.call("ListStudies", pb.ListStudiesRequest())).studies == []
+
+
+async def test_a_policy_that_raises_is_told_to_who_reports_and_hurts_no_other_study(site: RpcSite) -> None:
+    """On workers its study is set aside, as by any defect of a policy: `test_set_aside`."""
+    await site.create("broken", policy=own("broken"))
+    await site.create("sound")
+    asked = await site.suggest("broken")
+    for _ in range(2):
+        with pytest.raises(InternalError, match="the scheduler failed on this call"):
+            await site.report(asked.lease, 1, 0.5)
+    other = await site.suggest("sound")
+    assert (await site.report(other.lease, 1, 0.5)).reason
+    await site.call("StopStudy", pb.StopStudyRequest(name="studies/broken", reason="enough"))
+    assert (await site.study("broken")).state == pb.STUDY_STATE_STOPPED
