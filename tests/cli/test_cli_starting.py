@@ -41,6 +41,25 @@ def test_a_command_waits_for_the_address(
     assert f"Study fresh created on {fake.address}: 27 configurations and the baseline" in result.out
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_scheduler_that_an_up_starts_anew_is_waited_for(
+    up: TextIO,
+    fake: FakeStudyService,
+    invoke: Invoke,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    runs: bool,
+) -> None:
+    monkeypatch.setattr("headrace.cli.session._UNKNOWN_S", 0.2)
+    address = tmp_path / "home" / ADDRESS_FILE
+    address.write_text("127.0.0.1:1")
+    if not runs:
+        fcntl.flock(up, fcntl.LOCK_UN)
+    later(lambda: address.write_text(fake.address))
+    assert invoke("studies").code == (0 if runs else 1)
+
+
 def test_a_command_gives_up_with_a_clear_error(
     up: TextIO, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:

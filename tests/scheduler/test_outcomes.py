@@ -493,6 +493,20 @@ async def test_trials_that_fail_first_count_as_failed_though_they_had_retries(en
     assert [(one.number, one.detail) for one in found.failures] == [(0, told), (1, told), (2, told)]
 
 
+async def test_what_a_lost_attempt_printed_is_not_told_as_the_error_before(engine: AsyncEngine) -> None:
+    site, leases = await study_of(engine, trials=3, max_retries=1)
+    log = "hello\nTypeError: no x\n"
+    for lease in leases[:2]:
+        await site.step(gone(lease, "FAILED", error="TypeError: no x", log_tail=log))
+    (again,) = [one for one in site.leases.values() if one.number == 0 and one.attempt == 2]
+    await site.step(gone(again, "LOST", error="its worker was stopped", log_tail="hello\n"))
+    await site.step(gone(leases[2], "FAILED", error="TypeError: no x", log_tail=log))
+    assert (await site.study()).state == "FAILED"
+    assert {one.detail for one in (await figures(site)).failures} == {
+        "TypeError: no x (attempt 1 of 2; not tried again, as the study failed)"
+    }
+
+
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])
 async def test_of_equals_the_one_that_completed_is_the_best_then_the_one_that_trained_further(
     engine: AsyncEngine, goal: str
