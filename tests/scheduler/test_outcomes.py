@@ -507,6 +507,26 @@ async def test_what_a_lost_attempt_printed_is_not_told_as_the_error_before(engin
     }
 
 
+async def test_the_log_of_a_loss_that_ends_a_trial_is_kept_though_it_failed_before(
+    engine: AsyncEngine,
+) -> None:
+    site, (lease,) = await study_of(engine, trials=1, max_retries=1)
+    await reports(site, lease, 1, loss=1.0)
+    await site.step(
+        gone(lease, "FAILED", error="OSError: a flaky mount", log_tail="OSError: a flaky mount\n")
+    )
+    for attempt in range(2, 99):
+        again = [one for one in site.leases.values() if one.attempt == attempt]
+        if not again:
+            break
+        killed = gone(again[0], "LOST", error="killed by SIGKILL", log_tail=f"attempt {attempt}\n")
+        await site.step(killed)
+    (failure,) = (await figures(site)).failures
+    assert "flaky" not in failure.detail
+    (trial,) = [one for one in await site.trials() if one.number == 0]
+    assert trial.log_tail == f"attempt {attempt - 1}\n"
+
+
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])
 async def test_of_equals_the_one_that_completed_is_the_best_then_the_one_that_trained_further(
     engine: AsyncEngine, goal: str

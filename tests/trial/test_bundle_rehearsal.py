@@ -1,5 +1,6 @@
 """A bundle's function that fails before any report: is it each member's failure, or one's?"""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from fake_group import FakeGroup
 
-from headrace.trial import Bundle
+from headrace.trial import Bundle, bundle_rehearsal
 from headrace.trial.bundle_local import LocalBundle
 from headrace.trial.bundle_run import run_bundle
 from headrace.trial.bundle_runtime import Attached, Ended
@@ -57,6 +58,23 @@ def _of_the_first(bundle: Bundle, turn: int) -> None:
         raise ValueError("lr is too small")
 
 
+def _of_all_but_one(bundle: Bundle, turn: int) -> None:
+    if any(member.params["lr"] != 3 for member in bundle.members):
+        raise AssertionError("the loss is not finite")
+
+
+def _exits_alone(bundle: Bundle, turn: int) -> None:
+    if len(bundle) == 1:
+        raise SystemExit(0)
+    raise ValueError("together")
+
+
+def _waits_alone(bundle: Bundle, turn: int) -> None:
+    if len(bundle) == 1:
+        time.sleep(30)  # the rehearsal ends it
+    raise ValueError("together")
+
+
 def _of_the_crowd(bundle: Bundle, turn: int) -> None:
     if len(bundle) > 1:
         raise RuntimeError("too many members")
@@ -79,15 +97,23 @@ def _later(bundle: Bundle, turn: int) -> None:
         (_always, True),
         (_of_one, False),
         (_of_the_first, False),
+        (_of_all_but_one, False),
+        (_exits_alone, False),
+        (_waits_alone, False),
         (_of_the_crowd, False),
         (_each_elsewhere, False),
         (_later, False),
     ],
 )
 def test_an_error_that_single_members_meet_too_is_each_ones(
-    charging: Charging, fault: Callable[[Bundle, int], object], *, of_each: bool
+    charging: Charging,
+    fault: Callable[[Bundle, int], object],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    of_each: bool,
 ) -> None:
-    with pytest.raises((NameError, ValueError, RuntimeError)):
+    monkeypatch.setattr(bundle_rehearsal, "LEAST_S", 0.3)
+    with pytest.raises((NameError, ValueError, RuntimeError, AssertionError)):
         run_bundle(_training(fault), charging, charging.attach())
     assert charging.end is not None
     assert charging.end.of_each is of_each

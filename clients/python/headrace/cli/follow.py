@@ -95,8 +95,8 @@ def _lines(updates: Iterator[Update], study: StudyInfo, output: Output) -> Study
         if why := fallen(before, study):
             output.line(f"{' ' * 8}  {why}")
         if study.waits_for and study.waits_for != waits:
-            waits = study.waits_for
-            output.line(f"{' ' * 8}  waits for {waits}")
+            output.line(f"{' ' * 8}  waits for {study.waits_for}")
+        waits = study.waits_for
         if (now := _best_so_far(study)) and now != best:
             best = now
             output.line(f"{' ' * 8}  {best}; steps {study.steps_spent} of {study.steps_run_all}")

@@ -301,7 +301,8 @@ class Crew:
             member.milestone = verdict.next_milestone or member.milestone
 
     def _fail(self, member: Member, error: BaseException, remedy: str = "") -> None:
-        logger.warning("headrace: %s fails, and the others of its bundle go on", member.name)
+        others = ", and the others of its bundle go on" if len(self._members) > 1 else ""
+        logger.warning("headrace: %s fails%s", member.name, others)
         traceback.print_exception(error, file=sys.stderr)
         line, trace = raised.words(error)
         self._finish(member, error=f"{line}. {remedy}" if remedy else line, trace=trace)

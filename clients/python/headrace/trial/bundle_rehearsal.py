@@ -2,13 +2,19 @@
 
 A bundle that fails names no culprit. The scheduler finds one by smaller and smaller bundles, which takes minutes where
 the program itself is wrong. Where no member has reported yet, nothing is lost by trying here: the function is called
-with the first member alone and with the last one alone, until they report. Where both meet the error that the bundle
-met, at the same line, it is the program's.
+with each member alone, until it would report. Where every one meets the error that the bundle met, at the same line, it
+is the program's. The first one that does not ends the trying.
 """
 
+import gc
 import logging
+import signal
+import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NoReturn
 
 from headrace.trial import rng
 from headrace.trial.bundle import Bundle
@@ -16,6 +22,8 @@ from headrace.trial.bundle_crew import Crew
 from headrace.trial.bundle_runtime import Answer, Attached, Ended, Said, Seat
 
 logger = logging.getLogger("headrace.trial")
+LEAST_S: Final = 20.0
+"""So long members are tried at least, beyond twice the time that the bundle took to fail."""
 _Place = tuple[str, str, int]
 """An error's type, and the file and line that raised it. Its words may name values."""
 
@@ -42,32 +50,63 @@ class _Stage:
         """Nobody is told."""
 
 
-def each_fails(function: Callable[[Bundle], object], crew: Crew, error: Exception) -> bool:
-    """Whether single members meet the same error. False where that cannot be tried without loss."""
-    seats = [member.fresh_seat() for member in crew.live]
-    if not crew.charged or crew.has_reported or len(seats) < 2:
+def each_fails(
+    function: Callable[[Bundle], object], crew: Crew, error: Exception, *, elapsed_s: float
+) -> bool:
+    """Whether every single member meets the same error, which the bundle met after `elapsed_s`.
+
+    False where that cannot be tried without loss, or not in about the time that the bundle took.
+    """
+    seats = [seat for member in crew.live if (seat := member.fresh_seat()) is not None]
+    if not crew.charged or crew.has_reported or len(seats) < max(2, len(crew.live)):
         return False
-    first, last = seats[0], seats[-1]
-    if first is None or last is None:
-        return False
-    logger.warning("headrace: trying single members of the bundle, to see whether each would fail so")
+    traceback.print_exception(error, file=sys.stderr)  # should this process be killed now, its log has it
+    logger.warning("headrace: trying the bundle's members one by one, to see whether each would fail so")
     place = _place(error)
-    return all(_fails_at(function, seat) == place for seat in (first, last))
+    traceback.clear_frames(error.__traceback__)  # they hold the group's memory, as the crew does
+    crew.build_anew()
+    gc.collect()
+    try:
+        with _at_most(LEAST_S + 2 * elapsed_s):
+            return all(_fails_at(function, seat) == place for seat in seats)
+    except _PassedError:  # the time is over, between two members
+        return False
 
 
 def _fails_at(function: Callable[[Bundle], object], seat: Seat) -> _Place | None:
-    """Where the function fails with this member alone; None where it comes to a report, or its end."""
+    """Where the function fails with this member alone; None where it comes to a report or its end, or exits."""
     stage = _Stage(seat)
-    rng.seed_all(seat.assignment.seed)
     try:
+        rng.seed_all(seat.assignment.seed)
         function(Bundle(Crew(stage, stage.attach())))
-    except _PassedError:
-        return None
+    except KeyboardInterrupt:
+        raise
     except Exception as error:  # noqa: BLE001 - the user's; it is compared
         place = _place(error)
-        traceback.clear_frames(error.__traceback__)  # they hold the group's memory
+        traceback.clear_frames(error.__traceback__)
         return place
+    except BaseException:  # noqa: BLE001 - it passed, or the program exits
+        return None
     return None
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Ends the block by _PassedError after so long; without a bound where signals are not this thread's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def over(*_: object) -> NoReturn:
+        raise _PassedError
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _place(error: Exception) -> _Place:

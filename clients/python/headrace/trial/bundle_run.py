@@ -5,6 +5,7 @@ others where they were: so it builds its model and data anew. Where the exceptio
 others cannot go on from memory; the process ends, and they go on from their checkpoints.
 """
 
+import time
 import traceback
 from collections.abc import Callable
 
@@ -22,9 +23,10 @@ _UNFUSABLE = (
 
 def run_bundle(function: Callable[[Bundle], object], runtime: BundleRuntime, attached: Attached) -> None:
     """Seeds, calls `function` with the bundle, and finishes it; an exception of the whole bundle is raised again."""
-    crew = Crew(runtime, attached)
+    crew, began = Crew(runtime, attached), time.monotonic()
     try:
         while _present(crew):
+            began = time.monotonic()
             rng.seed_all(crew.live[0].seed)
             memory.apply_budget()
             if _runs_through(function, crew):
@@ -45,8 +47,7 @@ def run_bundle(function: Callable[[Bundle], object], runtime: BundleRuntime, att
             elif raised.of_use(error):
                 of_each = True
             else:
-                traceback.clear_frames(error.__traceback__)  # they hold the group's memory
-                of_each = each_fails(function, crew, error)
+                of_each = each_fails(function, crew, error, elapsed_s=time.monotonic() - began)
         runtime.finish(Ended(error=line, traceback=trace, out_of_memory=short, of_each=of_each))
         raise
     runtime.finish(Ended())

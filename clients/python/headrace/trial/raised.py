@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _OUT_OF_MEMORY = frozenset({"OutOfMemoryError", "MemoryError"})
+_OF_THE_BUNDLE = [Path(__file__).with_name(name) for name in ("bundle.py", "bundle_values.py")]
 _CPU_ALLOCATOR = ("DefaultCPUAllocator", "not enough memory")
 """PyTorch's word for it on a CPU, where it raises a plain `RuntimeError`."""
 
@@ -53,7 +54,7 @@ def of_use(error: BaseException) -> bool:
     return (
         isinstance(error, TypeError | ValueError)
         and bool(frames)
-        and Path(frames[-1].filename).parent == Path(__file__).parent
+        and Path(frames[-1].filename) in _OF_THE_BUNDLE
     )
 
 

@@ -97,6 +97,8 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
         case _:
             state.close(lease)
             _lost_with_bundle(state, lease, message)
+    if message.log_tail and state.trials[number].state is State.TERMINATED:
+        state.update(number, log_tail=message.log_tail)  # of the end that is told
     return Accepted()
 
 

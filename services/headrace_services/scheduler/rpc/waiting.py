@@ -22,15 +22,19 @@ def study_waits_for(study: Study, figures: Figures) -> str:
     one of its trials runs."""
     if study.after is not None and not study.state.ended:
         return f"study {study.after}"
-    sampler = study.spec.sampler
-    if study.state is StudyState.ACTIVE and isinstance(sampler, BestOfSampler) and not study.sampled:
-        return f"the best configurations of study '{sampler.study}'"
     if study.state is not StudyState.ACTIVE or any(figures.states.get(state) for state in LEASED):
         return ""
+    sampler, more = study.spec.sampler, study.sampled < _planned(study)
+    if more and isinstance(sampler, BestOfSampler) and not figures.runnable:
+        return f"the best configurations of study '{sampler.study}'"
     wanted = Request.wanted(study.spec.resources, study.standing)
-    if wanted is None:
-        return "" if figures.runnable else _to_be_resumed(figures.user_paused)
-    return described(wanted)
+    if wanted is not None:
+        return described(wanted)
+    return "" if more or figures.runnable else _to_be_resumed(figures.user_paused)
+
+
+def _planned(study: Study) -> int:
+    return study.spec.max_trials if study.planned is None else study.planned
 
 
 def _to_be_resumed(numbers: Sequence[int]) -> str:
