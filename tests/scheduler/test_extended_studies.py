@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
 from headrace.errors import InvalidFieldError
-from headrace_services.scheduler.core.inputs import ExtendStudy, PauseStudy, RetryTrials, StopStudy
+from headrace_services.scheduler.core.inputs import ExtendStudy, PauseStudy, Reopened, RetryTrials, StopStudy
 from headrace_services.scheduler.replay.replaying import replay
 from headrace_services.scheduler.store import tables
 
@@ -188,6 +188,20 @@ async def test_a_stopped_study_goes_on_with_what_its_stop_cancelled(engine: Asyn
     assert (first.state, site.leases[first.lease_id].step) == ("RESUMED", 2)
     await train(site)
     assert [row.reason for row in await site.trials()] == ["COMPLETED"] * 4
+
+
+async def test_a_trial_that_completes_in_the_cycle_that_stops_its_study_goes_on_once(
+    engine: AsyncEngine,
+) -> None:
+    site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=2)).create()
+    await site.connect(slots=2)
+    last, running = await site.kick()
+    await site.tell(running, 2, 0.5)
+    await site.step(StopStudy(reason="enough"), site.report(last, 9, 0.3))
+    assert await site.step(by_steps(27)) == [Reopened(numbers=(0,), others=1)]
+    await train(site)
+    assert [(row.step, row.reason) for row in await site.trials()] == [(27, "COMPLETED")] * 2
+    await replayed(site)
 
 
 GRID = {"space": {"x": {"type": "categorical", "values": [1, 2, 3]}}, "sampler": {"kind": "grid"}}

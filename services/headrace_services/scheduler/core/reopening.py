@@ -83,7 +83,8 @@ def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
     _require_extensible(state, command, after)
     over = yield from _over(state, frozenset({Reason.COMPLETED}) if command.steps else frozenset())
     full = [one for one in over if _had_all(state, one.trial)]
-    others = [one for one in over if one.cut_off]
+    known = set(_numbers(full))
+    others = [one for one in over if one.cut_off and one.trial.number not in known]
     state.extend(after)
     yield from _begin_again(state, "extended by a user", [*full, *others])
     for one in others:
