@@ -148,11 +148,14 @@ def _require_steps(spec: StudySpec, steps: int, after: StudySpec) -> None:
     if steps <= spec.max_steps:
         said = f"is not more than the full budget, which is {spec.max_steps}"
         raise _refused("steps", steps, said, "Give the new full budget, and not what it grows by.")
+    if steps > numbers.STEPS:
+        remedy = f"Give at most {numbers.STEPS}."
+        raise _refused("steps", steps, f"is more than the {numbers.STEPS} steps that a trial may have", remedy)
     if len(after.budgets) > numbers.EXTENSIONS:
         said = f"would be one budget more than the {numbers.EXTENSIONS} that a study may have had"
         raise _refused("steps", steps, said, "Create a study with this budget.")
-    rungs = too_many_rungs(spec.policy, after.rungs())
-    if rungs is not None:
+    rungs = after.count_rungs()
+    if too_many_rungs(spec.policy, rungs):
         remedy = "Choose fewer steps, or create a study with a larger interval."
         raise _refused("steps", steps, f"makes {rungs} rungs, which are too many", remedy)
 
