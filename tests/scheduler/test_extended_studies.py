@@ -8,8 +8,11 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
-from headrace.errors import InvalidFieldError
+from headrace.errors import InvalidFieldError, Violation
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core import fold as cache
 from headrace_services.scheduler.core.inputs import ExtendStudy, PauseStudy, Reopened, RetryTrials, StopStudy
+from headrace_services.scheduler.core.policies import Policy, make_policy
 from headrace_services.scheduler.replay.replaying import replay
 from headrace_services.scheduler.store import tables
 
@@ -233,6 +236,23 @@ async def test_what_cannot_be_done_is_refused_before_anything_is_changed(
     assert [violation.field for violation in refused.violations] == [field]
     assert says in str(refused)
     assert await site.study() == before
+
+
+async def test_a_policy_that_refuses_the_larger_study_changes_nothing(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await ended(engine, policy=RUN_ALL, max_trials=2)
+
+    def make(spec: StudySpec) -> Policy:
+        if spec.max_steps > 9:
+            raise InvalidFieldError([Violation(field="policy", value="own", message="knows 9 steps at most")])
+        return make_policy(spec)
+
+    monkeypatch.setattr(cache, "make_policy", make)
+    before = await site.study(), await site.trials()
+    (refused,) = await site.step(by_steps(27))
+    assert "knows 9 steps at most" in str(refused)
+    assert (await site.study(), await site.trials()) == before
 
 
 async def test_the_study_of_a_transfer_takes_no_further_trials(engine: AsyncEngine) -> None:

@@ -64,8 +64,9 @@ def _retry(state: CycleState, named: frozenset[int] | None) -> Deciding[Outcome]
         name = state.study.name
         remedy = f"`headrace extend {name}` lets the study go on with more to do."
         raise _refused("trials", "", f"cannot be tried again: none of study '{name}' has failed", remedy)
+    fold = Fold.empty(state.study.spec, state.fold.sampler)
     tried = f"{len(chosen)} trial{'s' * (len(chosen) != 1)} tried again"
-    yield from _begin_again(state, f"a user lets it go on, {tried}", [*chosen, *others])
+    yield from _begin_again(state, f"a user lets it go on, {tried}", fold, [*chosen, *others])
     state.study = replace(state.study, early_failures=0)
     state.stand(early={}, avoided={})
     for one in chosen:
@@ -85,8 +86,9 @@ def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
     full = [one for one in over if _had_all(state, one.trial)]
     known = set(_numbers(full))
     others = [one for one in over if one.cut_off and one.trial.number not in known]
+    fold = Fold.empty(after, state.fold.sampler)  # a policy of the user's own may refuse; nothing has changed yet
     state.extend(after)
-    yield from _begin_again(state, "extended by a user", [*full, *others])
+    yield from _begin_again(state, "extended by a user", fold, [*full, *others])
     for one in others:
         _reopen(state, one, "the study goes on")
     go_on = [one for one in full if not _stays(state, one.trial)]
@@ -212,14 +214,13 @@ def _had_all(state: CycleState, trial: Trial) -> bool:
     return trial.rungs == len(state.fold.policy.ladder(trial.bracket))
 
 
-def _begin_again(state: CycleState, why: str, over: Sequence[Over]) -> Deciding[None]:
-    """Let the study go on, with a policy that knows these trials as not over."""
+def _begin_again(state: CycleState, why: str, fold: Fold, over: Sequence[Over]) -> Deciding[None]:
+    """Let the study go on with a new fold, whose policy knows these trials as not over."""
     state.study = replace(state.study, revision=state.study.revision + 1)
     if state.study.state.ended:
         state.reopen_study(why)
     until.begin_anew(state)
     state.reopened |= set(_numbers(over))
-    fold = Fold.empty(state.study.spec, state.fold.sampler)
     yield from ask(FoldIn(fold=fold, reopened=state.reopened))
     state.fold = fold
     state.wants_placement = True
