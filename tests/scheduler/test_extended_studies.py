@@ -222,7 +222,12 @@ GRID = {"space": {"x": {"type": "categorical", "values": [1, 2, 3]}}, "sampler":
         ({**GRID, "max_trials": 2}, by_trials(2), "trials", "Give at most 1"),
         ({"policy": POLICIES["pbt"]}, by_trials(1), "trials", "cannot join a population"),
         ({"policy": POLICIES["pbt"]}, by_steps(3000), "steps", "makes 1000 rungs, which are too many"),
-        ({"policy": {"kind": "median", "interval": 1}}, by_steps(2**40), "steps", "makes 1099511627776 rungs"),
+        (
+            {"policy": {"kind": "median", "interval": 1}},
+            by_steps(2**40),
+            "steps",
+            "makes 1099511627776 rungs",
+        ),
         ({}, by_steps(2**40 + 1), "steps", "is more than the 1099511627776 steps that a trial may have"),
     ],
 )

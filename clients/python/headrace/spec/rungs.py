@@ -52,7 +52,7 @@ def geometric(min_steps: int, eta: int, max_steps: int) -> tuple[int, ...]:
 
 
 def further(interval: int | None, every: int, before: int, max_steps: int) -> range:
-    """The even levels between a full budget and a larger one. An interval that nobody chose grows with what is added."""
+    """The even levels between a full budget and a larger one. An interval that nobody chose grows with the budget."""
     if interval is None:
         every = max(every, -(-(max_steps - before) // DEFAULT_INTERVALS))
     return range(before - before % every + every, max_steps, every)

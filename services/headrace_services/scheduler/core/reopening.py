@@ -30,6 +30,7 @@ from headrace_services.scheduler.core.inputs import ExtendStudy, Outcome, Reopen
 from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
 from headrace_services.scheduler.core.needs import Deciding, FoldIn, OverTrials, ask
 from headrace_services.scheduler.core.policies import Action as Ruling
+from headrace_services.scheduler.core.policies.pbt import Pbt
 from headrace_services.scheduler.core.records import Over, Trial
 from headrace_services.scheduler.core.state import CycleState
 
@@ -49,6 +50,7 @@ def take(state: CycleState, command: Reopening) -> Deciding[Outcome]:
 
 
 def _retry(state: CycleState, named: frozenset[int] | None) -> Deciding[Outcome]:
+    _require_no_follower(state, "trials", "")
     until.require_unmet(state, "trials")
     for number in sorted(named or ()):
         _require_again(state, number)
@@ -64,6 +66,7 @@ def _retry(state: CycleState, named: frozenset[int] | None) -> Deciding[Outcome]
         name = state.study.name
         remedy = f"`headrace extend {name}` lets the study go on with more to do."
         raise _refused("trials", "", f"cannot be tried again: none of study '{name}' has failed", remedy)
+    _require_company(state, chosen)
     fold = Fold.empty(state.study.spec, state.fold.sampler)
     tried = f"{len(chosen)} trial{'s' * (len(chosen) != 1)} tried again"
     yield from _begin_again(state, f"a user lets it go on, {tried}", fold, [*chosen, *others])
@@ -86,7 +89,9 @@ def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
     full = [one for one in over if _had_all(state, one.trial)]
     known = set(_numbers(full))
     others = [one for one in over if one.cut_off and one.trial.number not in known]
-    fold = Fold.empty(after, state.fold.sampler)  # a policy of the user's own may refuse; nothing has changed yet
+    fold = Fold.empty(
+        after, state.fold.sampler
+    )  # a policy of the user's own may refuse; nothing has changed yet
     state.extend(after)
     yield from _begin_again(state, "extended by a user", fold, [*full, *others])
     for one in others:
@@ -124,6 +129,32 @@ def _require_again(state: CycleState, number: int) -> None:
     raise _refused("trials", number, f"names one that has not failed: it is {now}", remedy)
 
 
+def _require_no_follower(state: CycleState, field: str, value: object) -> None:
+    """Refuse to let a study go on whose end the study of its transfer was told: that one has begun, or ended too."""
+    transfer = state.study.spec.transfer
+    if transfer is None or not state.study.state.ended:
+        return
+    if state.study.state is StudyState.COMPLETED:
+        follower = transfer.study_name(state.study.name)
+        remedy = f"Extend '{follower}', or create a study that begins from this one's results."
+        raise _refused(field, value, "comes too late: the study that trains its best has begun", remedy)
+    remedy = "Create both studies again; the new one may begin from this one's results."
+    raise _refused(field, value, "comes too late: the study that was to train its best has ended too", remedy)
+
+
+def _require_company(state: CycleState, chosen: Sequence[Over]) -> None:
+    """Refuse to try a member of a population again that the others have left behind."""
+    policy = state.fold.policy
+    if not isinstance(policy, Pbt):
+        return
+    for trial in (one.trial for one in chosen if not one.trial.baseline):
+        if trial.rungs < len(policy.ladder(0)) and policy.left(trial.rungs):
+            step = policy.ladder(0)[trial.rungs]
+            said = f"names a member that others have left behind: they are past its next rung, at step {step}"
+            remedy = "Create a study: what it would copy there may be gone."
+            raise _refused("trials", trial.number, said, remedy)
+
+
 def _require_extensible(state: CycleState, command: ExtendStudy, after: StudySpec) -> None:
     spec, name = state.study.spec, state.study.name
     field, value = ("steps", command.steps) if command.steps else ("trials", command.trials)
@@ -133,9 +164,7 @@ def _require_extensible(state: CycleState, command: ExtendStudy, after: StudySpe
         )
     if spec.surrogate is not None and spec.surrogate.scale_by is not None:
         raise _refused(field, value, "cannot extend a pilot", "Extend the study that it is the pilot of.")
-    if spec.transfer is not None and state.study.state.ended:
-        remedy = f"Extend '{spec.transfer.study_name(name)}', or create a study that begins from this one's results."
-        raise _refused(field, value, "comes too late: the study that trains its best has begun", remedy)
+    _require_no_follower(state, field, value)
     if state.study.state is StudyState.FAILED:
         remedy = f"Mend the trial's program, and let its trials go on: `headrace retry {name}`."
         raise _refused(field, value, "cannot extend a study that failed", remedy)
@@ -152,7 +181,9 @@ def _require_steps(spec: StudySpec, steps: int, after: StudySpec) -> None:
         raise _refused("steps", steps, said, "Give the new full budget, and not what it grows by.")
     if steps > numbers.STEPS:
         remedy = f"Give at most {numbers.STEPS}."
-        raise _refused("steps", steps, f"is more than the {numbers.STEPS} steps that a trial may have", remedy)
+        raise _refused(
+            "steps", steps, f"is more than the {numbers.STEPS} steps that a trial may have", remedy
+        )
     if len(after.budgets) > numbers.EXTENSIONS:
         said = f"would be one budget more than the {numbers.EXTENSIONS} that a study may have had"
         raise _refused("steps", steps, said, "Create a study with this budget.")
