@@ -8,6 +8,8 @@ from commands_run import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import Script, race
 
+from headrace.v1 import study_pb2
+
 UID, MANIFEST = "0a1b2c", "manifest.json"
 
 
@@ -83,6 +85,57 @@ def test_it_deletes_all_but_the_best_ones_checkpoints(ended: Left, invoke: Invok
     assert invoke("gc", "--best-too", "--yes").code == 0
     assert not store.exists()
     assert "Nothing is left" in invoke("gc", "--best-too").out
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("goes on", "study 'digits' goes on"),
+        ("moved", "study 'digits' has changed since this was listed"),
+        ("namesake", "study 'digits' has changed since this was listed"),
+        ("deleted", "study 'digits' was deleted meanwhile"),
+    ],
+)
+def test_a_study_that_changed_after_it_was_listed_is_left_alone(
+    ended: Left,
+    fake: FakeStudyService,
+    invoke: Invoke,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    says: str,
+) -> None:
+    study = ended.script.final.study
+
+    def meanwhile(*_: object, **__: object) -> None:
+        match change:
+            case "goes on":
+                study.state = study_pb2.STUDY_STATE_ACTIVE
+            case "moved":
+                study.status.cursor += 1
+            case "namesake":
+                study.uid = "ffffff"
+            case _:
+                del fake.scripts["studies/digits"]
+
+    monkeypatch.setattr("headrace.cli.gc.confirm", meanwhile)
+    before = ended.files
+    done = invoke("gc", "--yes")
+    assert done.code == 1
+    assert says in done.err
+    assert done.out.splitlines()[-1] == "0 B deleted."
+    assert ended.files == before
+
+
+def test_a_best_checkpoint_that_lies_in_another_trials_place_stays(ended: Left, invoke: Invoke) -> None:
+    """As that of a member of a population that has copied another one."""
+    best = ended.script.final.study.status.best.number
+    (trial,) = (one for one in ended.script.final.trials if one.number == best)
+    donor, lender = [one.number for one in ended.script.final.trials if one.number != best][:2]
+    trial.checkpoint.uri = f"file://{ended.checkpoint(donor)}/"
+    trial.best_checkpoint.uri = f"file://{ended.checkpoint(lender)}/"
+    assert invoke("gc", "--yes").code == 0
+    kept = ended.root / "store/studies" / ended.folder / "trials"
+    assert {int(path.name) for path in kept.iterdir()} == {best, donor, lender}
 
 
 def test_without_a_terminal_it_needs_yes(ended: Left, invoke: Invoke) -> None:

@@ -8,8 +8,11 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
-from headrace.errors import InvalidFieldError
-from headrace_services.scheduler.core.inputs import ExtendStudy, PauseStudy, RetryTrials, StopStudy
+from headrace.errors import InvalidFieldError, Violation
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core import fold as cache
+from headrace_services.scheduler.core.inputs import ExtendStudy, PauseStudy, Reopened, RetryTrials, StopStudy
+from headrace_services.scheduler.core.policies import Policy, make_policy
 from headrace_services.scheduler.replay.replaying import replay
 from headrace_services.scheduler.store import tables
 
@@ -190,6 +193,20 @@ async def test_a_stopped_study_goes_on_with_what_its_stop_cancelled(engine: Asyn
     assert [row.reason for row in await site.trials()] == ["COMPLETED"] * 4
 
 
+async def test_a_trial_that_completes_in_the_cycle_that_stops_its_study_goes_on_once(
+    engine: AsyncEngine,
+) -> None:
+    site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=2)).create()
+    await site.connect(slots=2)
+    last, running = await site.kick()
+    await site.tell(running, 2, 0.5)
+    await site.step(StopStudy(reason="enough"), site.report(last, 9, 0.3))
+    assert await site.step(by_steps(27)) == [Reopened(numbers=(0,), others=1)]
+    await train(site)
+    assert [(row.step, row.reason) for row in await site.trials()] == [(27, "COMPLETED")] * 2
+    await replayed(site)
+
+
 GRID = {"space": {"x": {"type": "categorical", "values": [1, 2, 3]}}, "sampler": {"kind": "grid"}}
 
 
@@ -205,6 +222,13 @@ GRID = {"space": {"x": {"type": "categorical", "values": [1, 2, 3]}}, "sampler":
         ({**GRID, "max_trials": 2}, by_trials(2), "trials", "Give at most 1"),
         ({"policy": POLICIES["pbt"]}, by_trials(1), "trials", "cannot join a population"),
         ({"policy": POLICIES["pbt"]}, by_steps(3000), "steps", "makes 1000 rungs, which are too many"),
+        (
+            {"policy": {"kind": "median", "interval": 1}},
+            by_steps(2**40),
+            "steps",
+            "makes 1099511627776 rungs",
+        ),
+        ({}, by_steps(2**40 + 1), "steps", "is more than the 1099511627776 steps that a trial may have"),
     ],
 )
 async def test_what_cannot_be_done_is_refused_before_anything_is_changed(
@@ -217,6 +241,23 @@ async def test_what_cannot_be_done_is_refused_before_anything_is_changed(
     assert [violation.field for violation in refused.violations] == [field]
     assert says in str(refused)
     assert await site.study() == before
+
+
+async def test_a_policy_that_refuses_the_larger_study_changes_nothing(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await ended(engine, policy=RUN_ALL, max_trials=2)
+
+    def make(spec: StudySpec) -> Policy:
+        if spec.max_steps > 9:
+            raise InvalidFieldError([Violation(field="policy", value="own", message="knows 9 steps at most")])
+        return make_policy(spec)
+
+    monkeypatch.setattr(cache, "make_policy", make)
+    before = await site.study(), await site.trials()
+    (refused,) = await site.step(by_steps(27))
+    assert "knows 9 steps at most" in str(refused)
+    assert (await site.study(), await site.trials()) == before
 
 
 async def test_the_study_of_a_transfer_takes_no_further_trials(engine: AsyncEngine) -> None:

@@ -9,7 +9,8 @@ from study_site import StudySite, gone, make_spec
 from headrace.errors import InvalidFieldError, TrialNotFoundError
 from headrace_services.scheduler.core.inputs import Reopened, RetryTrials, StopStudy, StopTrial
 from headrace_services.scheduler.replay.replaying import replay
-from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store import aside, tables
+from headrace_services.scheduler.store.database import transaction
 
 ONCE = {"max_retries": 0, "policy": {"kind": "run_all"}}
 ALL = RetryTrials(numbers=None)
@@ -184,3 +185,67 @@ async def test_a_study_that_is_reopened_and_stopped_in_one_cycle_leaves_nothing_
     study, trial = await site.study(), await site.trial(0)
     assert (study.state, trial.reason) == ("STOPPED", "CANCELLED")
     assert study.end_time > ended
+
+
+async def test_a_trial_that_completes_in_the_cycle_that_stops_its_study_stays_completed(
+    engine: AsyncEngine,
+) -> None:
+    site = await StudySite(engine, make_spec(**ONCE, max_trials=3, max_early_failures=9)).create()
+    await site.connect(slots=3)
+    failing, last, running = await site.kick()
+    await site.tell(running, 2, 0.4)
+    await site.step(gone(failing, "FAILED", error="ValueError: no"))
+    await site.step(StopStudy(reason="enough"), site.report(last, 9, 0.3))
+    assert [row.reason for row in await site.trials()] == ["FAILED", "COMPLETED", "CANCELLED"]
+    assert await site.step(ALL) == [Reopened(numbers=(0,), others=1)]
+    assert [row.reason for row in await site.trials()] == [None, "COMPLETED", None]
+
+
+async def test_a_study_that_was_set_aside_goes_on_with_all_its_trials(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(**ONCE, max_trials=2)).create()
+    await site.connect(slots=2)
+    assert len(await site.kick()) == 2
+    async with transaction(engine) as conn:
+        await aside.set_aside(conn, site.study_id, "a defect")
+    site.fold = None
+    assert await site.step(ALL) == [Reopened(numbers=(), others=2)]
+    await train(site)
+    assert [row.reason for row in await site.trials()] == ["COMPLETED", "COMPLETED"]
+
+
+async def test_a_member_that_its_population_has_left_behind_is_not_tried_again(engine: AsyncEngine) -> None:
+    policy = {"kind": "pbt", "interval": 3}
+    site = await StudySite(engine, make_spec(max_retries=0, max_trials=4, policy=policy)).create()
+    await site.connect(slots=4)
+    leases = await site.kick()
+    await site.step(gone(leases[0], "FAILED", error="ValueError: no"))
+    assert await site.step(ALL) == [Reopened(numbers=(0,), others=0)]
+    await site.step(gone(site.leases[(await site.trial(0)).lease_id], "FAILED", error="ValueError: no"))
+    for lease in leases[1:]:
+        await site.tell(lease, 3, 0.1 * lease.number)
+    before = await site.study()
+    for named in (None, frozenset({0})):
+        (refused,) = await site.step(RetryTrials(numbers=named))
+        assert "names a member that others have left behind" in str(refused)
+    assert (await site.study()) == before
+    site.fold = None  # another replica says the same
+    (refused,) = await site.step(ALL)
+    assert "they are past its next rung, at step 3" in str(refused)
+
+
+@pytest.mark.parametrize(("stopped", "says"), [(False, "has begun"), (True, "has ended too")])
+async def test_a_study_whose_end_its_follower_was_told_is_not_tried_again(
+    engine: AsyncEngine, stopped: bool, says: str
+) -> None:
+    transfer = {"callable": "train:large", "top": 1}
+    site = await StudySite(engine, make_spec(**ONCE, max_trials=2, transfer=transfer)).create()
+    await site.connect(slots=2)
+    first, _ = await site.kick()
+    await site.step(gone(first, "FAILED", error="ValueError: no"))
+    await (site.step(StopStudy(reason="enough")) if stopped else train(site))
+    before = await site.study()
+    assert before.state == ("STOPPED" if stopped else "COMPLETED")
+    (refused,) = await site.step(ALL)
+    assert "comes too late: the study that" in str(refused)
+    assert says in str(refused)
+    assert (await site.study()) == before

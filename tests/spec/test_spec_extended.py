@@ -25,6 +25,7 @@ def spec(policy: dict[str, Any], steps: int = 9) -> Any:
         ({"kind": "median", "interval": 4}, 9, [18], (4, 8, 9, 12, 16, 18)),
         ({"kind": "rung_median", "rungs": [3, 9]}, 9, [20, 30], (3, 9, 20, 30)),
         ({"kind": "pbt", "interval": 3}, 9, [15], (3, 6, 9, 12, 15)),
+        ({"kind": "pbt"}, 20, [26, 30], (*range(2, 27, 2), 28, 30)),
         ({"kind": "run_all"}, 9, [18, 20], (9, 18, 20)),
     ],
 )
@@ -35,10 +36,24 @@ def test_rungs_are_added_and_none_is_moved(
     for budget in budgets:
         extended = extended.extended_to(trials=extended.max_trials, steps=budget)
     assert extended.rungs() == rungs
+    assert extended.count_rungs() == len(rungs)
     assert extended.rungs()[: len(first.rungs())] == first.rungs()
     assert extended.as_created() == first
     assert from_proto(to_proto(extended)) == extended
     assert parse_spec(extended.model_dump(mode="json")) == extended
+
+
+@pytest.mark.parametrize("kind", ["median", "rung_median", "learning_curve", "pbt"])
+def test_an_interval_that_nobody_chose_grows_with_the_budget(kind: str) -> None:
+    extended = spec({"kind": kind}, 20).extended_to(trials=27, steps=2**40)
+    rungs = extended.rungs()
+    assert len(rungs) == extended.count_rungs() <= len(spec({"kind": kind}, 20).rungs()) + 101
+    assert list(rungs) == sorted(set(rungs))
+
+
+def test_rungs_are_counted_without_being_listed() -> None:
+    policy = {"kind": "median", "interval": 1}
+    assert spec(policy).extended_to(trials=27, steps=2**40).count_rungs() == 2**40
 
 
 def test_more_trials_are_remembered_beside_the_first_number() -> None:

@@ -94,7 +94,7 @@ class CheckpointStore(Protocol):
         ...
 
 
-_PLACE = re.compile(r"(?P<store>.+)/(?P<study>studies/[^/]+)/trials/\d+/[^/]+/?")
+_PLACE = re.compile(r"(?P<store>.+)/(?P<study>studies/[^/]+)/(?P<trial>trials/\d+)/[^/]+/?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +105,8 @@ class Place:
     store: str
     # The study's place in the store, `studies/{study}-{uid}`.
     study: str
+    # The trial's place in the store, `studies/{study}-{uid}/trials/{number}`.
+    trial: str
 
     @classmethod
     def of(cls, uri: str) -> "Place | None":
@@ -112,7 +114,8 @@ class Place:
         found = _PLACE.fullmatch(uri)
         if found is None or not uri.startswith(("file://", "s3://")):
             return None
-        return cls(store=found["store"], study=unquote(found["study"]))
+        study = unquote(found["study"])
+        return cls(store=found["store"], study=study, trial=f"{study}/{found['trial']}")
 
 
 def store_from_url(url: str) -> CheckpointStore:

@@ -9,7 +9,7 @@ from headrace.cli.control import Yes, confirm
 from headrace.cli.failure import FAILED
 from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
-from headrace.client import leftovers
+from headrace.client import Client, leftovers
 
 
 def gc(
@@ -34,7 +34,10 @@ def gc(
 
     The studies themselves stay, with all results and events; `headrace delete` removes those. The checkpoints of a
     study's best trial, or of the trials on its Pareto front, stay unless you say --best-too. A live study is never
-    touched, and only the folders that carry the name and the uid of an ended one are.
+    touched, and only the folders that carry the name and the uid of an ended one are. A study that goes on while this
+    runs is left alone from then on.
+
+    A study whose checkpoints were deleted cannot go on from them by `headrace retry` or `headrace extend`.
 
     Only what this machine sees is listed: folders here or shared, and checkpoints on S3, with the workers' AWS_*
     variables. Run it on each machine that keeps files of its own. Of a study that is deleted nothing is found any
@@ -52,7 +55,7 @@ def gc(
     output = session.output
     with session.client() as client:
         found = leftovers.find(client, studies or (), best_too=best_too)
-    total = sum(one.size_bytes for one in found.leftovers)
+    total = gone = sum(one.size_bytes for one in found.leftovers)
     names = {one.study for one in found.leftovers}
     failed: list[str] = []
     if not as_json:
@@ -60,7 +63,8 @@ def gc(
     if found.leftovers and not dry_run:
         of = wording.plural(len(names), "ended study", "ended studies")
         confirm(f"Delete {wording.size(total)} of {of}?", yes=yes)
-        failed = _delete(found)
+        with session.client() as client:
+            gone, failed = _delete(client, found)
     if as_json:
         output.json(
             {
@@ -83,7 +87,7 @@ def gc(
         )
     elif found.leftovers:
         done = "could be deleted; nothing was" if dry_run else "deleted"
-        output.line(f"{wording.size(total)} {done}.")
+        output.line(f"{wording.size(gone)} {done}.")
     else:
         output.line("Nothing is left to delete on this machine.")
     for line in failed:
@@ -107,14 +111,15 @@ def _show(found: leftovers.Found, output: Output) -> None:
         output.note(f"{place} cannot be read from here: run this on the machine that has it.")
 
 
-def _delete(found: leftovers.Found) -> list[str]:
-    """Deletes it all; returns what could not be deleted, and why."""
-    failed = []
+def _delete(client: Client, found: leftovers.Found) -> tuple[int, list[str]]:
+    """Deletes it all; returns the bytes of what was deleted as a whole, and what was not, and why."""
+    gone, failed = 0, []
     for one in found.leftovers:
         try:
-            one.delete()
-        except OSError as error:
-            failed.append(
-                f"{one.what} of {one.study} in {one.where} are not deleted: {error.strerror or error}."
-            )
-    return failed
+            one.delete(client)
+        except (leftovers.StudyMovedError, OSError) as error:
+            why = error.strerror or error if isinstance(error, OSError) else error
+            failed.append(f"{one.what} of {one.study} in {one.where} are not deleted, or not all: {why}.")
+        else:
+            gone += one.size_bytes
+    return gone, failed

@@ -18,9 +18,13 @@ from headrace.client.missing import MissingExtraError
 from headrace.client.model import StudyInfo, TrialInfo
 from headrace.client.outcome import Outcome
 from headrace.client.sync import Client
-from headrace.errors import StudyNotEndedError
+from headrace.errors import StudyNotEndedError, StudyNotFoundError
 from headrace.folders import study_folder
 from headrace.home import home_dir
+
+
+class StudyMovedError(Exception):
+    """A study is not as it was when what it left was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,20 +38,40 @@ class Leftover:
     size_bytes: int
     trials: tuple[str, ...] = ()
     """Of checkpoints: the trials' places in the store."""
+    uid: str
+    """The study's."""
+    cursor: int
+    """The study's, when this was found."""
 
-    def delete(self) -> None:
-        """Deletes it. What is gone already is no error. Raises `OSError` where it cannot be deleted."""
+    def delete(self, client: Client) -> None:
+        """Deletes it, as long as the study has ended and is as it was when this was found: the status is read again
+        before each place. What is gone already is no error.
+
+        Raises `StudyMovedError` where the study has changed, and `OSError` where it cannot be deleted.
+        """
         if self.what == "checkpoints":
             store = open_store(self.where)
             for trial in self.trials:
+                self._require_unmoved(client)
                 store.clear(trial)
             return
+        self._require_unmoved(client)
         path = Path(self.where)
         with suppress(FileNotFoundError):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink()
+
+    def _require_unmoved(self, client: Client) -> None:
+        try:
+            now = client.study(self.study).status()
+        except StudyNotFoundError:
+            raise StudyMovedError(f"study '{self.study}' was deleted meanwhile") from None
+        if not now.state.ended:
+            raise StudyMovedError(f"study '{self.study}' goes on")
+        if (now.uid, now.cursor) != (self.uid, self.cursor):
+            raise StudyMovedError(f"study '{self.study}' has changed since this was listed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,15 +151,22 @@ class _Looked:
                     where=store,
                     size_bytes=sum(gone.values()),
                     trials=tuple(sorted(gone)),
+                    uid=study.uid,
+                    cursor=study.cursor,
                 )
             )
 
 
-def _good(study: StudyInfo, trials: Iterable[TrialInfo]) -> frozenset[str]:
-    """The places of the trials whose checkpoints somebody may want to load: all, where nobody knows the front."""
+def _good(study: StudyInfo, trials: Sequence[TrialInfo]) -> frozenset[str]:
+    """The places of the trials whose checkpoints somebody may want to load: all, where nobody knows the front. The
+    checkpoint of a member of a population may lie in the place of the one that it copied."""
     best = [study.leader] if study.leader is not None else []
     good = trials if Outcome(study).front_left_out else (*best, *study.front)
-    return frozenset(f"{_place(study)}/trials/{trial.number}" for trial in good)
+    numbers = {trial.number for trial in good}
+    good = (*good, *(trial for trial in trials if trial.number in numbers))
+    kept = [one for trial in good for one in (trial.checkpoint, trial.best_checkpoint) if one is not None]
+    lent = {place.trial for one in kept if (place := Place.of(one.uri)) is not None}
+    return frozenset(lent | {f"{_place(study)}/trials/{number}" for number in numbers})
 
 
 def _place(study: StudyInfo) -> str:
@@ -171,4 +202,6 @@ def _on_disk(study: StudyInfo, what: Literal["logs", "report"], path: Path) -> L
     for file in files:
         with suppress(FileNotFoundError):
             size += file.stat(follow_symlinks=False).st_size
-    return Leftover(study=study.name, what=what, where=str(path), size_bytes=size)
+    return Leftover(
+        study=study.name, what=what, where=str(path), size_bytes=size, uid=study.uid, cursor=study.cursor
+    )

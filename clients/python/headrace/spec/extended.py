@@ -38,8 +38,8 @@ def extended_problems(extended: Extended, known: Mapping[str, Any]) -> Iterator[
             )
 
 
-def too_many_rungs(policy: object, rungs: tuple[int, ...]) -> int | None:
-    """How many rungs an extension makes, where they are too many: those of an interval that the user chose, which every
-    assignment of a trial lists."""
+def too_many_rungs(policy: object, rungs: int) -> bool:
+    """Whether an extension makes too many rungs: those of an interval that the user chose, which every assignment of a
+    trial lists."""
     chosen = getattr(policy, "interval", None) is not None or not isinstance(policy, EvenPolicy)
-    return len(rungs) if chosen and len(rungs) > numbers.RUNGS else None
+    return chosen and rungs > numbers.RUNGS

@@ -9,6 +9,7 @@ from pydantic import AfterValidator
 from headrace.bounds import numbers
 from headrace.spec.domains import SpecModel
 from headrace.spec.problems import Problem, Unknown, fault
+from headrace.spec.rungs import further
 from headrace.spec.scalars import Real, Steps, Text
 
 
@@ -55,8 +56,11 @@ class PbtPolicy(SpecModel):
 
     def beyond(self, before: int, max_steps: int, *, first: int) -> tuple[int, ...]:
         """The milestones behind a full budget that was extended: the multiples of the interval, and max_steps."""
-        every = self.every(first)
-        return (*range(before - before % every + every, max_steps, every), max_steps)
+        return (*further(self.interval, self.every(first), before, max_steps), max_steps)
+
+    def count_beyond(self, before: int, max_steps: int, *, first: int) -> int:
+        """How many milestones `beyond` has, without listing them."""
+        return len(further(self.interval, self.every(first), before, max_steps)) + 1
 
 
 def pbt_problems(policy: PbtPolicy, max_steps: int) -> list[Problem]:

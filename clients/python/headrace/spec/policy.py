@@ -31,6 +31,10 @@ class RunAllPolicy(SpecModel):
         del before, first
         return (max_steps,)
 
+    def count_beyond(self, before: int, max_steps: int, *, first: int) -> int:
+        """How many milestones `beyond` has."""
+        return len(self.beyond(before, max_steps, first=first))
+
     def problems(self, max_steps: int) -> list[Problem]:
         """Nothing can be wrong."""
         del max_steps

@@ -51,6 +51,13 @@ def geometric(min_steps: int, eta: int, max_steps: int) -> tuple[int, ...]:
     return (*levels, max_steps)
 
 
+def further(interval: int | None, every: int, before: int, max_steps: int) -> range:
+    """The even levels between a full budget and a larger one. An interval that nobody chose grows with the budget."""
+    if interval is None:
+        every = max(every, -(-(max_steps - before) // DEFAULT_INTERVALS))
+    return range(before - before % every + every, max_steps, every)
+
+
 def listed_problems(rungs: tuple[int, ...], max_steps: int) -> list[Problem]:
     """What is wrong between a user's list and the full budget."""
     if not rungs or rungs[-1] == max_steps:
@@ -108,6 +115,10 @@ class GeometricPolicy(SpecModel):
         del first
         return geometric(before, self.eta, max_steps)[1:]
 
+    def count_beyond(self, before: int, max_steps: int, *, first: int) -> int:
+        """How many milestones `beyond` has; they are few, whatever the budget."""
+        return len(self.beyond(before, max_steps, first=first))
+
     def problems(self, max_steps: int) -> list[Problem]:
         """What is wrong between the policy and the full budget."""
         if self.rungs:
@@ -157,10 +168,18 @@ class EvenPolicy(SpecModel):
         return self.rungs or (*range(every, max_steps, every), max_steps)
 
     def beyond(self, before: int, max_steps: int, *, first: int) -> tuple[int, ...]:
-        """The milestones behind a full budget that was extended: as far apart as in the first one. Behind a list of
-        rungs there is max_steps alone."""
-        every = max_steps if self.rungs else self.every(first)
-        return (*range(before - before % every + every, max_steps, every), max_steps)
+        """The milestones behind a full budget that was extended: as far apart as in the first one, or farther where
+        nothing is said, so that they stay few. Behind a list of rungs there is max_steps alone."""
+        return (*self._between(before, max_steps, first), max_steps)
+
+    def count_beyond(self, before: int, max_steps: int, *, first: int) -> int:
+        """How many milestones `beyond` has, without listing them."""
+        return len(self._between(before, max_steps, first)) + 1
+
+    def _between(self, before: int, max_steps: int, first: int) -> range:
+        if self.rungs:
+            return range(0)
+        return further(self.interval, self.every(first), before, max_steps)
 
     def every(self, max_steps: int) -> int:
         """The steps between two looks."""

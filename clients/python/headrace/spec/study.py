@@ -11,6 +11,7 @@ space is a list there) and the type of large floats (see `headrace.spec.scalars`
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, Final, Self
 
 from pydantic import (
@@ -284,6 +285,14 @@ class StudySpec(SpecModel):
         for budget in later:
             levels += self.policy.beyond(levels[-1], budget, first=first)
         return levels
+
+    def count_rungs(self) -> int:
+        """How many rungs bracket 0 has. The further ones are counted, not listed."""
+        first = self.budgets[0]
+        further = (
+            self.policy.count_beyond(before, after, first=first) for before, after in pairwise(self.budgets)
+        )
+        return len(self.policy.ladder(first)) + sum(further)
 
     def due_rungs(self, bracket: int) -> tuple[int, ...]:
         """The rungs that a trial of a bracket must report at, in steps: no report may jump over one.

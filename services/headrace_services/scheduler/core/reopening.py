@@ -30,6 +30,7 @@ from headrace_services.scheduler.core.inputs import ExtendStudy, Outcome, Reopen
 from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
 from headrace_services.scheduler.core.needs import Deciding, FoldIn, OverTrials, ask
 from headrace_services.scheduler.core.policies import Action as Ruling
+from headrace_services.scheduler.core.policies.pbt import Pbt
 from headrace_services.scheduler.core.records import Over, Trial
 from headrace_services.scheduler.core.state import CycleState
 
@@ -49,6 +50,7 @@ def take(state: CycleState, command: Reopening) -> Deciding[Outcome]:
 
 
 def _retry(state: CycleState, named: frozenset[int] | None) -> Deciding[Outcome]:
+    _require_no_follower(state, "trials", "")
     until.require_unmet(state, "trials")
     for number in sorted(named or ()):
         _require_again(state, number)
@@ -64,8 +66,10 @@ def _retry(state: CycleState, named: frozenset[int] | None) -> Deciding[Outcome]
         name = state.study.name
         remedy = f"`headrace extend {name}` lets the study go on with more to do."
         raise _refused("trials", "", f"cannot be tried again: none of study '{name}' has failed", remedy)
+    _require_company(state, chosen)
+    fold = Fold.empty(state.study.spec, state.fold.sampler)
     tried = f"{len(chosen)} trial{'s' * (len(chosen) != 1)} tried again"
-    yield from _begin_again(state, f"a user lets it go on, {tried}", [*chosen, *others])
+    yield from _begin_again(state, f"a user lets it go on, {tried}", fold, [*chosen, *others])
     state.study = replace(state.study, early_failures=0)
     state.stand(early={}, avoided={})
     for one in chosen:
@@ -83,9 +87,13 @@ def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
     _require_extensible(state, command, after)
     over = yield from _over(state, frozenset({Reason.COMPLETED}) if command.steps else frozenset())
     full = [one for one in over if _had_all(state, one.trial)]
-    others = [one for one in over if one.cut_off]
+    known = set(_numbers(full))
+    others = [one for one in over if one.cut_off and one.trial.number not in known]
+    fold = Fold.empty(
+        after, state.fold.sampler
+    )  # a policy of the user's own may refuse; nothing has changed yet
     state.extend(after)
-    yield from _begin_again(state, "extended by a user", [*full, *others])
+    yield from _begin_again(state, "extended by a user", fold, [*full, *others])
     for one in others:
         _reopen(state, one, "the study goes on")
     go_on = [one for one in full if not _stays(state, one.trial)]
@@ -121,6 +129,32 @@ def _require_again(state: CycleState, number: int) -> None:
     raise _refused("trials", number, f"names one that has not failed: it is {now}", remedy)
 
 
+def _require_no_follower(state: CycleState, field: str, value: object) -> None:
+    """Refuse to let a study go on whose end the study of its transfer was told: that one has begun, or ended too."""
+    transfer = state.study.spec.transfer
+    if transfer is None or not state.study.state.ended:
+        return
+    if state.study.state is StudyState.COMPLETED:
+        follower = transfer.study_name(state.study.name)
+        remedy = f"Extend '{follower}', or create a study that begins from this one's results."
+        raise _refused(field, value, "comes too late: the study that trains its best has begun", remedy)
+    remedy = "Create both studies again; the new one may begin from this one's results."
+    raise _refused(field, value, "comes too late: the study that was to train its best has ended too", remedy)
+
+
+def _require_company(state: CycleState, chosen: Sequence[Over]) -> None:
+    """Refuse to try a member of a population again that the others have left behind."""
+    policy = state.fold.policy
+    if not isinstance(policy, Pbt):
+        return
+    for trial in (one.trial for one in chosen if not one.trial.baseline):
+        if trial.rungs < len(policy.ladder(0)) and policy.left(trial.rungs):
+            step = policy.ladder(0)[trial.rungs]
+            said = f"names a member that others have left behind: they are past its next rung, at step {step}"
+            remedy = "Create a study: what it would copy there may be gone."
+            raise _refused("trials", trial.number, said, remedy)
+
+
 def _require_extensible(state: CycleState, command: ExtendStudy, after: StudySpec) -> None:
     spec, name = state.study.spec, state.study.name
     field, value = ("steps", command.steps) if command.steps else ("trials", command.trials)
@@ -130,9 +164,7 @@ def _require_extensible(state: CycleState, command: ExtendStudy, after: StudySpe
         )
     if spec.surrogate is not None and spec.surrogate.scale_by is not None:
         raise _refused(field, value, "cannot extend a pilot", "Extend the study that it is the pilot of.")
-    if spec.transfer is not None and state.study.state.ended:
-        remedy = f"Extend '{spec.transfer.study_name(name)}', or create a study that begins from this one's results."
-        raise _refused(field, value, "comes too late: the study that trains its best has begun", remedy)
+    _require_no_follower(state, field, value)
     if state.study.state is StudyState.FAILED:
         remedy = f"Mend the trial's program, and let its trials go on: `headrace retry {name}`."
         raise _refused(field, value, "cannot extend a study that failed", remedy)
@@ -147,11 +179,16 @@ def _require_steps(spec: StudySpec, steps: int, after: StudySpec) -> None:
     if steps <= spec.max_steps:
         said = f"is not more than the full budget, which is {spec.max_steps}"
         raise _refused("steps", steps, said, "Give the new full budget, and not what it grows by.")
+    if steps > numbers.STEPS:
+        remedy = f"Give at most {numbers.STEPS}."
+        raise _refused(
+            "steps", steps, f"is more than the {numbers.STEPS} steps that a trial may have", remedy
+        )
     if len(after.budgets) > numbers.EXTENSIONS:
         said = f"would be one budget more than the {numbers.EXTENSIONS} that a study may have had"
         raise _refused("steps", steps, said, "Create a study with this budget.")
-    rungs = too_many_rungs(spec.policy, after.rungs())
-    if rungs is not None:
+    rungs = after.count_rungs()
+    if too_many_rungs(spec.policy, rungs):
         remedy = "Choose fewer steps, or create a study with a larger interval."
         raise _refused("steps", steps, f"makes {rungs} rungs, which are too many", remedy)
 
@@ -208,14 +245,13 @@ def _had_all(state: CycleState, trial: Trial) -> bool:
     return trial.rungs == len(state.fold.policy.ladder(trial.bracket))
 
 
-def _begin_again(state: CycleState, why: str, over: Sequence[Over]) -> Deciding[None]:
-    """Let the study go on, with a policy that knows these trials as not over."""
+def _begin_again(state: CycleState, why: str, fold: Fold, over: Sequence[Over]) -> Deciding[None]:
+    """Let the study go on with a new fold, whose policy knows these trials as not over."""
     state.study = replace(state.study, revision=state.study.revision + 1)
     if state.study.state.ended:
         state.reopen_study(why)
     until.begin_anew(state)
     state.reopened |= set(_numbers(over))
-    fold = Fold.empty(state.study.spec, state.fold.sampler)
     yield from ask(FoldIn(fold=fold, reopened=state.reopened))
     state.fold = fold
     state.wants_placement = True

@@ -356,7 +356,9 @@ async def _over(conn: AsyncConnection, study_id: int, need: OverTrials) -> tuple
         r.c.rung == t.c.rungs - 1,
         r.c.promoted_cursor.is_not(None),
     )
-    cut_off = t.c.end_cursor > end if need.cut_off else false()
+    # A trial may complete, or fail, behind the end of its study in one cycle: that end is its own.
+    by_it = t.c.reason.in_([Reason.CANCELLED.value, Reason.STOPPED_EARLY.value])
+    cut_off = and_(t.c.end_cursor >= end, by_it) if need.cut_off else false()
     query = (
         select(t, went_on.label("went_on"), cut_off.label("cut_off"))
         .where(t.c.study_id == study_id, t.c.state == State.TERMINATED.value, t.c.number > need.number)

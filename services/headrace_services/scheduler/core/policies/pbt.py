@@ -82,6 +82,8 @@ class Pbt(Policy):
         """Of the members that are not over: the last rung that each was recorded at, -1 before the first."""
         self._levels: SortedList = SortedList()
         """These rungs, in order."""
+        self._left: set[int] = set()
+        """The rungs from which a member has gone on."""
         self._lost: list[SortedList] = [SortedList() for _ in ladder]
         """At each rung: (arrival, trial) of members that wait and have no finite value. Rankings have the others."""
 
@@ -115,6 +117,11 @@ class Pbt(Policy):
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
         self._ranking(bracket, rung).result(trial)
         self._stop_waiting(trial, rung)
+        self._left.add(rung)
+
+    def left(self, rung: int) -> bool:
+        """Whether a member has gone on from a rung."""
+        return rung in self._left
 
     def exploited(self, exploit: Exploit) -> None:
         self._exploits.setdefault(exploit.number, {})[exploit.rung] = exploit
