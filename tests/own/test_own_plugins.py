@@ -188,6 +188,7 @@ def test_a_name_of_ours_is_no_plugins(install: Install) -> None:
             "options",
             "ValueError: looks must be 1",
         ),
+        ("import sys\ndef make(spec, options): sys.exit(3)", "options", "SystemExit: 3"),
         ("def make(spec, options): return 5", "name", "gave a int without ladder, record"),
         (
             packages.WAITS.replace("ladder=spec.rungs()", "ladder=(1, spec.max_steps)"),
