@@ -197,6 +197,19 @@ def test_a_generator_is_paused_and_goes_on_where_it_was() -> None:
         assert steps == list(range(1, one.step + 1))
 
 
+def test_a_paused_generator_that_raises_when_it_is_closed_takes_no_result_away() -> None:
+    def train(t: Trial) -> Iterator[float]:
+        try:
+            for step in itertools.count(1):
+                yield far_off(t, step)
+        except GeneratorExit:
+            raise OSError("no file to close") from None
+
+    with pytest.warns(UserWarning, match=r"raised while they were closed, first: .*no file to close"):
+        result = optimize(train, LINE, trials=9, steps=9, minimize="loss", policy=ASHA, sampler="random")
+    assert result.best is not None
+
+
 def test_a_generator_that_failed_begins_anew_and_reports_what_is_new() -> None:
     failed: set[int] = set()
 

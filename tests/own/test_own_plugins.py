@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from headrace.spec import OwnPolicy, from_proto, parse_spec, to_proto
 from headrace_services.scheduler.core import plugins
 from headrace_services.scheduler.own.testing import check_policy, check_sampler
 from headrace_services.scheduler.samplers import require_own
+from headrace_services.scheduler.samplers.own import OwnLearner
 from headrace_services.scheduler.simulator.command import simulate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_policy"
@@ -188,6 +190,7 @@ def test_a_name_of_ours_is_no_plugins(install: Install) -> None:
             "options",
             "ValueError: looks must be 1",
         ),
+        ("import sys\ndef make(spec, options): sys.exit(3)", "options", "SystemExit: 3"),
         ("def make(spec, options): return 5", "name", "gave a int without ladder, record"),
         (
             packages.WAITS.replace("ladder=spec.rungs()", "ladder=(1, spec.max_steps)"),
@@ -273,3 +276,48 @@ def test_a_sampler_that_leaves_the_space_is_replaced_by_random_draws(install: In
     result = optimize(lambda t: t["x"], space, trials=4, sampler=own("outside"))
     at_random = optimize(lambda t: t["x"], space, trials=4, sampler="random")
     assert [one.params for one in result.trials] == [one.params for one in at_random.trials]
+
+
+def test_the_numbers_of_numpy_are_plain_values_and_nothing_else_is_taken(install: Install) -> None:
+    source = """
+import numpy as np
+
+class One:
+    def __init__(self, value):
+        self.value = value
+
+    def suggest(self, number, results, pending, generator):
+        return {"x": self.value}
+
+def make(spec, options):
+    kinds = {"float32": np.float32(0.5), "bool": np.True_, "array": np.zeros(2), "none": None}
+    return One(kinds[options["kind"]])
+"""
+    install("plain", source, samplers="plain = plain:make")
+
+    def proposed(kind: str) -> Any:
+        spec = spec_of(sampler=own("plain", options={"kind": kind}))
+        return OwnLearner(spec, spec.sampler).suggest(0, ()).params["x"]
+
+    assert [type(proposed(kind)) for kind in ("float32", "bool")] == [float, bool]
+    for kind in ("array", "none"):
+        with pytest.raises(TypeError, match="for parameter 'x'; let it propose a bool"):
+            proposed(kind)
+
+
+@pytest.mark.parametrize(
+    ("source", "error"), [(packages.WAITS, CannotPauseError), (packages.BROKEN, ZeroDivisionError)]
+)
+def test_a_defect_that_the_function_catches_ends_the_study_all_the_same(
+    install: Install, source: str, error: type[Exception]
+) -> None:
+    install("caught", source, policies="caught = caught:make")
+
+    def careless(t: Any) -> None:
+        for _ in t.steps():
+            with suppress(Exception):
+                t.report(value=1.0)
+
+    space = {"x": {"type": "float", "low": 0, "high": 1}}
+    with pytest.raises(error):
+        optimize(careless, space, trials=5, steps=9, policy=own("caught", rungs=[3, 9]), sampler="random")

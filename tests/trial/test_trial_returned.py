@@ -1,12 +1,17 @@
 """A function that reports nothing may return its result."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from counting import Counter
 from recording_runtime import RecordingRuntime
 
 from headrace.trial import script
+from headrace.trial.runtime import KeepBest
 
 
 @pytest.fixture
@@ -50,3 +55,39 @@ def test_a_result_that_is_no_number_is_refused(one_rung: RecordingRuntime) -> No
 
 def test_nothing_is_reported_for_nothing(one_rung: RecordingRuntime) -> None:
     assert run(lambda _: None, one_rung) == []
+
+
+def test_a_result_that_rank_0_alone_returns_waits_for_no_other_rank(tmp_path: Path) -> None:
+    runtime = RecordingRuntime(
+        checkpoint_dir=tmp_path, rungs=(4,), metric="loss", keep_best=KeepBest(maximize=False)
+    )
+    gang = replace(runtime.attach(), ranks=2, rank_patience_s=0.1)
+
+    def train(t: Any) -> float:
+        t.track(counter=Counter())
+        return 0.5
+
+    script.run(train, runtime, gang)
+    [report] = runtime.reports
+    assert (report.step, report.checkpoint_dir) == (4, None)
+
+
+def test_a_trial_that_continues_with_a_larger_budget_returns_its_result_again(tmp_path: Path) -> None:
+    runtime = RecordingRuntime(checkpoint_dir=tmp_path, rungs=(4,), metric="loss")
+
+    def train(t: Any) -> float:
+        t.track(counter=Counter())
+        return 0.5
+
+    assert run(train, runtime) == [(4, {"loss": 0.5})]
+    assert run(train, runtime) == [(4, {"loss": 0.5})], "it has nothing left to report"
+    runtime.rungs = (4, 8)
+    assert run(train, runtime) == [(4, {"loss": 0.5}), (8, {"loss": 0.5})]
+
+
+@pytest.mark.parametrize("returned", [True, np.True_])
+def test_a_bare_bool_is_no_result(one_rung: RecordingRuntime, returned: Any) -> None:
+    with pytest.raises(
+        TypeError, match="the function gave True, which is no number; give a number for 'loss'"
+    ):
+        run(lambda _: returned, one_rung)

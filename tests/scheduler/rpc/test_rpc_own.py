@@ -12,6 +12,7 @@ from headrace.errors import InternalError, InvalidFieldError
 from headrace.spec import to_proto
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.core import plugins
+from headrace_services.scheduler.rpc import new_studies
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "own"))
 
@@ -21,15 +22,21 @@ import plugin_packages as packages
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     packages.install(tmp_path, "a_broken_one", packages.BROKEN, policies="broken = a_broken_one:make")
+    leaving = packages.BROKEN.replace('ZeroDivisionError("of the plugin")', "SystemExit(3)")
+    packages.install(tmp_path, "a_leaving_one", leaving, policies="leaving = a_leaving_one:make")
     packages.install(
         tmp_path, "a_bad_import", "raise RuntimeError('no licence')", policies="bad = a_bad_import:make"
     )
+    slow = "import time\ntime.sleep(1)\n" + packages.WAITS
+    packages.install(tmp_path, "a_slow_one", slow, policies="slow = a_slow_one:make")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
     plugins.factory.cache_clear()
     yield
     plugins.factory.cache_clear()
     sys.modules.pop("a_broken_one", None)
+    sys.modules.pop("a_leaving_one", None)
+    sys.modules.pop("a_slow_one", None)
 
 
 def own(name: str) -> dict[str, object]:
@@ -54,9 +61,26 @@ async def test_a_study_that_no_package_serves_is_refused_before_it_is_created(
     assert (await site.call("ListStudies", pb.ListStudiesRequest())).studies == []
 
 
-async def test_a_policy_that_raises_is_told_to_who_reports_and_hurts_no_other_study(site: RpcSite) -> None:
+@pytest.mark.parametrize("method", ["CreateStudy", "PreviewStudy"])
+async def test_a_slow_import_is_waited_for_beside_other_calls_and_not_for_ever(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(new_studies, "LOAD_S", 0.1)
+    spec = to_proto(make_spec(policy=own("slow")))
+    create = pb.CreateStudyRequest(study_id="s", spec=spec)
+    request = create if method == "CreateStudy" else pb.PreviewStudyRequest(spec=spec, slots=1)
+    error = await site.refusal(method, request)
+    assert isinstance(error, InvalidFieldError)
+    assert [one.field for one in error.violations] == ["policy.name"]
+    assert "was not imported within 0.1 s" in str(error)
+
+
+@pytest.mark.parametrize("name", ["broken", "leaving"])
+async def test_a_policy_that_raises_is_told_to_who_reports_and_hurts_no_other_study(
+    site: RpcSite, name: str
+) -> None:
     """On workers its study is set aside, as by any defect of a policy: `test_set_aside`."""
-    await site.create("broken", policy=own("broken"))
+    await site.create("broken", policy=own(name))
     await site.create("sound")
     asked = await site.suggest("broken")
     for _ in range(2):

@@ -276,7 +276,7 @@ def lease_to_proto(lease: model.Lease) -> event_pb2.LeaseRef:
 @lru_cache(maxsize=64)
 def _spec(data: bytes) -> StudySpec:
     # A watched study carries its spec in every update; validating it once is enough.
-    return from_proto(spec_pb2.StudySpec.FromString(data))
+    return from_proto(spec_pb2.StudySpec.FromString(data), stored=True)
 
 
 def time_of(owner: Message, field: str, value: Timestamp) -> datetime | None:

@@ -11,7 +11,8 @@ whatever they reported stays.
 """
 
 import time
-from collections.abc import Callable, Generator
+import warnings
+from collections.abc import Callable, Generator, Iterable
 from inspect import isgenerator
 from typing import Any, cast
 
@@ -64,13 +65,26 @@ class Loop:
         except KeyboardInterrupt:
             self._engine.stop("interrupted by Ctrl-C")
         finally:
-            for generator in self._waiting.values():
-                generator.close()
+            self._close(self._waiting.values())
         self._call_back()
         return self._error
 
+    def _close(self, generators: Iterable[Generator[Any, None, Any]]) -> None:
+        """Close them all. What one of them raises there takes nothing away from the results: it is warned of."""
+        errors = []
+        for generator in generators:
+            try:
+                generator.close()
+            except Exception as error:  # noqa: BLE001  (whatever the function raises)
+                errors.append(raised.words(error)[0])
+        if errors:
+            said = f"{len(errors)} generators raised while they were closed, first: {errors[0]}"
+            warnings.warn(f"headrace: {said}", stacklevel=2)
+
     def report(self, asked: Asked, step: int, metrics: dict[str, float], *, held: bool = False) -> Decision:
         """Tell a result, and hear what to do next."""
+        if self._defect is not None:  # the function caught it, and went on
+            raise self._defect
         try:
             decision = self._engine.report(asked, step, metrics, held=held)
         except HeadraceError:
@@ -81,10 +95,11 @@ class Loop:
         if (
             decision.action is Action.PAUSE and not held
         ):  # a policy of an installed package, of which nobody knew
-            raise CannotPauseError(
+            self._defect = CannotPauseError(
                 f"the policy paused trial {asked.number} at step {step}, and this function cannot be paused",
                 remedy="Write it as a generator that yields the result of each step, or choose another policy.",
             )
+            raise self._defect
         if decision.action is Action.CONTINUE and self._is_late():
             asked.over = True
             return Decision(action=Action.STOP, reason=self._lateness())
@@ -114,15 +129,15 @@ class Loop:
                 self._advance(asked, generator, step=asked.step)
         except Ended:
             pass
-        except CannotPauseError as error:
-            self._engine.stop(error.message)
-            raise
         except Exception as error:  # noqa: BLE001  (whatever the function raises ends its trial, not the study)
-            if self._defect is not None:  # of a policy or of ours, and not of the function
-                raise self._defect from None
-            self._error = error
-            self._engine.fail(asked, raised.words(error)[0])
-            return
+            if self._defect is None:
+                self._error = error
+                self._engine.fail(asked, raised.words(error)[0])
+                return
+        if self._defect is not None:  # of a policy or of ours, even where the function caught it
+            if isinstance(self._defect, CannotPauseError):
+                self._engine.stop(self._defect.message)
+            raise self._defect from None
         if not asked.over:
             self._engine.finish(asked)
 
@@ -138,7 +153,7 @@ class Loop:
                 self._waiting[asked.number] = generator
                 return
             if decision.action is Action.STOP:
-                generator.close()
+                self._close([generator])
                 return
 
     def _assignment(self, asked: Asked) -> Assignment:

@@ -116,8 +116,12 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
     return message
 
 
-def from_proto(message: pb.StudySpec) -> StudySpec:
-    """The spec that a message describes; raises `InvalidFieldError` with all violations otherwise."""
+def from_proto(message: pb.StudySpec, *, stored: bool = False) -> StudySpec:
+    """The spec that a message describes; raises `InvalidFieldError` with all violations otherwise.
+
+    With `stored` it is the spec of a study that exists: each field is checked, but not the rules between them, since an
+    older release may have accepted what a newer one refuses.
+    """
     repeats = _repeated_names(message.space)
     if repeats:
         raise InvalidFieldError(repeats)
@@ -172,7 +176,7 @@ def from_proto(message: pb.StudySpec) -> StudySpec:
         data["until"] = _until_data(message.until)
     if message.HasField("extended"):
         data["extended"] = {"trials": message.extended.trials, "steps": list(message.extended.steps)}
-    return spec_of(data)
+    return StudySpec.stored(data) if stored else spec_of(data)
 
 
 def _until_data(message: pb.Until) -> dict[str, Any]:

@@ -83,6 +83,7 @@ class Trial:
         self._longest_s = 0.0  # between two reports
         self._copy: Any = None  # the small copy that the script asked for
         self._end: Ended | None = None
+        self._returned = False  # the function is over, and its result is being reported
         self._warned: set[str] = set()
         self._to_tell: list[str] = []  # warnings that go with the next report
         self._train_started = time.monotonic()
@@ -337,8 +338,10 @@ class Trial:
         self._warn_of_shared_files()
         started = time.monotonic()
         self._longest_s = max(self._longest_s, train_time_s)
-        best = self._is_best(step, values)
-        folder = self._save(step) if self._due(step, asked=save or best) else None
+        # In a gang often rank 0 alone returns a result, and a save would wait for the others.
+        saves = not (self._returned and self._assignment.ranks > 1)
+        best = saves and self._is_best(step, values)
+        folder = self._save(step) if saves and self._due(step, asked=save or best) else None
         if self._observer is not None:
             self._observer.reporting(self, step)
         self._sequence += 1
@@ -373,12 +376,17 @@ class Trial:
     def _take_returned(self, returned: object, *, required: bool = False) -> None:
         """Takes what the function returned for the result at the full budget, if it has reported nothing.
 
+        One that continues from a checkpoint of the full budget has nothing left to report. A gang saves nothing here.
+
         A number is the objective; a mapping has metrics by name. Raises `TypeError` for anything else; with `required`
         also for None.
         """
         metric, further = self._assignment.metric, self._assignment.further_metrics
-        if self._sequence or self.resumed or not metric or (returned is None and not required):
+        if self._sequence or self._furthest_step >= self.max_steps or not metric:
             return
+        if returned is None and not required:
+            return
+        self._returned = True
         self.report(metrics_of(returned, (metric, *further)), step=self.max_steps)
 
     def tracked_objects(self) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def made(
         found = make(spec, dict(options))
     except InvalidFieldError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = f"are refused by {kind} {name}: {type(error).__name__}: {error}"
         raise _refused(kind, "options", dict(options), said, "Correct them.") from error
     missing = [method for method in methods if not callable(getattr(found, method, None))]

@@ -321,7 +321,10 @@ class StudyRunner:
     async def _step(self, submissions: Sequence[Submission]) -> CycleResult:
         async for attempt in self._attempts:
             with attempt:
-                return await self._transact(submissions)
+                try:
+                    return await self._transact(submissions)
+                except SystemExit as error:  # of a package's policy: it would end the scheduler
+                    raise RuntimeError(f"a cycle called sys.exit({error.code!r})") from error
         raise AssertionError("the retries above end by returning or raising")
 
     async def _transact(self, submissions: Sequence[Submission]) -> CycleResult:

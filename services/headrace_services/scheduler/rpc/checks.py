@@ -1,6 +1,6 @@
 """What is wrong with a request that is within its bounds, gathered so that the caller sees all of it at once."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
@@ -26,6 +26,14 @@ class Checks:
         """What another check returns; None, with its violations noted, where it raises InvalidFieldError."""
         try:
             return check()
+        except InvalidFieldError as error:
+            self._violations += error.violations
+            return None
+
+    async def take_later(self, check: Awaitable[T]) -> T | None:
+        """The same of a check that takes a while."""
+        try:
+            return await check
         except InvalidFieldError as error:
             self._violations += error.violations
             return None

@@ -1,5 +1,6 @@
 """What one CreateStudy creates: the study, the pilot and the gate after which it begins, and the study that follows."""
 
+import asyncio
 import secrets
 from dataclasses import dataclass, replace
 from functools import partial
@@ -7,8 +8,17 @@ from importlib.util import find_spec
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.errors import InvalidFieldError, StudyExistsError, Violation
-from headrace.spec import BestOfSampler, Gate, GpSampler, StudySpec, check_study_id, from_proto
+from headrace.errors import InvalidFieldError, StudyExistsError, Violation, show_value
+from headrace.spec import (
+    BestOfSampler,
+    Gate,
+    GpSampler,
+    OwnPolicy,
+    OwnSampler,
+    StudySpec,
+    check_study_id,
+    from_proto,
+)
 from headrace.spec.pilot import pilot_name
 from headrace.spec.surrogate import gate_name
 from headrace.v1.spec_pb2 import StudySpec as SpecMessage
@@ -19,6 +29,9 @@ from headrace_services.scheduler.samplers import expected_trials, require_own
 from headrace_services.scheduler.samplers.spread import pilot_configurations
 from headrace_services.scheduler.store import after, aside, studies
 from headrace_torch.what_transfers import WHY, Verdict, verdict_on
+
+LOAD_S = 10.0
+"""So long a call waits for the import of a package with a policy or a sampler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +64,7 @@ class Created:
     all: tuple[Study, ...]
 
 
-def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
+async def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
     """The new study and those that come with it. Raises InvalidFieldError with every violation of spec and id."""
     checks = Checks()
     is_named = checks.take(lambda: check_study_id(study_id)) is not None
@@ -66,7 +79,7 @@ def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
     first = pilot = gate = follower = None
     if spec is not None:
         checks.take(partial(refuse_what_stays, spec))
-        checks.take(partial(require_own, spec))
+        await checks.take_later(load_own(spec))
         checks.take(partial(refuse_open_plan, spec))
         if is_named and spec.surrogate is not None and spec.surrogate.pilot is not None:
             pilot = checks.take(partial(_pilot, spec, pilot_name(study_id)))
@@ -100,6 +113,26 @@ def refuse_what_stays(spec: StudySpec) -> None:
     ]
     if problems:
         raise InvalidFieldError(problems)
+
+
+async def load_own(spec: StudySpec) -> None:
+    """Import what a study names of installed packages, in a thread: a slow import holds up no other call.
+
+    Raises InvalidFieldError where it cannot be had, and where that takes longer than `LOAD_S`.
+    """
+    own = {"policy.name": spec.policy, "sampler.name": spec.sampler}
+    named = {field: one.name for field, one in own.items() if isinstance(one, OwnPolicy | OwnSampler)}
+    if not named:
+        return
+    try:
+        await asyncio.wait_for(asyncio.to_thread(require_own, spec), LOAD_S)
+    except TimeoutError:
+        remedy = "Its import goes on: try again later, and let the package do less when it is imported."
+        said = f"was not imported within {LOAD_S:g} s"
+        raise InvalidFieldError(
+            Violation(field=field, value=show_value(name), message=said, remedy=remedy)
+            for field, name in named.items()
+        ) from None
 
 
 def refuse_open_plan(spec: StudySpec) -> None:

@@ -35,9 +35,14 @@ from headrace_services.scheduler.rpc.calls import (
 )
 from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.interceptors import caller
-from headrace_services.scheduler.rpc.new_studies import create_studies, refuse_what_stays, wanted_studies
+from headrace_services.scheduler.rpc.new_studies import (
+    create_studies,
+    load_own,
+    refuse_what_stays,
+    wanted_studies,
+)
 from headrace_services.scheduler.rpc.watching import watch
-from headrace_services.scheduler.samplers import importance, require_own
+from headrace_services.scheduler.samplers import importance
 from headrace_services.scheduler.samplers.history import Result
 from headrace_services.scheduler.samplers.spread import pilot_configurations
 from headrace_services.scheduler.store import cluster, load, placement, proposals, studies
@@ -51,7 +56,7 @@ class StudyCalls(Calls):
 
     async def CreateStudy(self, request: pb.CreateStudyRequest, context: Context) -> pb.CreateStudyResponse:
         """Validate the spec and create the study; with it its gate and the one that is to follow, if there are any."""
-        wanted = wanted_studies(request.study_id, request.spec)
+        wanted = await wanted_studies(request.study_id, request.spec)
         created: list[Study] = []
 
         async def create(conn: AsyncConnection) -> pb.CreateStudyResponse:
@@ -169,7 +174,7 @@ class StudyCalls(Calls):
         """Say what a spec would do before anything is spent."""
         spec = from_proto(request.spec)
         refuse_what_stays(spec)
-        require_own(spec)
+        await load_own(spec)
         if spec.surrogate is not None and spec.surrogate.pilot is not None:
             pilot_configurations(spec)  # refused here, as when the study is created
         slots = request.slots

@@ -60,4 +60,13 @@ class OwnLearner:
         seeds = np.random.SeedSequence(self._seed, spawn_key=(number, attempt))
         generator = np.random.default_rng(seeds)
         params = self._own.suggest(number, tuple(self._results), tuple(pending), generator)
-        return Suggestion(params=dict(params))
+        return Suggestion(params={name: _plain(name, value) for name, value in params.items()})
+
+
+def _plain(name: str, value: object) -> Value:
+    """A proposed value without NumPy's types. Raises TypeError for what no parameter can be."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, bool | int | float | str):
+        return plain
+    said = f"the sampler proposed {value!r} of type {type(value).__name__} for parameter {name!r}"
+    raise TypeError(f"{said}; let it propose a bool, an int, a float or a str")
