@@ -25,3 +25,6 @@ def test_a_study_whose_conditions_can_never_hold_is_still_read() -> None:
     with pytest.raises(InvalidFieldError):
         from_proto(message)
     assert convert.study(study_pb2.Study(name="studies/older", spec=message)).spec == older
+    message.max_steps = 0
+    with pytest.raises(InvalidFieldError, match="max_steps"):
+        convert.study(study_pb2.Study(name="studies/unsound", spec=message))

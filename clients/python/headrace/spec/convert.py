@@ -176,7 +176,7 @@ def from_proto(message: pb.StudySpec, *, stored: bool = False) -> StudySpec:
         data["until"] = _until_data(message.until)
     if message.HasField("extended"):
         data["extended"] = {"trials": message.extended.trials, "steps": list(message.extended.steps)}
-    return StudySpec.stored(data) if stored else spec_of(data)
+    return spec_of(data, stored=stored)
 
 
 def _until_data(message: pb.Until) -> dict[str, Any]:

@@ -474,10 +474,13 @@ _MODELS: Final[dict[Loc, type[SpecModel]]] = {
 _LISTED: Final[dict[str, type[SpecModel]]] = {"further_objectives": Objective, "constraints": Constraint}
 
 
-def spec_of(data: Any) -> StudySpec:
-    """The spec that plain data describes under the spec's own names; raises `InvalidFieldError` with all violations."""
+def spec_of(data: Any, *, stored: bool = False) -> StudySpec:
+    """The spec that plain data describes under the spec's own names; raises `InvalidFieldError` with all violations.
+
+    With `stored` only those of single fields are looked for, as in `StudySpec.stored`.
+    """
     try:
-        return StudySpec.model_validate(data)
+        return StudySpec.stored(data) if stored else StudySpec.model_validate(data)
     except ValidationError as error:
         raise InvalidFieldError(violations_of(error)) from None
 
