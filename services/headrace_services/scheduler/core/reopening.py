@@ -30,7 +30,6 @@ from headrace_services.scheduler.core.inputs import ExtendStudy, Outcome, Reopen
 from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
 from headrace_services.scheduler.core.needs import Deciding, FoldIn, OverTrials, ask
 from headrace_services.scheduler.core.policies import Action as Ruling
-from headrace_services.scheduler.core.policies.pbt import Pbt
 from headrace_services.scheduler.core.records import Over, Trial
 from headrace_services.scheduler.core.state import CycleState
 
@@ -145,11 +144,10 @@ def _require_no_follower(state: CycleState, field: str, value: object) -> None:
 def _require_company(state: CycleState, chosen: Sequence[Over]) -> None:
     """Refuse to try a member of a population again that the others have left behind."""
     policy = state.fold.policy
-    if not isinstance(policy, Pbt):
-        return
     for trial in (one.trial for one in chosen if not one.trial.baseline):
-        if trial.rungs < len(policy.ladder(0)) and policy.left(trial.rungs):
-            step = policy.ladder(0)[trial.rungs]
+        ladder = policy.ladder(trial.bracket)
+        if trial.rungs < len(ladder) and policy.left(trial.rungs):
+            step = ladder[trial.rungs]
             said = f"names a member that others have left behind: they are past its next rung, at step {step}"
             remedy = "Create a study: what it would copy there may be gone."
             raise _refused("trials", trial.number, said, remedy)

@@ -156,6 +156,12 @@ class Policy(Protocol):
         """Fold in that a trial took over another's state; only for a policy that shares checkpoints."""
         del exploit
 
+    def left(self, rung: int) -> bool:
+        """Whether others have gone on from the rung, so that what a trial would be given there may be gone; only for a
+        policy that shares checkpoints."""
+        del rung
+        return False
+
     def pinned(self, trial: int) -> frozenset[str]:
         """The trial's checkpoints (URIs) that others were given or may be given."""
         del trial
