@@ -12,6 +12,8 @@ off, so that a drift of the machine falls on both alike:
 
 Off, the agent and the trials are stopped by signals: no lease, so no gate opens. The hook stays in the ranks. A round's
 slowdown is the mean step of its two on blocks over that of its two off blocks; the interval is a bootstrap over rounds.
+The same of the blocks' medians stands beside it: a machine that is taken away for a moment moves them less. `direct` is
+measured in every third round alone, for its effect is large.
 Where the interval of `nothing` is wider than what is asked, nothing is resolved, and the record says so.
 """
 
@@ -35,9 +37,11 @@ sys.path.insert(0, str(HERE.parents[1] / "examples" / "bubbles"))
 
 import run as example  # noqa: E402  the example beside it, found by the line above
 
-from headrace_torch.bubble_words import AT, StageFile  # noqa: E402  behind it, in order
+from headrace_services.bubble_agent.calls import Caller  # noqa: E402  behind it, in order
+from headrace_torch.bubble_words import AT, StageFile  # noqa: E402
 
 KINDS = ("gated", "direct", "nothing")
+DIRECT_EVERY = 3
 TURNS = (False, True, True, False)
 SETTLE_S = 2.0
 WARM_STEPS = 20
@@ -96,6 +100,12 @@ class Site:
             for process in self.processes[name]:
                 process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
 
+    def controller(self) -> dict[str, float]:
+        """The agent's level, and its share of control steps."""
+        with Caller(self.folder, None) as caller:
+            job = caller.jobs("").jobs[0]
+        return {"level": job.level, "control_share": round(job.control_share, 3)}
+
     def counts(self, kind: str) -> list[float]:
         """Steps that the trials of a kind have made, beside each stage."""
         told = [self.folder / f"{kind}{stage}" for stage in range(len(self.files))]
@@ -139,6 +149,7 @@ def block(site: Site, steps: int) -> dict[str, Any]:
     }
     return {
         "step_s": statistics.fmean(lengths[:steps]),
+        "median_s": statistics.median(lengths[:steps]),
         "waited_s": waited,
         "harvested_s": harvested,
         "trial_steps_per_s": rates,
@@ -180,11 +191,11 @@ def judged(rounds: dict[str, list[list[dict[str, Any]]]], alone: float) -> dict[
     """What the blocks say."""
     found: dict[str, Any] = {}
     for kind in KINDS:
-        ratios = [
-            (blocks[1]["step_s"] + blocks[2]["step_s"]) / (blocks[0]["step_s"] + blocks[3]["step_s"]) - 1
-            for blocks in rounds[kind]
-        ]
-        found[kind] = {"slowdown": interval(ratios), "rounds": ratios}
+        ratios, medians = (
+            [(b[1][of] + b[2][of]) / (b[0][of] + b[3][of]) - 1 for b in rounds[kind]]
+            for of in ("step_s", "median_s")
+        )
+        found[kind] = {"slowdown": interval(ratios), "of_medians": interval(medians), "rounds": ratios}
     on = [one for blocks in rounds["gated"] for one in blocks[1:3]]
     for stage in range(2):
         waited = sum(one["waited_s"][stage] for one in on)
@@ -218,6 +229,7 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes, some of them stopped, end with it
     rng, rounds = random.Random(1), {kind: list[list[dict[str, Any]]]() for kind in KINDS}
+    orders: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         site = Site(Path(name), options.members, [f"--micro-batches={options.micro_batches}"])
         try:
@@ -225,10 +237,14 @@ def main() -> None:
             loads = [os.getloadavg()[0]]
             for number in range(options.rounds):
                 for kind in rng.sample(KINDS, len(KINDS)):
+                    if kind == "direct" and number % DIRECT_EVERY:
+                        continue
                     blocks = []
                     for on in TURNS:
                         site.only(kind if on else "nothing")
                         blocks.append(block(site, options.steps))
+                        if on and kind == "gated":
+                            orders.append(site.controller())
                     rounds[kind].append(blocks)
                 loads.append(os.getloadavg()[0])
                 print(f"round {number + 1} of {options.rounds}", flush=True)
@@ -245,6 +261,7 @@ def main() -> None:
         "steps_per_block": options.steps,
         "members": options.members,
         "micro_batches": options.micro_batches,
+        "controller": orders,
         "quantum_s": {"mean": usual, "longest": longest},
         "exclusive_steps_per_s": alone,
         "aims": AIMS,
@@ -259,7 +276,8 @@ def main() -> None:
     for kind in KINDS:
         seen = record[kind]["slowdown"]
         print(
-            f"{kind}: slowdown {seen['mean']:+.2%}, 95 % interval {seen['low']:+.2%} to {seen['high']:+.2%}"
+            f"{kind}: slowdown {seen['mean']:+.2%}, 95 % interval {seen['low']:+.2%} to {seen['high']:+.2%}; "
+            f"of medians {record[kind]['of_medians']['mean']:+.2%}"
         )
     for stage in range(2):
         print(f"stage {stage}:", {k: round(v, 3) for k, v in record["gated"][f"stage {stage}"].items()})

@@ -6,7 +6,8 @@ the upper 95 % bound of the slowdown:
     at most 1 %                 the level holds; after `CALM` such looks in a row the next better one is tried once more
     above, and a slowdown is    one level down: the budget is halved, then the fusion count shrinks, then trials end
     certain (lower bound > 0)
-    above, for want of data     more control steps, up to every second one; after `PATIENCE` looks one level down
+    above, for want of data     more control steps, up to every second one; after `PATIENCE` looks one level down if the
+                                mean is above 1 %, too: a bound of few steps is wide, and says little alone
 
 A memory alarm or a failed collective of the primary disables trials at once, and for good: only a new primary begins
 anew.
@@ -98,18 +99,19 @@ class Controller:
         return Verdict(level=self._index, why=self.why) if changed else None
 
     def _look(self, seen: Slowdown) -> None:
+        told = f"slowdown {seen.mean:.2%}, 95 % bound {seen.high:.2%}, allowed {MOST:.0%}"
         if seen.high <= MOST:
             self._unresolved = 0
             self._calm += 1
             self.control_share = max(LEAST_CONTROL, self.control_share / 2)
+            self.why = f"fewer control steps: {told}"
             if self._calm >= CALM and self._index > 0 and not self._tried_again:
                 self._tried_again = True
                 self._move(self._index - 1, "one level up: the bound held")
             return
         self._calm = 0
-        told = f"slowdown {seen.mean:.2%}, 95 % bound {seen.high:.2%}, allowed {MOST:.0%}"
         self._unresolved += 1
-        if seen.low > 0 or self._unresolved > PATIENCE:
+        if seen.low > 0 or (self._unresolved > PATIENCE and seen.mean > MOST):
             self._move(self._index + 1, f"one level down: {told}")
         else:
             self.control_share = min(MOST_CONTROL, 2 * self.control_share)
