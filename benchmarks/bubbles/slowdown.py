@@ -3,7 +3,8 @@
 Run it:  python benchmarks/bubbles/slowdown.py               (20 rounds: about an hour of two quiet cores)
          python benchmarks/bubbles/slowdown.py --rounds 2 --steps 20 --out /tmp   (a short run, to see that it works)
 
-It writes slowdown.json beside itself. A round has four blocks of steps for each of three kinds, in turns off, on, on,
+It writes slowdown.json beside itself. SIGTERM ends it after the round that runs, with the record of what was measured.
+A round has four blocks of steps for each of three kinds, in turns off, on, on,
 off, so that a drift of the machine falls on both alike:
 
     gated     on: the bubble agent, and a gated trial beside each stage, on the stage's core
@@ -127,7 +128,8 @@ def block(site: Site, steps: int) -> dict[str, Any]:
     seen = {name: [file.words[AT[name]] for file in site.files] for name in ("windows", "trial_harvested")}
     counted = {kind: site.counts(kind) for kind in ("gated", "direct")}
     first = words[AT["steps"]] + 1  # the one under way has begun before
-    waited, lengths, read, began = [0.0, 0.0], [], first, time.monotonic()
+    waited, read, began = [0.0, 0.0], first, time.monotonic()
+    lengths: list[float] = []
     while len(lengths) < steps:
         time.sleep(0.05)
         while words[AT["steps"]] > read and len(lengths) < steps:
@@ -228,14 +230,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes, some of them stopped, end with it
+    ending: list[int] = []
     rng, rounds = random.Random(1), {kind: list[list[dict[str, Any]]]() for kind in KINDS}
     orders: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         site = Site(Path(name), options.members, [f"--micro-batches={options.micro_batches}"])
         try:
             site.start()
+            signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
             loads = [os.getloadavg()[0]]
             for number in range(options.rounds):
+                if ending:
+                    break
                 for kind in rng.sample(KINDS, len(KINDS)):
                     if kind == "direct" and number % DIRECT_EVERY:
                         continue
@@ -257,7 +263,7 @@ def main() -> None:
         "machine": platform.machine(),
         "cores": sorted(os.sched_getaffinity(0)),
         "load_average": {"least": min(loads), "most": max(loads)},
-        "rounds": options.rounds,
+        "rounds": len(rounds["nothing"]),
         "steps_per_block": options.steps,
         "members": options.members,
         "micro_batches": options.micro_batches,
