@@ -17,6 +17,7 @@ class Service:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._environ = {**os.environ, "HEADRACE_HOME": str(home)}
+        self._environ.pop("HEADRACE_ADDRESS", None)  # of another service: commands find this one by its home
 
     @property
     def address(self) -> str:
