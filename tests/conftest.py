@@ -1,6 +1,7 @@
 """What every test may use: a real Postgres, and a fresh migrated database in it."""
 
 import asyncio
+import gc
 import secrets
 import shutil
 import tempfile
@@ -33,6 +34,12 @@ FIRST = "test_first_steps.py"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begins with the longest tests."""
     items.sort(key=lambda item: item.path.name != FIRST)
+
+
+def pytest_collection_finish() -> None:
+    """Sets aside what was imported and collected: it stays to the end, and no collection of garbage need visit it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
