@@ -1,6 +1,7 @@
 """What every test may use: a real Postgres, and a fresh migrated database in it."""
 
 import asyncio
+import gc
 import secrets
 import shutil
 import tempfile
@@ -11,6 +12,8 @@ from pathlib import Path
 import grpc
 import psycopg
 import pytest
+
+gc.disable()  # until all tests are collected: most of what is made until then stays
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it asks for XDG_RUNTIME_DIR, which many machines lack
@@ -33,6 +36,13 @@ FIRST = "test_first_steps.py"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begins with the longest tests."""
     items.sort(key=lambda item: item.path.name != FIRST)
+
+
+def pytest_collection_finish() -> None:
+    """Sets aside what was imported and collected: it stays to the end, and no collection of garbage need visit it."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +85,7 @@ def database_url(postgres_url: str, migrated_template: str) -> Iterator[str]:
     """The URL of a fresh database with the newest schema."""
     name = f"test_{secrets.token_hex(6)}"
     with psycopg.connect(postgres_url, autocommit=True) as conn:
-        conn.execute(f"CREATE DATABASE {name} TEMPLATE {migrated_template}")
+        conn.execute(f"CREATE DATABASE {name} TEMPLATE {migrated_template} STRATEGY FILE_COPY")
     yield with_database(postgres_url, name)
     with psycopg.connect(postgres_url, autocommit=True) as conn:
         conn.execute(f"DROP DATABASE {name} WITH (FORCE)")

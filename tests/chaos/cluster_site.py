@@ -13,6 +13,10 @@ from typing import Any, TypeVar
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parent.parent))  # also where a scenario runs as a program of its own
+
+from ready_home import furnish
+
 from headrace import Client
 from headrace.spec import StudySpec
 from headrace_services.up.postgres import EmbeddedPostgres
@@ -113,6 +117,8 @@ def cluster(
     """Run `headrace up` in `folder` until the block ends."""
     folder.mkdir(parents=True, exist_ok=True)
     home = folder / "home"
+    if database_url is None:
+        furnish(home)
     command = [sys.executable, "-m", "headrace.cli", "up", "--home", str(home), "--port", "0"]
     command += ["--slots", str(slots), "--replicas", str(replicas)]
     command += [] if worker else ["--no-worker"]

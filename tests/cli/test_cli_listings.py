@@ -1,11 +1,7 @@
 """Listings in a pipe: JSON with its documented keys, and plain text without colour or shortening."""
 
-import csv
-import io
 import json
 import re
-from datetime import datetime
-from pathlib import Path
 
 import grpc
 import pytest
@@ -13,11 +9,10 @@ from commands_run import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import Script, race
 
-from headrace.bounds import numbers
 from headrace.cli import views
 from headrace.cli.output import Output
-from headrace.client import Client, convert_events
-from headrace.v1 import event_pb2, spec_pb2, study_pb2, trial_pb2
+from headrace.client import convert_events
+from headrace.v1 import event_pb2, spec_pb2, study_pb2
 
 TRIAL_KEYS = {
     "source",
@@ -356,82 +351,6 @@ def test_a_trial_that_left_the_objective_out_says_so(fake: FakeStudyService, inv
     assert "did not report val_loss at its end" in invoke("trials", "digits").out
 
 
-def test_workers(fake: FakeStudyService, invoke: Invoke) -> None:
-    assert "headrace worker" in invoke("workers").err
-    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True, labels={"zone": "a"})
-    worker.slots.add(index=0, device="NVIDIA H200", memory_bytes=2**37, trial="studies/digits/trials/4")
-    worker.slots[0].uuid = "GPU-1"
-    fake.workers.append(worker)
-    (found,) = json.loads(invoke("workers", "--json").out)
-    assert found["slots"] == [
-        {
-            "index": 0,
-            "device": "NVIDIA H200",
-            "memory_bytes": 2**37,
-            "trial": "digits/4",
-            "defect": "",
-            "uuid": "GPU-1",
-            "loads": [],
-        }
-    ]
-    assert "128.0 GiB" in invoke("workers").out
-
-
-@pytest.mark.parametrize("command", ["workers", "cluster"])
-def test_how_busy_devices_are(fake: FakeStudyService, invoke: Invoke, command: str) -> None:
-    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True)
-    slot = worker.slots.add(index=0, device="H200", memory_bytes=2**37)
-    for minute, utilization in ((60, 0.2), (120, 0.9)):
-        slot.loads.add(minute={"seconds": minute}, utilization=utilization, memory_used_bytes=3 * 2**30)
-    fake.workers.append(worker)
-    header, row = invoke(command).out.splitlines()[:2]
-    at = header.index("LOAD")
-    assert header[at:].split()[:3] == ["LOAD", "HOUR", "USED"]
-    assert "90 %  55 %  3.0 GiB" in row
-    shown = json.loads(invoke(command, "--json").out)
-    (of_slot,) = (shown["workers"] if command == "cluster" else shown)[-1]["slots"]
-    assert of_slot["loads"][1] == {
-        "minute": "1970-01-01T00:02:00+00:00",
-        "utilization": 0.9,
-        "memory_used_bytes": 3 * 2**30,
-    }
-    assert fake.requests["ListWorkers"][-2 if command == "cluster" else -1].history
-    worker.connected = False
-    fake.workers[:] = [worker]
-    if command == "workers":  # what an absent worker measured last is not how it is now
-        assert invoke(command).out.splitlines()[1].split().count("-") >= 2
-
-
-def test_what_gets_no_trials_is_named(fake: FakeStudyService, invoke: Invoke) -> None:
-    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True, avoided_by=["digits"])
-    worker.slots.add(index=3, device="NVIDIA H200", defect="uncorrectable ECC error encountered")
-    fake.workers.append(worker)
-    told = invoke("workers")
-    assert "failed" in told.out
-    assert "node-1 gets no trials of digits: its first attempts failed there" in told.err
-    assert "node-1 slot 3 gets no trials, its device failed: uncorrectable ECC error" in told.err
-    assert "uncorrectable ECC error" in invoke("cluster").out
-    assert "slot 3 (NVIDIA H200) gets no trials, its device failed" in invoke("doctor").out
-
-
-def test_a_bundle_is_one_line_with_its_seats(fake: FakeStudyService, invoke: Invoke) -> None:
-    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True)
-    slot = worker.slots.add(index=3, device="NVIDIA H200")
-    for number in (12, 3, 7):
-        slot.holders.add(
-            trial=f"studies/digits/trials/{number}", milli=1000, bundle="d1.3.1", bundle_seats=32
-        )
-    fake.workers.append(worker)
-    (line,) = [line for line in invoke("cluster").out.splitlines() if "H200" in line]
-    assert "digits/3 7 12 (3 of 32 seats)" in line
-    shown = json.loads(invoke("cluster", "--json").out)["workers"][-1]["slots"][0]["holders"]
-    assert [holder["bundle"] for holder in shown] == ["d1.3.1"] * 3
-    assert "digits/3 7 12 (3 of 32 seats)" in invoke("workers").out
-    for holder in fake.workers[-1].slots[0].holders:
-        holder.bundle_seats = numbers.SEATS  # `fuse: auto`
-    assert "digits/3 7 12 (3 trials)" in invoke("cluster").out
-
-
 def test_every_kind_of_event_has_its_name_and_its_detail() -> None:
     kinds = event_pb2.Event.DESCRIPTOR.oneofs_by_name["detail"].fields
     for field in kinds:
@@ -442,140 +361,6 @@ def test_every_kind_of_event_has_its_name_and_its_detail() -> None:
     assert views.event(convert_events.event(event_pb2.Event(message="m")))["kind"] == "note"
 
 
-def test_export_as_csv_and_json(fake: FakeStudyService, invoke: Invoke, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    rows = list(csv.DictReader(io.StringIO(invoke("export", "digits").out)))
-    assert len(rows) == 28
-    assert rows[3]["param.momentum"] == "0.51"
-    assert rows[2]["param.momentum"] == ""
-    assert rows[0]["baseline"] == "true"
-    assert datetime.fromisoformat(rows[0]["created"]).tzinfo is not None
-    assert "T" in rows[0]["created"]
-    assert float(rows[22]["param.lr"]) == pytest.approx(0.06210169418915616, rel=0)
-    same = json.loads(invoke("export", "digits", "--format", "json").out)
-    assert list(same[0]) == list(rows[0])
-    assert same[2]["param.momentum"] is None
-    out = tmp_path / "reports.csv"
-    assert invoke("export", "digits", "--reports", "-o", str(out)).code == 0
-    reports = list(csv.DictReader(io.StringIO(out.read_text())))
-    assert len(reports) == len(script.reports)
-    assert {"trial", "step", "metric.val_loss", "metric.accuracy"} <= set(reports[0])
-    assert invoke("export", "digits", "-o", str(tmp_path / "no" / "such" / "folder.csv")).code == 1
-
-
-def test_an_export_is_what_its_file_is_called(fake: FakeStudyService, invoke: Invoke, tmp_path: Path) -> None:
-    result = invoke("export", "digits", "-o", str(tmp_path / "digits.xlsx"))
-    assert result.code == 2
-    assert "ends in .xlsx, but an export is CSV or JSON" in result.err
-    assert not list(tmp_path.iterdir())
-    for name, options in (("a.json", []), ("b.txt", ["--format", "json"]), ("c", ["--format", "json"])):
-        assert invoke("export", "digits", "-o", str(tmp_path / name), *options).code == 0
-        assert len(json.loads((tmp_path / name).read_text())) == 28
-    assert invoke("export", "digits", "-o", str(tmp_path / "plain")).code == 0
-    assert (tmp_path / "plain").read_text().startswith("study,trial,")
-
-
-def test_preview(fake: FakeStudyService, invoke: Invoke, study_file) -> None:  # type: ignore[no-untyped-def]
-    text = invoke("preview", str(study_file), "--seconds-per-step", "42", "--slots", "8").out
-    assert "143 of the 756" in text
-    assert "81 % saved" in text
-    assert "12 min 31 s on 8 slots" in text
-    assert "(the baseline)" in text.partition("The first configurations:\n")[2].splitlines()[0]
-    plan = json.loads(invoke("preview", str(study_file), "--json").out)
-    assert set(plan) == {
-        "trials",
-        "rungs",
-        "baseline_steps",
-        "steps",
-        "steps_run_all",
-        "slots",
-        "wall_time_s",
-        "slot_time_s",
-        "samples",
-        "sizes",
-        "bundle_groups",
-        "companions",
-        "all_steps",
-        "all_wall_time_s",
-        "all_slot_time_s",
-    }
-    assert plan["wall_time_s"] is None
-    assert (plan["companions"], plan["all_steps"]) == ([], 143)
-
-
-def test_a_preview_counts_the_pilot_and_the_targets_and_their_sum(
-    fake: FakeStudyService, invoke: Invoke, tmp_path: Path
-) -> None:
-    file = tmp_path / "small.yaml"
-    file.write_text(
-        "name: small\nobjective: {metric: val_loss, goal: minimize}\ntrial: {callable: 'train:train'}\n"
-        "space: {lr: {type: float, low: 0, high: 1}}\ntrials: 9\nsteps: 9\ntransfer: {callable: 'train:target'}\n"
-    )
-    for role, trials, steps, wall_s, slot_s in (("pilot", 48, 48, 60, 240), ("target", 3, 27, 270, 810)):
-        one = study_pb2.PreviewCompanion(role=role, trials=trials, steps=steps)
-        one.wall_time.FromSeconds(wall_s)
-        one.slot_time.FromSeconds(slot_s)
-        fake.companions.append(one)
-    options = ("--seconds-per-step", "1", "--slots", "4")
-    result = invoke("preview", str(file), *options)
-    text = " ".join(result.out.split())
-    assert (
-        "Pilot small-scale, before it: 48 trials, 48 steps, about 1 min 00 s (4 min 00 s of slot time)."
-        in text
-    )
-    assert "Targets in small-target, behind it: 3 trials, 27 steps, about 4 min 30 s" in text
-    assert "In all: about 218 steps, about 6 min 06 s (19 min 53 s of slot time)." in text
-    assert (
-        "Give --target-seconds-per-step if a step on the large model takes longer." in result.out + result.err
-    )
-    plan = json.loads(invoke("preview", str(file), *options, "--target-seconds-per-step", "9", "--json").out)
-    assert plan["companions"][1] == {
-        "role": "target",
-        "trials": 3,
-        "steps": 27,
-        "wall_time_s": 270.0,
-        "slot_time_s": 810.0,
-    }
-    assert (plan["all_steps"], plan["all_wall_time_s"], plan["all_slot_time_s"]) == (218, 365.75, 1193.0)
-    assert fake.requests["PreviewStudy"][-1].target_seconds_per_step == 9.0
-
-
-def test_a_preview_says_what_may_end_the_study_before_its_trials_have(
-    fake: FakeStudyService, invoke: Invoke, study_file: Path
-) -> None:
-    study_file.write_text(f"{study_file.read_text()}until: {{value: 0.1, hours: 0.1}}\n")
-    text = " ".join(
-        invoke("preview", str(study_file), "--seconds-per-step", "42", "--slots", "8").out.split()
-    )
-    assert (
-        "It may end before that: val_loss ≤ 0.1 or 0.1 hours. The hours pass before all trials have ended"
-        in text
-    )
-    assert "about 48 % of the time above" in text
-    assert "The hours pass" not in invoke("preview", str(study_file)).out
-
-
-@pytest.mark.parametrize(
-    ("fuse", "said"),
-    [
-        ("{most: 16}", "Bundles: up to 16 trials share a process, on one slot."),
-        (
-            "auto",
-            "Bundles: 2 trials share a process at first, on one slot. The number doubles while that makes more",
-        ),
-        ("{auto: true, most: 64}", "up to 64; headrace show says where it stands."),
-    ],
-)
-def test_a_preview_says_how_many_trials_share_a_process_and_why(
-    fake: FakeStudyService, invoke: Invoke, tmp_path: Path, fuse: str, said: str
-) -> None:
-    file = tmp_path / "fused.yaml"
-    file.write_text(
-        "name: fused\nobjective: {metric: val_loss, goal: minimize}\ntrial: {callable: 'train:train'}\n"
-        f"space: {{lr: {{type: float, low: 0, high: 1}}}}\ntrials: 9\nsteps: 9\nresources: {{gpus: 0}}\nfuse: {fuse}\n"
-    )
-    assert said in " ".join(invoke("preview", str(file)).out.split())
-
-
 def test_numbers_that_json_lacks_are_strings(fake: FakeStudyService, invoke: Invoke, script: Script) -> None:
     trial = script.final.trials[13]
     trial.value = float("nan")
@@ -584,37 +369,6 @@ def test_numbers_that_json_lacks_are_strings(fake: FakeStudyService, invoke: Inv
     trial.ClearField("value")
     assert found["value"] == "NaN"
     assert found["metrics"]["val_loss"] == "Infinity"
-
-
-def test_every_metric_is_a_column_of_an_export_and_of_the_data_frame(
-    fake: FakeStudyService, invoke: Invoke
-) -> None:
-    script = fake.add(race())
-    del script.final.trials[1].metrics["accuracy"]
-    rows = list(csv.DictReader(io.StringIO(invoke("export", "digits").out)))
-    assert float(rows[2]["metric.accuracy"]) == script.final.trials[2].metrics["accuracy"]
-    assert rows[1]["metric.accuracy"] == ""
-    same = json.loads(invoke("export", "digits", "--format", "json").out)
-    assert same[1]["metric.accuracy"] is None
-    assert same[1]["metric.val_loss"] == same[1]["value"]
-    with Client(fake.address) as client:
-        frame = client.study("digits").dataframe()
-    assert frame["metric.val_loss"].equals(frame["value"].rename("metric.val_loss"))
-
-
-def test_an_export_and_the_data_frame_tell_trials_that_failed_or_diverged(
-    fake: FakeStudyService, invoke: Invoke
-) -> None:
-    """Their best values stay: they are what the trial reported."""
-    trials = fake.add(race()).final.trials
-    trials[1].termination_reason = trial_pb2.TERMINATION_REASON_FAILED
-    trials[2].value = float("nan")
-    rows = list(csv.DictReader(io.StringIO(invoke("export", "digits").out)))
-    assert [row["sound"] for row in rows[:4]] == ["true", "false", "false", "true"]
-    assert rows[1]["best_value"]
-    with Client(fake.address) as client:
-        frame = client.study("digits").dataframe()
-    assert frame.index[frame.sound == False][:2].tolist() == [1, 2]  # noqa: E712 - a column
 
 
 def test_of_several_objectives_no_value_is_the_best(fake: FakeStudyService, invoke: Invoke) -> None:

@@ -3,14 +3,15 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from uuid import uuid4
 
 import pytest
+from command_line import headrace_command
+from ready_home import furnish
 
 from headrace.cli.local import local_service
 from headrace.cli.output import Output
@@ -54,13 +55,14 @@ def train(t):
     for _ in t.steps():
         t.report({"val/loss": t.params["lr"], "train/loss": 1.0})
 """
-Run = Callable[[str, str, str], tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]]
+Run = Callable[[str, str, str], tuple["CompletedProcess[str]", list[dict[str, object]]]]
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A service with two slots."""
     folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets lie in it
+    furnish(folder / "home")
     with local_service(folder / "home", slots=2, notes=Output()) as found:
         yield found
     shutil.rmtree(folder, ignore_errors=True)
@@ -72,18 +74,12 @@ def run(address: str, tmp_path: Path) -> Run:
 
     def start(
         program: str, metric: str, rungs: str
-    ) -> tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]:
+    ) -> tuple["CompletedProcess[str]", list[dict[str, object]]]:
         (tmp_path / "train.py").write_text(program)
         (tmp_path / "study.yaml").write_text(STUDY.replace("METRIC", metric).replace("RUNGS", rungs))
         options = ["--name", f"study-{uuid4().hex[:8]}", "--no-preflight", "--json"]
-        done = subprocess.run(
-            [sys.executable, "-m", "headrace.cli", "run", str(tmp_path / "study.yaml"), *options],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env={**os.environ, "HEADRACE_ADDRESS": address},
-        )
+        file = str(tmp_path / "study.yaml")
+        done = headrace_command("run", file, *options, env={**os.environ, "HEADRACE_ADDRESS": address})
         return done, [json.loads(line) for line in done.stdout.splitlines()]
 
     return start

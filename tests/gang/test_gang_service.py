@@ -3,13 +3,14 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+from command_line import headrace_command
+from ready_home import furnish
 
 from headrace.cli.local import local_service
 from headrace.cli.output import Output
@@ -38,13 +39,14 @@ def train(t):
             t.report(loss=t.params["x"])
 """
 
-Run = Callable[[str, str, str], "subprocess.CompletedProcess[str]"]
+Run = Callable[[str, str, str], "CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[str]:
     """The address of a service of two slots."""
     folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets lie in it
+    furnish(folder / "home")
     with local_service(folder / "home", slots=2, notes=Output()) as address:
         yield address
     shutil.rmtree(folder, ignore_errors=True)
@@ -54,16 +56,15 @@ def service() -> Iterator[str]:
 def run(tmp_path: Path, service: str) -> Run:
     """Runs a study of gangs of two; its trials leave their files in `tmp_path`."""
 
-    def start(name: str, study: str, script: str) -> "subprocess.CompletedProcess[str]":
+    def start(name: str, study: str, script: str) -> "CompletedProcess[str]":
         (tmp_path / "train.py").write_text(script)
         (tmp_path / "study.yaml").write_text(STUDY + study)
-        return subprocess.run(
-            [sys.executable, "-m", "headrace.cli", "run", "--name", name, str(tmp_path / "study.yaml")],
+        return headrace_command(
+            "run",
+            "--name",
+            name,
+            str(tmp_path / "study.yaml"),
             env={**os.environ, "HEADRACE_ADDRESS": service},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
         )
 
     return start

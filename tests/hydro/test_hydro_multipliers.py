@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import mup
 import pytest
 import torch
 from hydro_models import GPT, MLP, ManyHeads, ResNet, images, rows, text
@@ -121,14 +120,17 @@ class Peer:
     """The same models made with `mup`: base at full size, and what its optimizers' groups say about each parameter."""
 
     def __init__(self, name: str) -> None:
+        import mup  # it brings torchvision and seaborn: not for every process that collects the tests
+
+        self.mup = mup
         self.factory, self.inputs = MODELS[name]
         self.name = name
 
     def build(self, width: int, seed: int = 0) -> nn.Module:
         torch.manual_seed(seed)
         if self.name in ("MLP", "ResNet"):
-            return self.factory(width, readout=mup.MuReadout)
-        model: Any = self.factory(width, tie=mup.MuSharedReadout)
+            return self.factory(width, readout=self.mup.MuReadout)
+        model: Any = self.factory(width, tie=self.mup.MuSharedReadout)
         for block in model.blocks:
             # 1/d attention with the base's constant: sqrt(base head width) / head width.
             heads = block.attention.heads
@@ -142,10 +144,10 @@ class Peer:
 
     def small(self, seed: int = 0) -> nn.Module:
         model = self.build(self.full // SCALE, seed)
-        return mup.set_base_shapes(model, self.build(self.full), delta=self.build(2 * self.full))
+        return self.mup.set_base_shapes(model, self.build(self.full), delta=self.build(2 * self.full))
 
     def optimizer(self, model: nn.Module, name: str) -> torch.optim.Optimizer:
-        make = {"sgd": mup.MuSGD, "adam": mup.MuAdam, "adamw": mup.MuAdamW}[name]
+        make = {"sgd": self.mup.MuSGD, "adam": self.mup.MuAdam, "adamw": self.mup.MuAdamW}[name]
         return make(model.parameters(), lr=1.0, weight_decay=1.0)
 
 
@@ -187,6 +189,8 @@ def test_initial_values_and_outputs_equal_mups(name: str) -> None:
 )
 def test_other_initialisations_follow_mups_versions(init: str) -> None:
     """Whatever the user's code draws from, the spread is that of `mup.init`, whose functions replace torch's."""
+    import mup
+
     arguments = {"normal_": {"std": 0.02}}.get(init, {})
 
     class Initialised(MLP):

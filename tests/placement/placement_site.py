@@ -15,6 +15,10 @@ from typing import Any, TypeVar
 import psutil
 import psycopg
 
+sys.path.insert(0, str(Path(__file__).parent.parent))  # also where a benchmark brings this cluster up
+
+from ready_home import furnish
+
 from headrace import Client
 from headrace.spec import StudySpec
 from headrace_services.up.postgres import EmbeddedPostgres
@@ -105,6 +109,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 def site(folder: Path, own_slots: int = 0, **workers: int) -> Iterator[Site]:
     """Run `headrace up` with so many CPU slots of its own, or none, and workers with so many fake GPUs."""
     home = folder / "home"
+    furnish(home)
     command = [sys.executable, "-m", "headrace.cli", "up", "--home", str(home), "--port", "0"]
     command += ["--slots", str(own_slots)] if own_slots else ["--no-worker"]
     command += ["--heartbeat-interval", "0.5", "--lease-ttl", "8"]

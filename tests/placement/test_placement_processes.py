@@ -2,14 +2,13 @@
 
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import headrace_command
 from placement_site import PROGRAMS, Site, lines, site, spec, until
 from unequal_study import previewed, unequal
 
@@ -67,8 +66,7 @@ def losses(noted: list[dict[str, Any]]) -> dict[tuple[int, int], set[float]]:
 
 def why(here: Site, study: str, trial: int) -> str:
     """What `headrace why` prints."""
-    command = [sys.executable, "-m", "headrace.cli", "--address", here.address, "why", study, str(trial)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return headrace_command("--address", here.address, "why", study, str(trial)).stdout
 
 
 def of(name: str) -> str:
@@ -199,12 +197,8 @@ def test_two_studies_with_weights_of_three_to_one_share_the_fake_gpus_so(tmp_pat
             after = used()
             ratios.append((after["heavy"] - before["heavy"]) / (after["light"] - before["light"]))
         assert ratios[-2:] == [right, right], ratios
-        shown = subprocess.run(
-            [sys.executable, "-m", "headrace.cli", "--address", here.address, "cluster"],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "COLUMNS": "160"},
+        shown = headrace_command(
+            "--address", here.address, "cluster", env={**os.environ, "COLUMNS": "160"}
         ).stdout
         assert re.search(r"w1 +0 +fake GPU .* 1 +(heavy|light)/\d+", shown), shown
         assert re.search(r"heavy +0 +3 +\d", shown), shown

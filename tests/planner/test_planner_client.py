@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from command_line import headrace_command
 from typer.testing import CliRunner
 
 from headrace.cli import doctor
@@ -198,12 +199,10 @@ def test_the_command_asks_a_server(address: str, tmp_path: Path) -> None:
 def test_the_address_reaches_the_command_through_headrace(address: str) -> None:
     """`headrace` itself takes --address from anywhere on the line; the plan must still come from the server."""
     words = ["plan", "gpt3-13b", "a100-32", "--batch", "64", "--address", address]
-    command = [sys.executable, "-m", "headrace.cli", *words]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ran = headrace_command(*words)
     assert ran.returncode == 0, ran.stderr
     assert "micro_batches" in ran.stdout, "what only a plan from a server prints"
-    nobody = [*command[:-1], "127.0.0.1:1"]
-    assert subprocess.run(nobody, capture_output=True, timeout=120, check=False).returncode != 0
+    assert headrace_command(*words[:-1], "127.0.0.1:1").returncode != 0
 
 
 def test_up_starts_a_planner_where_it_is_asked_to(tmp_path: Path) -> None:

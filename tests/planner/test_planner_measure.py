@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from forked import Program
+from ready_home import furnish
 from typer.testing import CliRunner
 
 from headrace import Client
@@ -45,6 +46,7 @@ CLUSTER: dict[str, Any] = {
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`headrace up` with an embedded Postgres and a worker of two CPU slots."""
     home = tmp_path_factory.mktemp("measure") / "home"
+    furnish(home)
     words = ["up", "--home", str(home), "--port", "0", "--slots", "2"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
     with (home.parent / "up.log").open("wb") as log:

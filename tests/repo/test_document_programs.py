@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import headrace_command
 from forked import Program, launch_segment
+from ready_home import furnish
 
 from headrace.check import run_check
 from headrace.cli.local import local_service
@@ -94,6 +96,7 @@ def address() -> Iterator[str]:
     python_folder = str(Path(sys.executable).parent)  # for trials whose command is `python`
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", python_folder, prepend=os.pathsep)
+        furnish(Path(folder))
         with local_service(Path(folder), slots=1, notes=Output()) as found:
             yield found
     shutil.rmtree(folder, ignore_errors=True)
@@ -117,8 +120,10 @@ def test_a_study_file_runs_with_the_program_beside_it(
     (tmp_path / "study.yaml").write_text(file)
     (tmp_path / "train.py").write_text(programs(document)[program])
     name = f"study-{study}-{program}"
-    command = ("-m", "headrace.cli", "run", "study.yaml", "--name", name, "--no-preflight")
-    said = run(*command, folder=tmp_path, address=address)
+    env = {**os.environ, "HEADRACE_ADDRESS": address}
+    done = headrace_command("run", "study.yaml", "--name", name, "--no-preflight", folder=tmp_path, env=env)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
     assert f"Study {name} completed" in said
     assert ", 0 failed" in said
 

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +11,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from command_line import headrace_command
+from ready_home import furnish
 from test_up_end_to_end import up
 
 import headrace
@@ -157,10 +157,7 @@ class Service:
         self.env = {**os.environ, "HEADRACE_ADDRESS": address_in(home) or "", "HEADRACE_HOME": str(home)}
 
     def cli(self, *arguments: str) -> Done:
-        command = [sys.executable, "-m", "headrace.cli", *arguments]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=120, env=self.env, cwd=self.folder
-        )
+        done = headrace_command(*arguments, folder=self.folder, env=self.env)
         return Done(done.returncode, done.stdout, done.stderr)
 
     def json(self, *arguments: str) -> Any:
@@ -178,6 +175,7 @@ class Service:
 def service() -> Iterator[Service]:
     folder = Path(tempfile.mkdtemp(prefix="hr-"))  # short: Unix sockets lie in it
     home = folder / "home"
+    furnish(home)
     with up(home):
         yield Service(home, folder)
     shutil.rmtree(folder, ignore_errors=True)

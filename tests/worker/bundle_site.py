@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from scripted_scheduler import Stream, until
+from scripted_scheduler import ScriptedScheduler, Stream, until
 from worker_site import Site
 
 from headrace.v1 import event_pb2, worker_pb2
@@ -158,3 +158,9 @@ class BundleSite:
 def log_of(site: Site, number: int) -> Path:
     """A trial's log."""
     return site.root / f"home/logs/s/{number}.log"
+
+
+async def started(site: Site, scheduler: ScriptedScheduler, body: str = TRAIN) -> BundleSite:
+    """A daemon that is connected, and the program of its bundles."""
+    site.start()
+    return BundleSite(site, await scheduler.stream(), body)

@@ -29,7 +29,7 @@ async def other_scheduler() -> AsyncIterator[ScriptedScheduler]:
 async def site(tmp_path: Path, scheduler: ScriptedScheduler) -> AsyncIterator[Site]:
     place = Site(tmp_path, scheduler)
     yield place
-    await place.stop()
+    await place.leave()
 
 
 @pytest.fixture

@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from headrace.checkpoints import (
     CheckpointCorruptError,
@@ -43,6 +41,8 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer  # a second: not for every process that collects the tests
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
@@ -62,6 +62,8 @@ def _directory(tmp_path: Path) -> Bench:
 
 
 def _s3(endpoint: str, bucket: str) -> Bench:
+    import boto3
+
     client = boto3.client("s3", endpoint_url=endpoint)
     client.create_bucket(Bucket=bucket)
     prefix = "team/run 1"

@@ -3,14 +3,15 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from command_line import headrace_command
+from ready_home import furnish
 
 from headrace.cli.local import local_service
 from headrace.cli.output import Output
@@ -109,13 +110,14 @@ def train(t):
 """
 
 
-Run = Callable[..., tuple["subprocess.CompletedProcess[str]", list[dict[str, dict[str, str]]], str]]
+Run = Callable[..., tuple["CompletedProcess[str]", list[dict[str, dict[str, str]]], str]]
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[tuple[Path, str]]:
     """A service of two slots with secrets in its environment, of which some are passed on; its home and address."""
     folder = Path(tempfile.mkdtemp(prefix="hr-"))  # a short path: Unix sockets lie in it
+    furnish(folder / "home")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**SECRETS, "OMP_NUM_THREADS": "1", "HEADRACE_PASS_ENV": "AWS_*"}.items():
             patch.setenv(name, value)
@@ -132,13 +134,12 @@ def run(tmp_path: Path, service: tuple[Path, str]) -> Run:
         home, address = service
         (tmp_path / "train.py").write_text(f"FAIL = {fail}\n{TRAIN}")
         (tmp_path / "study.yaml").write_text(STUDY + extra)
-        done = subprocess.run(
-            [sys.executable, "-m", "headrace.cli", "run", "--name", name, str(tmp_path / "study.yaml")],
+        done = headrace_command(
+            "run",
+            "--name",
+            name,
+            str(tmp_path / "study.yaml"),
             env={**os.environ, "HEADRACE_ADDRESS": address},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
         )
         seen = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
         return done, seen, "".join(path.read_text() for path in home.rglob(f"logs/{name}-*/*.log"))

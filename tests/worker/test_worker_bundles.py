@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from bundle_site import TRAIN, BundleSite, log_of
+from bundle_site import TRAIN, BundleSite, log_of, started
 from daemon_process import DaemonProcess
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
@@ -18,9 +18,7 @@ from headrace.bundle_logs import LogReader
 from headrace.v1 import event_pb2, spec_pb2, worker_pb2
 from headrace_worker.exits import Verdict, for_all
 from headrace_worker.launch import Launch, launch_of
-from headrace_worker.memory import KernelKills, counters, killed_for_memory, says_out_of_memory
-from headrace_worker.outbox import Entry, Outbox
-from headrace_worker.session import MAX_MESSAGE_BYTES, _batches
+from headrace_worker.outbox import Outbox
 from headrace_worker.session_core import Identity, SessionCore
 from headrace_worker.standby import _nameless, _names
 
@@ -33,15 +31,10 @@ FAILED = worker_pb2.EXIT_OUTCOME_FAILED
 LOST = worker_pb2.EXIT_OUTCOME_LOST
 
 
-async def _bundle(site: Site, scheduler: ScriptedScheduler, body: str = TRAIN) -> BundleSite:
-    site.start()
-    return BundleSite(site, await scheduler.stream(), body)
-
-
 async def test_two_members_share_a_process_and_one_that_waits_holds_up_nobody(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    bundle = await _bundle(site, scheduler)
+    bundle = await started(site, scheduler)
     one, other = bundle.start(1, milestone=3), bundle.start(2, milestone=20)
     waiting = await bundle.report(one, 3)
     await bundle.report(other, 12)
@@ -66,7 +59,7 @@ async def test_a_member_s_log_shows_what_its_bundle_prints_while_it_is_aboard(
 ) -> None:
     """As it is printed, and each line once, whether the log is followed or read afterwards."""
     printing = TRAIN.replace("    say(", '    print("turn", turn, flush=True)\n    say(', 1)
-    bundle = await _bundle(site, scheduler, printing)
+    bundle = await started(site, scheduler, printing)
     one, _ = bundle.start(1, milestone=3), bundle.start(2, milestone=200)
     waiting = await bundle.report(one, 3)
     reader = LogReader(log_of(site, 1))
@@ -88,7 +81,7 @@ def _turns(printed: bytes) -> list[int]:
 async def test_a_member_joins_a_bundle_that_runs_from_its_checkpoint(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    bundle = await _bundle(site, scheduler)
+    bundle = await started(site, scheduler)
     first, second = bundle.start(1, milestone=27), bundle.start(2, milestone=2)
     report = await bundle.report(second, 2)
     bundle.stream.decide(report, PAUSE)
@@ -103,7 +96,7 @@ async def test_a_member_joins_a_bundle_that_runs_from_its_checkpoint(
 async def test_a_seat_that_is_given_away_at_once_keeps_the_process(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    bundle = await _bundle(site, scheduler)
+    bundle = await started(site, scheduler)
     last = bundle.start(1)
     await bundle.decide(last, 3, STOP)
     after = bundle.start(2)
@@ -115,7 +108,7 @@ async def test_a_seat_that_is_given_away_at_once_keeps_the_process(
 async def test_who_comes_after_the_end_gets_the_next_process(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    bundle = await _bundle(site, scheduler)
+    bundle = await started(site, scheduler)
     last = bundle.start(1)
     await bundle.decide(last, 3, STOP)
     await bundle.sees(over=True)
@@ -127,7 +120,7 @@ async def test_who_comes_after_the_end_gets_the_next_process(
 async def test_a_cancelled_member_is_gone_and_the_others_go_on(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    bundle = await _bundle(site, scheduler)
+    bundle = await started(site, scheduler)
     kept, cancelled = bundle.start(1, milestone=27), bundle.start(2, milestone=2)
     await bundle.report(cancelled, 2)
     bundle.stream.send(cancel=worker_pb2.Cancel(lease=cancelled.lease, reason="a user stopped it"))
@@ -140,7 +133,7 @@ async def test_a_cancelled_member_is_gone_and_the_others_go_on(
 async def test_a_process_that_is_killed_loses_all_and_charges_nobody(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    bundle = await _bundle(site, scheduler)
+    bundle = await started(site, scheduler)
     members = [bundle.start(n) for n in (1, 2, 3)]
     for member in members:
         await bundle.report(member, 3)
@@ -199,7 +192,7 @@ async def test_how_a_bundle_ends(
     outcome: worker_pb2.ExitOutcome.ValueType,
     error: str,
 ) -> None:
-    bundle = await _bundle(site, scheduler, body)
+    bundle = await started(site, scheduler, body)
     exited = await bundle.exited(bundle.start(1))
     assert (exited.outcome, exited.error) == (outcome, error)
     assert exited.out_of_memory == ("ran out of memory" in error)
@@ -210,7 +203,7 @@ async def test_how_a_bundle_ends(
 async def test_a_member_with_an_error_of_its_own_is_charged_alone(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    bundle = await _bundle(
+    bundle = await started(
         site,
         scheduler,
         """
@@ -238,7 +231,7 @@ while True:
 async def test_a_report_that_cannot_be_taken_fails_its_member_alone(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    bundle = await _bundle(
+    bundle = await started(
         site,
         scheduler,
         """
@@ -259,7 +252,7 @@ while True:
 async def test_a_repeated_turn_has_the_same_answer_and_says_nothing_twice(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    bundle = await _bundle(
+    bundle = await started(
         site,
         scheduler,
         """
@@ -280,7 +273,7 @@ while True:
 
 
 async def test_a_silent_bundle_is_ended_and_charges_nobody(site: Site, scheduler: ScriptedScheduler) -> None:
-    bundle = await _bundle(site, scheduler, "time.sleep(100)")
+    bundle = await started(site, scheduler, "time.sleep(100)")
     members = [bundle.start(n, report_timeout_s=1.5, grace_s=0.5) for n in (1, 2)]
     for member in members:
         exited = await bundle.exited(member)
@@ -291,7 +284,7 @@ async def test_a_silent_bundle_is_ended_and_charges_nobody(site: Site, scheduler
 async def test_another_grant_gets_the_slot_when_the_bundle_has_left(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    bundle = await _bundle(site, scheduler)
+    bundle = await started(site, scheduler)
     members = [bundle.start(n) for n in (1, 2)]
     reports = [await bundle.report(member, 3) for member in members]
     next_one = site.assign(site.program("report(1)"), number=9)
@@ -303,7 +296,7 @@ async def test_another_grant_gets_the_slot_when_the_bundle_has_left(
 
 
 async def test_a_member_is_no_trial_by_itself(site: Site, scheduler: ScriptedScheduler) -> None:
-    bundle = await _bundle(
+    bundle = await started(
         site,
         scheduler,
         """
@@ -323,7 +316,7 @@ except grpc.RpcError as error:
 
 
 async def test_a_clean_stop_loses_all_members(site: Site, scheduler: ScriptedScheduler) -> None:
-    bundle = await _bundle(site, scheduler)
+    bundle = await started(site, scheduler)
     members = [bundle.start(n) for n in (1, 2)]
     for member in members:
         await bundle.report(member, 3)
@@ -429,80 +422,6 @@ def test_a_bundle_s_end_charges_nobody() -> None:
     assert for_all(finished, members=2, out_of_memory=False) is finished
 
 
-async def test_reports_that_wait_are_one_message_to_a_scheduler_that_takes_it(
-    site: Site, scheduler: ScriptedScheduler
-) -> None:
-    scheduler.takes_batches, scheduler.acks = True, False
-    bundle = await _bundle(site, scheduler)
-    members = [bundle.start(n, milestone=2) for n in (1, 2, 3)]
-    for member in members:
-        await bundle.report(member, 2)
-    scheduler.acks = True
-    bundle.stream.close()
-    bundle.stream = await scheduler.stream(2)
-    last = [await bundle.report(member, 2) for member in members]
-    assert bundle.stream.batches == [6], "in their order, after the connection broke"
-    assert [one.sequence for one in bundle.stream.all("report")] == sorted(
-        one.sequence for one in bundle.stream.all("report")
-    )
-    decisions = [
-        worker_pb2.LeaseDecision(
-            lease=report.lease,
-            report_sequence=report.sequence,
-            decision=event_pb2.Decision(action=STOP if report is last[0] else CONTINUE, next_milestone=4),
-        )
-        for report in last
-    ]
-    bundle.stream.send(decisions=worker_pb2.Decisions(decisions=decisions))
-    assert (await bundle.exited(members[0])).outcome == RELEASED
-    assert {(await bundle.report(member, 4)).step for member in members[1:]} == {4}
-
-
-def test_reports_that_follow_each_other_go_together_as_far_as_a_message_holds_them() -> None:
-    def entry(sequence: int, size: int, *, exits: bool = False) -> Entry:
-        request = worker_pb2.SessionRequest(report=worker_pb2.Report(warnings=["x" * size]))
-        if exits:
-            request = worker_pb2.SessionRequest(exited=worker_pb2.Exited(error="x" * size))
-        return Entry(sequence=sequence, lease_id="l", request=request)
-
-    entries = [
-        entry(1, 9),
-        entry(2, 9),
-        entry(3, 9, exits=True),
-        entry(4, 9),
-        entry(5, 3 << 20),
-        entry(6, 2 << 20),
-    ]
-    entries += [entry(7, 5 << 20), entry(8, 9)]
-    found = _batches(entries)
-    assert [[one.sequence for one in together] for together in found] == [[1, 2], [3], [4, 5], [6], [7], [8]]
-    for together in found:
-        reports = [one.request.report for one in together]
-        size = worker_pb2.SessionRequest(reports=worker_pb2.Reports(reports=reports)).ByteSize()
-        assert size <= MAX_MESSAGE_BYTES or len(together) == 1
-
-
-async def test_a_process_under_a_memory_limit_says_with_how_many_members_it_ran_out(
-    site: Site, scheduler: ScriptedScheduler
-) -> None:
-    body = """
-import resource
-say([report(lease, save=True) for lease in free()])
-while len(members) < 3:
-    say()
-pages = int(Path("/proc/self/statm").read_text().split()[0])
-limit = pages * resource.getpagesize() + (64 << 20)
-resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-held = [bytearray(32 << 20) for lease in members]
-"""
-    bundle = await _bundle(site, scheduler, body)
-    members = [bundle.start(n) for n in (1, 2, 3)]
-    for member in members:
-        exited = await bundle.exited(member)
-        assert (exited.outcome, exited.out_of_memory) == (LOST, 3), exited.error
-        assert exited.error == "its bundle of 3 trials ran out of memory: exit status 1: MemoryError"
-
-
 async def test_a_turn_tells_what_it_cost_on_one_of_its_reports(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -515,59 +434,10 @@ while True:
         reports[0].turn.memory_bytes = 7
     say(reports)
 """
-    bundle = await _bundle(site, scheduler, body)
+    bundle = await started(site, scheduler, body)
     first = await bundle.report(bundle.start(1), 1)
     assert (first.turn.members, first.turn.time.ToTimedelta().total_seconds(), first.turn.memory_bytes) == (
         1,
         0.25,
         7,
     )
-
-
-@pytest.mark.parametrize(
-    ("code", "before", "now", "killed"),
-    [(-9, 3, 4, True), (-9, 3, 3, False), (-15, 3, 4, False), (1, 3, 4, False)],
-)
-def test_the_kernel_s_count_tells_a_kill_for_want_of_memory(
-    tmp_path: Path, code: int, before: int, now: int, killed: bool
-) -> None:
-    events = tmp_path / "memory.events"
-    kills = KernelKills(file=events)
-    events.write_text(f"low 0\noom 9\noom_kill {before}\noom_group_kill 0\n")
-    first = kills.count()
-    events.write_text(f"low 0\noom 9\noom_kill {now}\n")
-    assert killed_for_memory(code, first, kills.count()) is killed
-    events.unlink()
-    assert kills.count() == 0
-    assert KernelKills.of_this_process().count() >= 0
-
-
-@pytest.mark.parametrize(
-    ("own", "first"),
-    [
-        ("0::/system.slice/worker.service", "/sys/fs/cgroup/system.slice/worker.service/memory.events"),
-        ("9:cpu,cpuacct:/a\n4:memory:/b/c\n", "/sys/fs/cgroup/memory/b/c/memory.oom_control"),
-        ("", "/sys/fs/cgroup/memory.events"),
-    ],
-)
-def test_the_kernel_counts_for_the_worker_s_own_control_group(own: str, first: str) -> None:
-    files = list(counters(own))
-    assert str(files[0]) == first
-    assert str(files[-1]) == "/proc/vmstat"
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("MemoryError", True),
-        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1 GiB", True),
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", True),
-        ("headrace_torch.hydro.fuse.errors.OutOfMemoryError: cuda:0 has too little memory", True),
-        ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory", True),
-        ("OSError: [Errno 12] Cannot allocate memory", True),
-        ("ValueError: the memory of an elephant", False),
-        ("", False),
-    ],
-)
-def test_last_words_that_tell_of_too_little_memory(line: str, says: bool) -> None:
-    assert says_out_of_memory(line) is says

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from scripted_scheduler import ScriptedScheduler
 
 from headrace.v1 import event_pb2, spec_pb2, worker_pb2
+from headrace_worker import daemon
 from headrace_worker.daemon import Daemon
 from headrace_worker.settings import WorkerSettings
 
@@ -126,13 +128,19 @@ class Site:
         )
 
     def start(self) -> Daemon:
-        daemon = Daemon(self.settings)
-        self.daemons.append((daemon, asyncio.create_task(daemon.run())))
-        return daemon
+        started = Daemon(self.settings)
+        self.daemons.append((started, asyncio.create_task(started.run())))
+        return started
 
     async def stop(self) -> None:
-        for daemon, task in self.daemons:
-            daemon.stop()
-            daemon.stop()
+        for running, task in self.daemons:
+            running.stop()
+            running.stop()
             await task
         self.daemons.clear()
+
+    async def leave(self) -> None:
+        """Stops what a test leaves behind; its scheduler may have been told to withhold what daemons wait for."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(daemon, "_LAST_ACKS_S", 0.1)
+            await self.stop()

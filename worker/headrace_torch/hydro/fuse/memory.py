@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
@@ -21,14 +21,15 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
         work()
         torch.cuda.synchronize(device)
         return int(torch.cuda.max_memory_allocated(device) - before)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
+    # The records as they are: `torch.profiler` makes an object of every event, which takes longer than a step.
+    with profile(profile_memory=True, use_kineto=True) as recorded:
         work()
     return _greatest_sum(recorded)
 
 
 def _greatest_sum(recorded: Any) -> int:
     changes: list[tuple[int, int]] = []
-    waiting = list(recorded.profiler.kineto_results.experimental_event_tree())
+    waiting = list(recorded.kineto_results.experimental_event_tree())
     while waiting:
         event = waiting.pop()
         waiting.extend(event.children)
