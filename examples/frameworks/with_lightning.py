@@ -4,7 +4,6 @@ import pytorch_lightning as pl
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
 from headrace import trial
@@ -18,10 +17,10 @@ class Digits(pl.LightningModule):
         self.net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))
 
     def training_step(self, batch: list[Tensor]) -> Tensor:
-        return cross_entropy(self.net(batch[0]), batch[1])
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
 
     def validation_step(self, batch: list[Tensor]) -> None:
-        self.log("val_loss", cross_entropy(self.net(batch[0]), batch[1]))
+        self.log("val_loss", nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
 
     def configure_optimizers(self) -> object:
         optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)

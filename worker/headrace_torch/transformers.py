@@ -93,7 +93,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
         told = {name: value for name, value in metrics.items() if not name.endswith(_NOT_TOLD)}
         if not told:
             raise ValueError(
-                f"the evaluation has no metric to report, only {', '.join(sorted(metrics))}: give the evaluation's data "
+                f"the evaluation has no metric to report, only {', '.join(sorted(metrics))}: give its data "
                 "labels, which make eval_loss, or give the Trainer compute_metrics"
             )
         self._metrics |= told
