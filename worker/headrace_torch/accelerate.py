@@ -70,5 +70,10 @@ class Prepared:
         for loader, epoch in zip(self._loaders(), epochs, strict=True):
             loader.iteration = epoch
 
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of all optimizers: the trial warns where a checkpoint brought back other values than its parameters."""
+        return [group for optimizer in self._accelerator._optimizers for group in optimizer.param_groups]
+
     def _loaders(self) -> list[Any]:
         return list(self._accelerator._dataloaders)

@@ -65,6 +65,12 @@ class TrialCallback:
         """Remembers the checkpoint, which `trainer.fit` reads."""
         self.ckpt_path = str(folder / _FILE)
 
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of all optimizers: the trial warns where a checkpoint brought back other values than its parameters."""
+        optimizers = self.trainer.optimizers if self.trainer is not None else ()
+        return [group for optimizer in optimizers for group in optimizer.param_groups]
+
     # What Lightning keeps of a callback, in that checkpoint.
 
     def state_dict(self) -> dict[str, Any]:

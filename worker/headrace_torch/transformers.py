@@ -17,7 +17,6 @@ Only metrics of evaluations are reported. The training loss is a mean since the 
 checkpoint does not hold; what an evaluation says of its speed differs in each run.
 """
 
-import os
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,6 +49,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
         self._reported_at = 0
         """The Trainer's `global_step` of the last report."""
         self._written: Path | None = None
+        self._optimizer: Any = None
         self.output_dir: str = self._scratch.name
         """A folder for `TrainingArguments(output_dir=...)` that goes away with the process."""
         self.checkpoint: str | None = None
@@ -61,21 +61,24 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
     def save_files(self, folder: Path) -> None:
         """Takes over the files that the Trainer has just written."""
         assert self._written is not None
-        shutil.copytree(
-            self._written,
-            folder,
-            copy_function=_link_or_copy,
-            ignore=shutil.ignore_patterns(_NOT_LOADED),
-            dirs_exist_ok=True,
-        )
+        for source in self._written.rglob("*"):
+            if source.is_file() and source.name != _NOT_LOADED:
+                target = folder / source.relative_to(self._written)
+                target.parent.mkdir(exist_ok=True)
+                _link_or_copy(source, target)
 
     def load_files(self, folder: Path) -> None:
         """Remembers the checkpoint, which `trainer.train` reads."""
         self.checkpoint = str(folder)
 
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of the optimizer: the trial warns where a checkpoint brought back other values than its parameters."""
+        return list(getattr(self._optimizer, "param_groups", ()))
+
     # Hooks, in the order in which the Trainer calls them.
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  (its signature)
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002  (its signature)
         """Refuses what cannot be resumed exactly; then everything is restored, and the training begins."""
         _refuse(args, state, self._t)
         if self.checkpoint is not None and state.global_step == 0:
@@ -84,6 +87,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
                 "trainer.train(resume_from_checkpoint=callback.checkpoint), which is None in a trial that starts"
             )
         self._reported_at = state.global_step
+        self._optimizer = more.get("optimizer")
         self._turns.begin()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **_: Any) -> None:  # noqa: ARG002
@@ -144,9 +148,9 @@ def _refuse(args: Any, state: Any, t: Trial) -> None:
     )
 
 
-def _link_or_copy(source: str, target: str) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     """A second name for the file where both are on one file system, else a copy. The Trainer never changes a file."""
     try:
-        os.link(source, target)
+        target.hardlink_to(source)
     except OSError:
         shutil.copy2(source, target)
