@@ -82,7 +82,7 @@ LIGHTNING: Cases = {
         ),
     ),
     "the pending step of the plateau is lost": (
-        "ReduceLROnPlateau|optimizer settings|weights",
+        "val_loss at step 2",
         (
             PLATEAU,
             ("    callback = ", "    TrialCallback.load_state_dict = lambda *_: None\n    callback = "),
