@@ -27,10 +27,12 @@ cp examples/own_policy/{study.yaml,train.py,test_patience.py} "$folder/study"
 run() { echo "wheel: $ $*"; env -i HOME="$folder/home" TMPDIR="${TMPDIR:-/tmp}" PATH="$folder/venv/bin:/usr/bin:/bin" LANG=C.UTF-8 "$@"; }
 cd "$folder/study"
 run python - "$root" <<'PYTHON'
-import sys, headrace, headrace_services, headrace_worker
+import sys
 from importlib.metadata import version
+from pathlib import Path
+import headrace, headrace_services, headrace_worker
 for package in (headrace, headrace_services, headrace_worker):
-    assert not package.__file__.startswith(sys.argv[1]), package.__file__
+    assert not Path(package.__file__).is_relative_to(sys.argv[1]), package.__file__
 print("wheel: headrace", version("headrace"), "and patience", version("patience"), "are installed")
 PYTHON
 run pytest -q -p no:cacheprovider test_patience.py
