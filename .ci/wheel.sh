@@ -15,7 +15,7 @@ folder=$(cd "$folder" && pwd)
 builder=$(command -v python)
 
 for project in . examples/own_policy; do
-  (cd "$project" && "$builder" -m hatchling build -t wheel -d "$folder/wheels") | sed 's/^/wheel: built /'
+  (cd "$project" && "$builder" -m hatchling build -t wheel -d "$folder/wheels" 2>&1) | sed 's/^/wheel: built /'
 done
 "$python" -m venv "$folder/venv"
 headrace=$(echo "$folder"/wheels/headrace-*.whl) patience=$(echo "$folder"/wheels/patience-*.whl)

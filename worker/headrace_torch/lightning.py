@@ -22,7 +22,6 @@ Lightning calls callbacks that are `Checkpoint`s last, and this one must be the 
 
 import importlib
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,8 @@ class TrialCallback:
 
     def __new__(cls, *_: Any) -> "TrialCallback":
         """An instance of Lightning's `Checkpoint` too, of the package that the script uses."""
-        return object.__new__(_with_base(cls, _checkpoint_class()))
+        base = _checkpoint_class()
+        return object.__new__(cls if issubclass(cls, base) else type(cls.__name__, (cls, base), {}))
 
     def __init__(self, t: Trial) -> None:
         self._turns = Turns(t, "TrialCallback")
@@ -172,8 +172,3 @@ def _checkpoint_class() -> type:
         )
     found: type = importlib.import_module(f"{name}.callbacks").Checkpoint
     return found
-
-
-@cache
-def _with_base(own: type, base: type) -> type:
-    return own if issubclass(own, base) else type(own.__name__, (own, base), {})
