@@ -45,8 +45,8 @@ def outcome(script: Path) -> str:
 def hide_misfit(name: str) -> None:
     """Lets a package that is installed and cannot be imported look as if it were not installed.
 
-    The index has a torchvision that is built for torch with CUDA, and does not fit the one for CPUs. torchmetrics, which
-    Lightning imports, asks whether it is installed, and then imports it.
+    The index has a torchvision that is built for torch with CUDA, and does not fit the one for CPUs. torchmetrics,
+    which Lightning imports, asks whether it is installed, and then imports it.
     """
     try:
         importlib.import_module(name)
