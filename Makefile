@@ -20,7 +20,7 @@ STUDY ?= examples/digits/study.yaml
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials bench chaos gangs clean
+.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,6 +112,9 @@ bubbles-demo: setup ## Train a small GPT as a pipeline and tune digits while its
 
 hdet-trials: setup ## Pause and kill gangs that train with HDET, and compare every step with an undisturbed run (ten minutes)
 	@python tests/hdet/killed_ranks.py $(ARGS)
+
+wheel: setup ## Install the wheels of Headrace and of examples/own_policy in a new environment; run the contract suite, a simulation and a study there
+	@.ci/wheel.sh "$(PYTHON)"
 
 bench: setup ## Run the benchmarks (benchmarks/**/bench_*.py)
 	@shopt -s nullglob; for script in benchmarks/bench_*.py benchmarks/*/bench_*.py; do echo "bench: $$script"; python "$$script"; done

@@ -356,6 +356,23 @@ async def test_a_program_that_fails_behind_its_last_report_stays_completed_and_s
     ]
 
 
+async def test_a_program_that_does_not_leave_after_its_last_report_is_told_with_its_signal(
+    engine: AsyncEngine,
+) -> None:
+    site = await StudySite(engine, make_spec(max_trials=2)).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    await site.tell(lease, 9, 0.5)
+    await site.step(replace(gone(lease, "RELEASED"), exit_code=0))
+    assert not [event for event in await site.events() if event.kind == "trial_warned"]
+    for _ in range(2):  # the message comes twice
+        await site.step(replace(gone(lease, "RELEASED"), exit_code=-9))
+    trial = await site.trial(0)
+    assert trial.detail.endswith("; then its process was ended by SIGKILL")
+    (warned,) = [event for event in await site.events() if event.kind == "trial_warned"]
+    assert "did not end after its last report, and was ended by SIGKILL" in warned.detail["warning"]
+
+
 async def test_a_warning_of_a_report_becomes_an_event_once(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec(max_trials=1)).create()
     await site.connect(slots=1)

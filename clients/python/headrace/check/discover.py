@@ -14,7 +14,7 @@ import random
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
@@ -52,8 +52,10 @@ class Found:
     own: bool
 
 
-def walk(frames: list[FrameType], is_plain: Callable[[Any], bool]) -> Iterator[Found]:
-    """Every object that the frames' variables lead to, breadth first.
+def walk(
+    frames: list[FrameType], is_plain: Callable[[Any], bool], closed: Set[int] = frozenset()
+) -> Iterator[Found]:
+    """Every object that the frames' variables lead to, breadth first. What is `closed`, by its id, is not looked into.
 
     A plain value is found on every way to it, since Python shares small numbers; any other object once.
     """
@@ -70,10 +72,10 @@ def walk(frames: list[FrameType], is_plain: Callable[[Any], bool]) -> Iterator[F
             count += 1
             if count > _MOST_OBJECTS:
                 return
-            if is_plain(value):
+            if is_plain(value) or id(value) in closed:
                 continue
             seen.add(id(value))
-            own = found.own and _is_transparent(value)
+            own = found.own and is_transparent(value)
             deeper.extend(Found(path, child, own) for path, child in _children(found.path, value))
         layer = deeper
 
@@ -138,7 +140,7 @@ def _is_own(filename: str) -> bool:
     )
 
 
-def _is_transparent(value: Any) -> bool:
+def is_transparent(value: Any) -> bool:
     """Whether what an object holds is the script's own: of its classes, of containers, and of modules."""
     if isinstance(value, dict | list | tuple | set | frozenset | deque | SimpleNamespace):
         return True

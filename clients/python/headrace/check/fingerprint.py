@@ -36,7 +36,7 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
     ahead = []
     variables: dict[str, str] = {}
     room = _MOST_ELEMENTS_IN_ALL
-    for found in discover.walk(frames, _is_plain):
+    for found in discover.walk(frames, _is_plain, _held_by_savers(t.tracked_objects())):
         path, value = found.path, found.value
         finds.add(value, path)
         if issubclass(type(value), finds.classes.loader) and getattr(value, "num_workers", 0) > 0:
@@ -58,6 +58,18 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         iterators=tuple(sorted(name for name, value in local.items() if _is_iterator(value))),
         ahead=tuple(ahead),
     )
+
+
+def _held_by_savers(tracked: dict[str, Any]) -> set[int]:
+    """The ids of the libraries' objects, such as a trainer, that a tracked object with `save_files` holds.
+
+    It saves them in their own way, which may count otherwise before a save than after: what they hold beside modules,
+    optimizers, schedules and generators is their own matter. That of the curves is compared all the same.
+    """
+    savers = [target for target in tracked.values() if hasattr(target, "save_files")]
+    return {
+        id(held) for saver in savers for held in vars(saver).values() if not discover.is_transparent(held)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +254,10 @@ def _has_state(value: Any) -> bool:
 
 
 def _state(value: Any) -> dict[str, Any]:
-    state = value.state_dict() if _has_state(value) else {}
+    try:
+        state = value.state_dict() if _has_state(value) else {}
+    except AttributeError:  # a wrapper around an object that has none, as a loader of Accelerate
+        return {}
     return state if isinstance(state, dict) else {"state": state}
 
 

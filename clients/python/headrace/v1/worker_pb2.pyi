@@ -644,6 +644,7 @@ class Exited(_message.Message):
     log_tail: _builtins.str
     """The end of the trial's log, at most 8 KiB."""
     exit_code: _builtins.int
+    """Of its process; negative for a signal, which also ends a program that was told to leave and does not."""
     out_of_memory: _builtins.int
     """The trial's bundle ran out of memory with so many members; 0: it did not. Nobody is charged, and the next bundle of
     the study on such a device has half as many.

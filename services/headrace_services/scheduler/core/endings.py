@@ -7,6 +7,7 @@ that is killed again and again without getting any further.
 """
 
 import re
+import signal
 
 from msgspec.structs import replace
 
@@ -43,8 +44,12 @@ _KILLED = "SIGKILL"
 """How a program ends that the system kills for want of memory."""
 AFTERWARDS = "; then its program failed: "
 """Stands between a completed trial's end and the error that its program ended with."""
+ENDED_AFTERWARDS = "; then its process was ended by "
+"""Stands between a completed trial's end and the signal without which its process would not have ended."""
 _BY_ITSELF = ("FAILED", "FINISHED")
 """How a program ends that nobody and nothing ended."""
+_TOLD_TO_LEAVE = (Reason.COMPLETED, Reason.STOPPED_EARLY)
+"""Why a trial is over that heard so in answer to its last report, and could leave by itself."""
 _LINES_ALIKE = 10
 """So many last lines of two logs are compared."""
 
@@ -72,6 +77,13 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
         over = trial.state is State.TERMINATED and trial.attempt == lease.attempt
         if over and message.outcome == "FAILED" and trial.reason is Reason.COMPLETED:
             _failed_afterwards(state, trial, message)
+        if (
+            over
+            and message.outcome == "RELEASED"
+            and message.exit_code < 0
+            and trial.reason in _TOLD_TO_LEAVE
+        ):
+            _ended_afterwards(state, trial, message.exit_code)
         return Stale(over=over)
     if not state.is_fresh(lease, message.sequence):
         return Accepted()
@@ -146,6 +158,22 @@ def _failed_afterwards(state: CycleState, trial: Trial, message: ExitedArrived) 
     detail = f"{trial.detail}{AFTERWARDS}{error}"
     state.update(trial.number, detail=detail, log_tail=message.log_tail or trial.log_tail)
     state.emit(events.trial_warned(trial.number, f"its program failed after its last report: {error}"))
+
+
+def _ended_afterwards(state: CycleState, trial: Trial, exit_code: int) -> None:
+    """The program did not leave after its last report, until a signal ended it. The result stands."""
+    if ENDED_AFTERWARDS in trial.detail:
+        return  # the message came before
+    try:
+        how = signal.Signals(-exit_code).name
+    except ValueError:
+        how = f"signal {-exit_code}"
+    state.update(trial.number, detail=f"{trial.detail}{ENDED_AFTERWARDS}{how}")
+    warning = (
+        f"its process did not end after its last report, and was ended by {how}. Until then its slots were not free. "
+        "A thread goes on, or code behind the loop takes longer than the study's trial.grace_s"
+    )
+    state.emit(events.trial_warned(trial.number, warning))
 
 
 def _unreported(spec: StudySpec, trial: Trial, lease: Lease) -> str:

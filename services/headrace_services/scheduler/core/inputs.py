@@ -61,6 +61,8 @@ class ExitedArrived(Leased, frozen=True, kw_only=True):
     outcome: str
     error: str = ""
     log_tail: str = ""
+    exit_code: int = 0
+    """Of its process; negative for a signal. `error` says what matters of it, but for a program that was let go."""
     out_of_memory: int = 0
     """With how many members its bundle ran out of memory; 0: it did not."""
 

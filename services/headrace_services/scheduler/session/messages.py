@@ -152,6 +152,7 @@ def _exited(message: worker_pb2.Exited, number: int) -> ExitedArrived:
         outcome=_OUTCOMES.get(message.outcome, "LOST"),
         error=ERROR.kept(message.error),
         log_tail=LOG_TAIL.kept(message.log_tail),
+        exit_code=message.exit_code,
         out_of_memory=message.out_of_memory,
     )
 

@@ -258,8 +258,6 @@ class WorkerSession:
                 if decision is not None:
                     self._decide(message, decision.action != "CONTINUE", messages.decision(decision))
                 elif isinstance(message, worker_pb2.Exited):
-                    ended = worker_pb2.ExitOutcome.Name(message.outcome)
-                    log.debug("%s: %s, exit status %s", message.lease.trial, ended, message.exit_code)
                     self._reconciler.end(message.lease.lease_id)
                 self._outgoing.acknowledge(message.sequence)
             case _:

@@ -1,0 +1,80 @@
+"""`python framework_checks.py CASES MODULE…`: checks scripts that use a framework, which takes seconds to import.
+
+It is imported here, once, and each process of each check is a fork of this one. CASES is a JSON file of names and
+scripts. Printed is, by name, what the check came to: empty where it passed.
+"""
+
+import gc
+import importlib
+import importlib.metadata
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from headrace.check import CheckError, render, run_check
+from headrace.check.segment import main as segment
+
+
+def launch(control_file: Path, log_file: Path, _ranks: int) -> None:
+    """Forks one segment, and waits for it."""
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    log = os.open(log_file, os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    with suppress(BaseException):
+        segment(str(control_file))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def outcome(script: Path) -> str:
+    """What the check says; empty where it passes."""
+    try:
+        report = run_check(script, folder=script.parent, launch=launch)
+    except CheckError as error:
+        return str(error)
+    return "" if report.passed else str(render(report))
+
+
+def hide_misfit(name: str) -> None:
+    """Lets a package that is installed and cannot be imported look as if it were not installed.
+
+    The index has a torchvision that is built for torch with CUDA, and does not fit the one for CPUs. torchmetrics,
+    which Lightning imports, asks whether it is installed, and then imports it.
+    """
+    try:
+        importlib.import_module(name)
+    except (ImportError, RuntimeError):
+        for module in [found for found in sys.modules if found.partition(".")[0] == name]:
+            del sys.modules[module]
+        found_by = importlib.metadata.Distribution.from_name
+
+        def from_name(asked: str) -> importlib.metadata.Distribution:
+            if asked == name:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return found_by(asked)
+
+        importlib.metadata.Distribution.from_name = from_name  # type: ignore[method-assign, assignment]
+        sys.modules[name] = None  # type: ignore[assignment]  # its import fails
+
+
+if __name__ == "__main__":
+    hide_misfit("torchvision")
+    cases, *modules = sys.argv[1:]
+    for name in modules:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    said = {}
+    with TemporaryDirectory() as folder:
+        for name, source in json.loads(Path(cases).read_text()).items():
+            script = Path(folder) / "script.py"
+            script.write_text(source)
+            said[name] = outcome(script)
+    print(json.dumps(said))

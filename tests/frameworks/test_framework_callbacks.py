@@ -1,0 +1,230 @@
+"""Trials that Lightning, the Trainer and Accelerate train: exact after every pause, and refused where they cannot be.
+
+The scripts are those of `examples/frameworks`, as they stand and with changes. A change that takes a part of a callback
+away must be found by the check.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
+EXACT = r"\Z"
+"""What the check says of a script that it passes: nothing."""
+Change = tuple[str, str]
+Cases = dict[str, tuple[str, tuple[Change, ...]]]
+
+
+def wrong(cases: Cases, script: str, *modules: str, tmp_path: Path) -> dict[str, str]:
+    """The cases whose outcome does not begin with, or contain, what is expected, and that outcome."""
+    missing = [name for name in modules if find_spec(name.partition(".")[0]) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed: pip install 'headrace[lightning,transformers]'")
+    base = (EXAMPLES / script).read_text(encoding="utf-8")
+    sources = {}
+    for name, (_, changes) in cases.items():
+        sources[name] = base
+        for old, new in changes:
+            assert old in sources[name], f"{name}: {script} has no {old!r}"
+            sources[name] = sources[name].replace(old, new)
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps(sources))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", Path(__file__).with_name("framework_checks.py"), file, *modules],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    return {
+        name: said[name]
+        for name, (expected, _) in cases.items()
+        if not (re.match(expected, said[name]) if expected == EXACT else re.search(expected, said[name]))
+    }
+
+
+def test_the_scripts_are_short() -> None:
+    lines = {file.name: len(file.read_text().splitlines()) for file in EXAMPLES.glob("*.py")}
+    assert len(lines) == 3
+    assert {name: count for name, count in lines.items() if count > 40} == {}
+
+
+SCHEDULE = "return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs)]"
+PLATEAU = (
+    SCHEDULE,
+    """plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=9.0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}""",
+)
+KEPT = """class Kept(TrialCallback):
+    def on_train_start(self, trainer, module):
+        super().on_train_start(trainer, module)
+        trainer.fit_loop._resuming_from_checkpoint = trainer.ckpt_path is not None
+
+
+def train("""
+LIGHTNING: Cases = {
+    "as it stands": (EXACT, ()),
+    "a plateau schedule, and another callback with a state": (
+        EXACT,
+        (
+            PLATEAU,
+            ("[callback]", '[pl.callbacks.EarlyStopping("val_loss", patience=9), callback]'),
+        ),
+    ),
+    "the pending step of the plateau is lost": (
+        "val_loss at step 2",
+        (
+            PLATEAU,
+            ("    callback = ", "    TrialCallback.load_state_dict = lambda *_: None\n    callback = "),
+        ),
+    ),
+    "the iterator is not made anew": (
+        "val_loss",
+        (
+            ("def train(", KEPT),
+            ("callback = TrialCallback(t)", "callback = Kept(t)"),
+        ),
+    ),
+    "no checkpoint is given": (
+        r"resumes after step 1.*ckpt_path=callback\.ckpt_path",
+        ((", ckpt_path=callback.ckpt_path", ""),),
+    ),
+    "another budget": (r"max_epochs=5\) is a training of 5 steps.* budget is 9", (("=t.max_steps", "=5"),)),
+    "optimizer steps": (
+        r"Trainer\(max_steps=50\) ends within an epoch",
+        (("max_epochs", "max_steps=50, max_epochs"),),
+    ),
+    "a least number of epochs": ("min_epochs", (("max_epochs", "min_epochs=4, max_epochs"),)),
+    "epochs without validation": (
+        r"check_val_every_n_epoch=2\) has epochs",
+        (("max_epochs", "check_val_every_n_epoch=2, max_epochs"),),
+    ),
+    "nothing is logged": ("nothing was logged", (('self.log("val_loss", ', "print("),)),
+    "a callback behind": (
+        "ModelCheckpoint comes after TrialCallback",
+        (("[callback]", "[callback, pl.callbacks.ModelCheckpoint()]"),),
+    ),
+    "several ranks": (
+        "the Trainer trains on 2 ranks",
+        (("    trainer.fit", "    pl.Trainer.world_size = 2\n    trainer.fit"),),
+    ),
+    "no trial": (
+        r"TrialCallback\(\.\.\.\) got a dict; give it the trial",
+        (("Callback(t)", "Callback({})"),),
+    ),
+    "two fits": (
+        "followed one training already",
+        (("    trainer.fit(", "    for _ in range(2):\n        trainer.fit("),),
+    ),
+}
+
+
+def test_lightning_resumes_exactly_or_is_refused(tmp_path: Path) -> None:
+    assert (
+        wrong(LIGHTNING, "with_lightning.py", "sklearn.datasets", "pytorch_lightning", tmp_path=tmp_path)
+        == {}
+    )
+
+
+BY_STEPS = (
+    'num_train_epochs=t.max_steps,\n        eval_strategy="epoch",',
+    'max_steps=7 * t.max_steps,\n        eval_strategy="steps",\n        eval_steps=7,',
+)
+"""An epoch has 19 optimizer steps, so of the first three evaluations two are within the first epoch."""
+TRAINER: Cases = {
+    "as it stands": (EXACT, ()),
+    "evaluations within an epoch": (EXACT, (BY_STEPS,)),
+    "an output folder of its own, and accumulated gradients": (
+        EXACT,
+        (("callback.output_dir", '"out", gradient_accumulation_steps=2'),),
+    ),
+    "no checkpoint is given": (
+        "resumes after step 1.*resume_from_checkpoint=callback.checkpoint",
+        (("resume_from_checkpoint=callback.checkpoint", ""),),
+    ),
+    "another budget": (r"num_train_epochs=5 is a training of 5 steps", (("=t.max_steps", "=5"),)),
+    "another budget by steps": ("eval_steps=7 in 70 optimizer", (BY_STEPS, ("7 * t.max_steps", "70"))),
+    "no evaluation": ("never evaluates", (('"epoch"', '"no"'),)),
+    "only the best is saved": (
+        r"save_strategy=.best.",
+        (('"epoch"', '"epoch", save_strategy="best", metric_for_best_model="loss"'),),
+    ),
+    "the best is loaded": (
+        "load_best_model_at_end",
+        (('"epoch"', '"epoch", save_strategy="epoch", load_best_model_at_end=True'),),
+    ),
+    "no metric": (
+        "has no metric to report",
+        (
+            ("data[:600]", "[{'inputs': one['inputs']} for one in data[:600]]"),
+            ("labels: Tensor)", "labels: Tensor | None = None)"),
+            (
+                '        return {"loss"',
+                '        if labels is None:\n            return {"logits": logits}\n        return {"loss"',
+            ),
+        ),
+    ),
+    "several ranks": (
+        "the Trainer trains on 2 ranks",
+        (("    trainer = ", "    TrainingArguments.world_size = 2\n    trainer = "),),
+    ),
+    "no trial": (
+        r"TrialCallback\(\.\.\.\) got a dict; give it the trial",
+        (("Callback(t)", "Callback({})"),),
+    ),
+}
+
+
+def test_the_trainer_resumes_exactly_or_is_refused(tmp_path: Path) -> None:
+    assert (
+        wrong(TRAINER, "with_transformers.py", "sklearn.datasets", "transformers.trainer", tmp_path=tmp_path)
+        == {}
+    )
+
+
+SEEDABLE = (
+    "Accelerator()",
+    "Accelerator(dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))",
+)
+IMPORT = ("from accelerate import Accelerator", "from accelerate import Accelerator, DataLoaderConfiguration")
+ACCELERATE: Cases = {
+    "as it stands": (EXACT, ()),
+    "a sampler that counts epochs": (EXACT, (SEEDABLE, IMPORT)),
+    "the epochs of the loaders are lost": (
+        "val_loss",
+        (
+            SEEDABLE,
+            IMPORT,
+            (
+                "    t.track(prepared",
+                "    Prepared.load_files = lambda _, folder: accelerator.load_state(folder)\n    t.track(prepared",
+            ),
+        ),
+    ),
+    "within an epoch": (
+        "saves within an epoch of a prepared DataLoader",
+        (("            optimizer.step()\n", "            optimizer.step()\n            break\n"),),
+    ),
+    "nothing is prepared": (
+        "no model to save",
+        (("Prepared(accelerator)", "Prepared(Accelerator())"),),
+    ),
+    "no accelerator": (
+        r"Prepared\(\.\.\.\) got a Sequential",
+        (("Prepared(accelerator)", "Prepared(model)"),),
+    ),
+}
+
+
+def test_accelerate_resumes_exactly_or_is_refused(tmp_path: Path) -> None:
+    assert wrong(ACCELERATE, "with_accelerate.py", "sklearn.datasets", "accelerate", tmp_path=tmp_path) == {}

@@ -1,0 +1,79 @@
+"""A trial that trains with Hugging Face Accelerate. A step is an epoch of the prepared loaders.
+
+```python
+model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+t.track(prepared=Prepared(accelerator))
+for _epoch in t.steps():
+    for batch in loader: ...
+    t.report(val_loss=loss)
+```
+
+Accelerate leaves the loop to the script, so the trial's own loop is used, and one object is tracked: all that
+`accelerator.prepare` has seen, and all that was registered with `accelerator.register_for_checkpointing`. Accelerate's
+own `save_state` and `load_state` write and read it. They do not keep how many epochs a prepared loader has given out,
+on which the order of the next one depends; that is kept here. The position within an epoch is kept by nobody, so a
+checkpoint in the middle of one is refused.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from headrace_torch.turns import refuse_ranks
+
+_EPOCHS = "epochs.json"
+
+
+class Prepared:
+    """All that an accelerator has prepared, to track as one: `t.track(prepared=Prepared(accelerator))`.
+
+    Make it after `accelerator.prepare(...)`. Raises `ValueError` where nothing is prepared, where the accelerator names
+    its checkpoints itself, and where it trains on several ranks.
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        if not isinstance(accelerator, Accelerator):
+            raise TypeError(f"Prepared(...) got a {type(accelerator).__name__}; give it the Accelerator")
+        if not accelerator._models:
+            raise ValueError(
+                "Prepared(accelerator) has no model to save: call it after accelerator.prepare(model, optimizer, ...)"
+            )
+        if accelerator.project_configuration.automatic_checkpoint_naming:
+            raise ValueError(
+                "ProjectConfiguration(automatic_checkpoint_naming=True) saves into a folder of its own, and a trial's "
+                "checkpoint is one folder: leave it out"
+            )
+        refuse_ranks(accelerator.num_processes, where="the Accelerator", remedy="Start one process")
+        self._accelerator = accelerator
+
+    def save_files(self, folder: Path) -> None:
+        """Writes the state into the folder. Raises `ValueError` within an epoch of a prepared loader."""
+        if self._accelerator.gradient_state.in_dataloader:
+            raise ValueError(
+                "t.report(...) saves within an epoch of a prepared DataLoader, whose position nobody keeps: "
+                "report after the loop over the loader, which runs to its end and is not left by `break`"
+            )
+        self._accelerator.save_state(str(folder))
+        (folder / _EPOCHS).write_text(json.dumps([loader.iteration for loader in self._loaders()]))
+
+    def load_files(self, folder: Path) -> None:
+        """Reads what `save_files` wrote. Raises `ValueError` where other loaders are prepared."""
+        epochs = json.loads((folder / _EPOCHS).read_text())
+        if len(epochs) != len(self._loaders()):
+            raise ValueError(
+                f"the checkpoint knows {len(epochs)} prepared loaders, and this accelerator has "
+                f"{len(self._loaders())}; a trial resumes with the same script that it was paused with"
+            )
+        self._accelerator.load_state(str(folder))
+        for loader, epoch in zip(self._loaders(), epochs, strict=True):
+            loader.iteration = epoch
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of all optimizers: the trial warns where a checkpoint brought back other values than its parameters."""
+        return [group for optimizer in self._accelerator._optimizers for group in optimizer.param_groups]
+
+    def _loaders(self) -> list[Any]:
+        return list(self._accelerator._dataloaders)

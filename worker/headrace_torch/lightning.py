@@ -1,0 +1,174 @@
+"""A trial that PyTorch Lightning trains. A step is an epoch.
+
+```python
+callback = TrialCallback(t)
+trainer = Trainer(max_epochs=t.max_steps, callbacks=[callback])
+trainer.fit(model, loader, val_loader, ckpt_path=callback.ckpt_path)   # None, unless the trial resumes
+```
+
+The checkpoint is Lightning's own: `trainer.save_checkpoint` writes it and `trainer.fit(ckpt_path=...)` reads it. So it
+holds the module, optimizers, schedules, precision, loops, the data module and the state of all callbacks. Three things
+are not in it, or come at the wrong time, and are done here:
+
+- *Random generators.* The trial saves them, and puts them back in `on_train_start`.
+- *The order of the data.* When it resumes, Lightning makes the loader's iterator before `on_train_start`, so with other
+  random numbers. The loop is told to make it anew, where an uninterrupted run makes it.
+- *`ReduceLROnPlateau` with the interval "epoch".* Lightning steps it after `on_train_epoch_end`, the hook in which
+  checkpoints are saved. Its step is saved as pending, and taken when the trial resumes.
+
+The report is in `on_train_epoch_end`, after validation, after the module's own hook, and after every other callback:
+Lightning calls callbacks that are `Checkpoint`s last, and this one must be the last of these.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from headrace.trial import Trial
+from headrace_torch.turns import Turns, refuse_other_budget, refuse_ranks
+
+_FILE = "trainer.ckpt"
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+"""The two names under which Lightning is installed; their classes are not the same."""
+
+
+class TrialCallback:
+    """Reports every epoch of `trainer.fit`, saves at rungs, and stops the fit when the trial is to leave.
+
+    It reports all that was logged with `self.log`, by its name. Raises `TypeError` without a trial. When the fit starts
+    it raises `ValueError` for settings with which a pause would not be exact.
+    """
+
+    def __new__(cls, *_: Any) -> "TrialCallback":
+        """An instance of Lightning's `Checkpoint` too, of the package that the script uses."""
+        base = _checkpoint_class()
+        return object.__new__(cls if issubclass(cls, base) else type(cls.__name__, (cls, base), {}))
+
+    def __init__(self, t: Trial) -> None:
+        self._turns = Turns(t, "TrialCallback")
+        self._t = t
+        self._pending: dict[str, float] = {}
+        """The values with which plateau schedules, by their place, still have to step after the saved epoch."""
+        self.trainer: Any = None
+        self.ckpt_path: str | None = None
+        """What to give to `trainer.fit(ckpt_path=...)`; None in a trial that starts."""
+        t.track(trainer=self)
+
+    # What a tracked object does.
+
+    def save_files(self, folder: Path) -> None:
+        """Lets the trainer write its checkpoint into the folder."""
+        self.trainer.save_checkpoint(folder / _FILE)
+
+    def load_files(self, folder: Path) -> None:
+        """Remembers the checkpoint, which `trainer.fit` reads."""
+        self.ckpt_path = str(folder / _FILE)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of all optimizers: the trial warns where a checkpoint brought back other values than its parameters."""
+        optimizers = self.trainer.optimizers if self.trainer is not None else ()
+        return [group for optimizer in optimizers for group in optimizer.param_groups]
+
+    # What Lightning keeps of a callback, in that checkpoint.
+
+    def state_dict(self) -> dict[str, Any]:
+        """The pending steps of plateau schedules."""
+        return {"pending": dict(self._pending)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self._pending = dict(state_dict["pending"])
+
+    # Hooks, in the order in which Lightning calls them.
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  (Lightning's signature)
+        """Refuses what cannot be resumed exactly, before anything is trained."""
+        if stage == "fit":
+            self.trainer = trainer
+            _refuse(trainer, self, self._t)
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Refuses a fit that would train a resumed trial from its beginning."""
+        if self.ckpt_path is not None and str(trainer.ckpt_path) != self.ckpt_path:
+            raise ValueError(
+                f"the trial resumes after step {self._t.step}, and the fit starts anew: write "
+                "trainer.fit(..., ckpt_path=callback.ckpt_path), which is None in a trial that starts"
+            )
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Everything is restored: puts the random generators back, and takes the steps that are pending."""
+        self._turns.begin()
+        for place, value in self._pending.items():
+            pl_module.lr_scheduler_step(trainer.lr_scheduler_configs[int(place)].scheduler, value)
+        self._pending = {}
+        # While this is set the first epoch keeps the iterator that was made before the generators were put back.
+        trainer.fit_loop._resuming_from_checkpoint = False
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Reports what was logged, which also saves; the fit stops when the trial is to leave."""
+        metrics = dict(trainer.callback_metrics)
+        if not metrics:
+            raise ValueError(
+                'nothing was logged in this epoch, so there is nothing to report: self.log("val_loss", loss) in '
+                "validation_step or training_step, under the name of the study's objective"
+            )
+        self._pending = _steps_of_plateaus(trainer) if pl_module.automatic_optimization else {}
+        goes_on = self._turns.end(metrics)
+        self._pending = {}  # in this process Lightning takes them, right after this hook
+        if not goes_on:
+            trainer.should_stop = True
+
+
+def _refuse(trainer: Any, callback: TrialCallback, t: Trial) -> None:
+    refuse_ranks(trainer.world_size, where="the Trainer", remedy="Give Trainer(devices=1)")
+    if trainer.max_steps != -1:
+        raise ValueError(
+            f"Trainer(max_steps={trainer.max_steps}) ends within an epoch, and a step of the trial is an epoch: give "
+            "Trainer(max_epochs=t.max_steps) and leave max_steps out"
+        )
+    refuse_other_budget(
+        t,
+        trainer.max_epochs,
+        setting=f"Trainer(max_epochs={trainer.max_epochs})",
+        remedy="Give Trainer(max_epochs=t.max_steps)",
+    )
+    if (trainer.min_epochs or 0) > 1 or trainer.min_steps:
+        raise ValueError(
+            "Trainer(min_epochs=..., min_steps=...) would go on training when the trial is told to leave: leave them "
+            "out, and give the study grace_steps or a higher first rung"
+        )
+    if trainer.enable_validation and trainer.check_val_every_n_epoch != 1:
+        raise ValueError(
+            f"Trainer(check_val_every_n_epoch={trainer.check_val_every_n_epoch}) has epochs without a validation, "
+            "whose report would repeat older values: leave it out; a step of the trial is an epoch with its validation"
+        )
+    if trainer.callbacks[-1] is not callback:
+        raise ValueError(
+            f"{type(trainer.callbacks[-1]).__name__} comes after TrialCallback, so a pause would lose what it does at "
+            "the end of an epoch: put TrialCallback last in Trainer(callbacks=[...])"
+        )
+
+
+def _steps_of_plateaus(trainer: Any) -> dict[str, float]:
+    """The value with which Lightning is about to step each plateau schedule, by the schedule's place."""
+    due: dict[str, float] = {}
+    for place, config in enumerate(trainer.lr_scheduler_configs):
+        by_epoch = config.reduce_on_plateau and config.interval == "epoch"
+        value = trainer.callback_metrics.get(config.monitor) if by_epoch else None
+        if value is not None and (trainer.current_epoch + 1) % config.frequency == 0:
+            due[str(place)] = float(value)
+    return due
+
+
+def _checkpoint_class() -> type:
+    """Lightning's base class for callbacks that save, of the package that the script has imported."""
+    name = next((name for name in _PACKAGES if name in sys.modules), None)
+    if name is None:
+        raise ImportError(
+            "TrialCallback is for a script that uses Lightning, and this one has imported neither lightning.pytorch "
+            "nor pytorch_lightning. Run `pip install 'headrace[lightning]'`"
+        )
+    found: type = importlib.import_module(f"{name}.callbacks").Checkpoint
+    return found

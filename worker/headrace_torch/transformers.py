@@ -1,0 +1,156 @@
+"""A trial that the Hugging Face `Trainer` trains. A step is an evaluation.
+
+```python
+callback = TrialCallback(t)
+args = TrainingArguments(output_dir=callback.output_dir, num_train_epochs=t.max_steps, eval_strategy="epoch")
+trainer = Trainer(model=model, args=args, train_dataset=..., eval_dataset=..., callbacks=[callback])
+trainer.train(resume_from_checkpoint=callback.checkpoint)   # None, unless the trial resumes
+```
+
+The checkpoint is the Trainer's own: after each evaluation the callback asks for one, and in `on_save`, when it is
+complete, reports. At a rung the files go into the trial's checkpoint. The Trainer reads them back, and with them its
+model, optimizer, schedule, scaler, counts, callbacks and random generators. It also skips the batches of an epoch that
+it had trained, so a pause between two evaluations of one epoch is exact too. The Trainer takes a batch from its dataset
+ahead of time. So a dataset that draws random numbers itself is exact at the end of an epoch only.
+
+Only metrics of evaluations are reported. The training loss is a mean since the last time that it was logged, which a
+checkpoint does not hold; what an evaluation says of its speed differs in each run.
+"""
+
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from transformers import TrainerCallback
+
+from headrace.trial import Trial
+from headrace_torch.turns import Turns, refuse_other_budget, refuse_ranks
+
+_NOT_TOLD = ("epoch", "_runtime", "_per_second", "_time", "_alloc_delta", "_peaked_delta")
+"""Endings of what is no result of a trial: the count of epochs, times and memory."""
+_NOT_LOADED = "training_args.bin"
+"""A file of a checkpoint that is a pickle of the arguments; the script makes these itself."""
+
+
+class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is not type-checked
+    """Reports every evaluation of `trainer.train`, saves at rungs, and ends the training when the trial is to leave.
+
+    Raises `TypeError` without a trial. When the training starts it raises `ValueError` for arguments with which a pause
+    would not be exact.
+    """
+
+    def __init__(self, t: Trial) -> None:
+        self._turns = Turns(t, "TrialCallback")
+        self._t = t
+        self._scratch = TemporaryDirectory(prefix="headrace-trainer-")
+        self._metrics: dict[str, Any] = {}
+        """Of the evaluation that is to be reported."""
+        self._reported_at = 0
+        """The Trainer's `global_step` of the last report."""
+        self._written: Path | None = None
+        self._optimizer: Any = None
+        self.output_dir: str = self._scratch.name
+        """A folder for `TrainingArguments(output_dir=...)` that goes away with the process."""
+        self.checkpoint: str | None = None
+        """What to give to `trainer.train(resume_from_checkpoint=...)`; None in a trial that starts."""
+        t.track(trainer=self)
+
+    # What a tracked object does.
+
+    def save_files(self, folder: Path) -> None:
+        """Takes over the files that the Trainer has just written."""
+        assert self._written is not None
+        for source in self._written.rglob("*"):
+            if source.is_file() and source.name != _NOT_LOADED:
+                target = folder / source.relative_to(self._written)
+                target.parent.mkdir(exist_ok=True)
+                _link_or_copy(source, target)
+
+    def load_files(self, folder: Path) -> None:
+        """Remembers the checkpoint, which `trainer.train` reads."""
+        self.checkpoint = str(folder)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of the optimizer: the trial warns where a checkpoint brought back other values than its parameters."""
+        return list(getattr(self._optimizer, "param_groups", ()))
+
+    # Hooks, in the order in which the Trainer calls them.
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002  (its signature)
+        """Refuses what cannot be resumed exactly; then everything is restored, and the training begins."""
+        _refuse(args, state, self._t)
+        if self.checkpoint is not None and state.global_step == 0:
+            raise ValueError(
+                f"the trial resumes after step {self._t.step}, and the training starts anew: write "
+                "trainer.train(resume_from_checkpoint=callback.checkpoint), which is None in a trial that starts"
+            )
+        self._reported_at = state.global_step
+        self._optimizer = more.get("optimizer")
+        self._turns.begin()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **_: Any) -> None:  # noqa: ARG002
+        """Asks for a checkpoint, after which it is reported. Of several datasets each is an evaluation of its own."""
+        if state.global_step <= self._reported_at:
+            return  # before the training, or asked for by the script behind it
+        told = {name: value for name, value in metrics.items() if not name.endswith(_NOT_TOLD)}
+        if not told:
+            raise ValueError(
+                f"the evaluation has no metric to report, only {', '.join(sorted(metrics))}: give its data "
+                "labels, which make eval_loss, or give the Trainer compute_metrics"
+            )
+        self._metrics |= told
+        control.should_save = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The checkpoint is complete: reports, and ends the training when the trial is to leave."""
+        if not self._metrics:
+            return  # saved by the script's own arguments, without an evaluation
+        metrics, self._metrics = self._metrics, {}
+        self._reported_at = state.global_step
+        self._written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if not self._turns.end(metrics):
+            control.should_training_stop = True
+        if args.output_dir == self.output_dir:
+            shutil.rmtree(self._written)
+
+
+def _refuse(args: Any, state: Any, t: Trial) -> None:
+    refuse_ranks(args.world_size, where="the Trainer", remedy="Start one process")
+    strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
+    if strategy == "no":
+        raise ValueError(
+            'TrainingArguments(eval_strategy="no") never evaluates, and a step of the trial is an evaluation: give '
+            'eval_strategy="epoch", or "steps" with eval_steps'
+        )
+    if str(getattr(args.save_strategy, "value", args.save_strategy)) == "best" or args.save_only_model:
+        raise ValueError(
+            'TrainingArguments(save_strategy="best") and save_only_model leave evaluations without a checkpoint to '
+            "resume from: leave them out; the study's `objective: {keep: best}` keeps the best one"
+        )
+    if args.load_best_model_at_end:
+        raise ValueError(
+            "TrainingArguments(load_best_model_at_end=True) knows the checkpoints of this process only, so not those "
+            "before a pause: leave it out; the study's `objective: {keep: best}` keeps the best one"
+        )
+    by_epoch = strategy == "epoch"
+    steps = state.num_train_epochs if by_epoch else state.max_steps // state.eval_steps
+    refuse_other_budget(
+        t,
+        steps,
+        setting=f"num_train_epochs={state.num_train_epochs}"
+        if by_epoch
+        else f"eval_steps={state.eval_steps} in {state.max_steps} optimizer steps",
+        remedy="Give TrainingArguments(num_train_epochs=t.max_steps)"
+        if by_epoch
+        else f"Give TrainingArguments(max_steps={state.eval_steps} * t.max_steps)",
+    )
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """A second name for the file where both are on one file system, else a copy. The Trainer never changes a file."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,64 @@
+"""A trial's steps in a loop that a framework owns.
+
+A trial's own loop is `for step in t.steps()`: its head counts, puts the random generators back and hears that the trial
+is to leave; its last line reports. A framework runs the loop itself and calls hooks. `Turns` does at two of these hooks
+what the loop does at its head and its last line:
+
+- `begin`, once, when the framework has built and restored everything and is about to train.
+- `end`, at the end of every step, when all that the next step reads has its value. It reports, and with that saves. It
+  says whether the training goes on.
+
+Between `end` and the next step the framework must change nothing that a checkpoint holds.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headrace.trial import Trial
+
+
+class Turns:
+    """The steps of one training. `maker` is the call that made it, for messages."""
+
+    def __init__(self, t: Trial, maker: str) -> None:
+        if not isinstance(t, Trial):
+            raise TypeError(
+                f"{maker}(...) got a {type(t).__name__}; give it the trial, as in {maker}(t): the argument of the "
+                "function in trial.main(train), or trial.current(defaults={...}, steps=...), also in a run by hand"
+            )
+        self._t = t
+        self._maker = maker
+        self._steps: Iterator[int] | None = None
+
+    def begin(self) -> None:
+        """The training begins, or goes on. Raises `ValueError` for a second training of one trial."""
+        if self._steps is not None:
+            raise ValueError(
+                f"{self._maker}(t) has followed one training already, and a trial is one: train a second time without "
+                "this callback, or give that training a trial of its own"
+            )
+        self._steps = self._t.steps()
+        next(self._steps, None)
+
+    def end(self, metrics: Mapping[str, Any]) -> bool:
+        """Reports a step, and tells whether there is another one."""
+        assert self._steps is not None
+        self._t.report(metrics)
+        return next(self._steps, None) is not None
+
+
+def refuse_ranks(ranks: int, *, where: str, remedy: str) -> None:
+    """Raises `ValueError` where a training has several processes."""
+    if ranks > 1:
+        raise ValueError(
+            f"{where} trains on {ranks} ranks, and this saves and reports for one process. {remedy}. For a trial on "
+            "several GPUs write the loop yourself: docs/how-to/multi-gpu-trials.md"
+        )
+
+
+def refuse_other_budget(t: Trial, steps: float, *, setting: str, remedy: str) -> None:
+    """Raises `ValueError` where a framework would train another number of steps than the trial's budget has."""
+    if steps != t.max_steps:
+        raise ValueError(
+            f"{setting} is a training of {steps} steps, and the trial's budget is {t.max_steps}. {remedy}"
+        )
