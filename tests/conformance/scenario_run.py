@@ -120,7 +120,7 @@ class Run:
         client = told.get("client", _MAIN)
         if op == "connect":
             args.setdefault("address", self._variable("scheduler"))
-            self._clients.add(client)
+            self._clients |= {client} if "error" not in told else set()
         elif op == "disconnect":
             self._clients.discard(client)
         elif op not in ("plan", "hello") and client not in self._clients:
