@@ -150,7 +150,9 @@ def run(name: str, what: str, timeout_s: float) -> float:
     """Runs `conformance.sh WHAT` of a client and returns how long that took. Raises NotReadyError."""
     began = time.monotonic()
     script = CLIENTS / name / "conformance.sh"
-    done = subprocess.run((str(script), what), stderr=subprocess.PIPE, text=True, timeout=timeout_s, check=False)
+    done = subprocess.run(
+        (str(script), what), stderr=subprocess.PIPE, text=True, timeout=timeout_s, check=False
+    )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"`{script.name} {what}` ends with {done.returncode}"]
         raise NotReadyError(lines[-1])

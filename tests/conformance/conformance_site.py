@@ -52,6 +52,7 @@ class Site:
         self._stack = ExitStack()
 
     def __enter__(self) -> "Site":
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "client"))
         from certificates import self_signed
 
         self.certificate = self_signed(self._folder / "ca.pem", "localhost", "127.0.0.1")

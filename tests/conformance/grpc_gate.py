@@ -97,9 +97,7 @@ class Gate(grpc.GenericRpcHandler):
             context.abort(grpc.StatusCode.UNAVAILABLE, "the gate lost the answer")
         return _newer(name, answer) if self.newer else answer
 
-    def _stream(
-        self, path: str, request: bytes, metadata: dict[str, str], context: Any
-    ) -> Iterator[bytes]:
+    def _stream(self, path: str, request: bytes, metadata: dict[str, str], context: Any) -> Iterator[bytes]:
         self.seen.append(Seen(_WATCH, request, metadata))
         stream = self._channel.unary_stream(path)(request, timeout=context.time_remaining())
         context.add_callback(stream.cancel)

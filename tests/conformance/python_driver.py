@@ -1,7 +1,7 @@
 """The driver of the Python clients: `python python_driver.py blocking`, or `asyncio`.
 
-Each operation is written once. With the blocking client nothing in it waits for an event loop, so `_finished` runs it to
-its end on a thread. With the async client it is a task.
+Each operation is written once. With the blocking client nothing in it waits for an event loop, so `_finished` runs it
+to its end on a thread. With the async client it is a task.
 """
 
 import asyncio

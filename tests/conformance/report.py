@@ -12,9 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "client")]
-
 import client_driver
 from client_driver import BrokenDriverError, Driver, NotReadyError
 from conformance_site import Site
@@ -81,7 +78,9 @@ def main() -> int:
     print(f"\n{table([one.name for one in wanted], given.clients, cells)}\n")
     print("\n".join(said) or "All scenarios passed with all clients.")
     counts = {kind: sum(cell == kind for cell in cells.values()) for kind in ("failed", "skipped")}
-    print(f"{len(cells) - sum(counts.values())} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    print(
+        f"{len(cells) - sum(counts.values())} passed, {counts['failed']} failed, {counts['skipped']} skipped"
+    )
     return 1 if counts["failed"] or (counts["skipped"] and not given.allow_skips) else 0
 
 

@@ -61,7 +61,9 @@ class BoundsInterceptor(grpc.aio.ServerInterceptor):
         if handler.unary_unary:
             return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary, self._wording), **coding)
         if handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(_streaming(handler.unary_stream, self._wording), **coding)
+            return grpc.unary_stream_rpc_method_handler(
+                _streaming(handler.unary_stream, self._wording), **coding
+            )
         return handler
 
 

@@ -29,7 +29,9 @@ def in_own_words(request: Message, found: Sequence[Violation]) -> Sequence[Viola
     if len(others) == len(found) or request.spec.ByteSize() > LARGEST_BYTES:
         return found
     own: Sequence[Violation] = ()
-    with suppress(ValueError, OverflowError, TypeError):  # what no field may hold can be more than a check expects
+    with suppress(
+        ValueError, OverflowError, TypeError
+    ):  # what no field may hold can be more than a check expects
         try:
             from_proto(request.spec)
         except InvalidFieldError as error:
