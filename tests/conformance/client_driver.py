@@ -146,6 +146,13 @@ def driver(name: str) -> Driver:
     return Driver(name, (str(CLIENTS / name / "conformance.sh"), "driver"))
 
 
+def trial_program(name: str) -> list[str]:
+    """The command of a client's trial program."""
+    if name.startswith("python-"):
+        return [sys.executable, str(HERE / "python_trial.py")]
+    return [str(CLIENTS / name / "conformance.sh"), "trial"]
+
+
 def run(name: str, what: str, timeout_s: float) -> float:
     """Runs `conformance.sh WHAT` of a client and returns how long that took. Raises NotReadyError."""
     began = time.monotonic()

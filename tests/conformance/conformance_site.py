@@ -48,6 +48,7 @@ class Site:
         timing = ("--heartbeat-interval", "0.5", "--lease-ttl", "2")
         self.scheduler = Server("scheduler", "--database-url", database_url, *timing)
         self._planner = Server("planner", "--workers", "1")
+        self._worker: subprocess.Popen[bytes] | None = None
         self._folder = folder
         self._stack = ExitStack()
 
@@ -64,6 +65,22 @@ class Site:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def start_worker(self) -> None:
+        """Starts a worker, again after `kill_worker`. It keeps its name and its folder."""
+        home = self._folder / "worker"
+        command = (*COMMAND, "worker", "--name", "w", "--home", str(home), "--cpu-slots", "2")
+        store = ("--store", (self._folder / "store").as_uri())
+        named = {"HEADRACE_ADDRESS": self.scheduler.address, "HEADRACE_HOME": str(self._folder / "home")}
+        self._worker = subprocess.Popen((*command, *store), env={**os.environ, **named})
+        self._stack.callback(self.kill_worker)
+
+    def kill_worker(self) -> None:
+        """Ends the worker at once; its trials end with it."""
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker.wait()
+            self._worker = None
 
     @property
     def planner(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 import yaml
-from client_driver import Command, Driver
+from client_driver import ANSWER_S, Command, Driver, trial_program
 from conformance_site import Site
 from grpc_gate import Gate
 from matching import mismatch
@@ -82,6 +82,7 @@ class Run:
         self._known: dict[str, Any] = {"study": f"{name}-{secrets.token_hex(4)}"}
         self._clients: set[str] = set()
         self._gate: Gate | None = None
+        self._own_stub: Any = None
 
     def to_its_end(self) -> None:
         """Runs every step. Raises AssertionError with the step at fault."""
@@ -188,6 +189,10 @@ class Run:
                 return str(self._site.certificate[0])
             case "other_ca":
                 return str(self._site.other_certificate[0])
+            case "trial":
+                return trial_program(self._driver.name)
+            case "here":
+                return str(HERE)
             case "large":
                 return "x" * (5 << 20)
         assert name in self._known, f"${name} is not known"
@@ -209,6 +214,19 @@ class Run:
             self._site.scheduler.kill(signal.SIGKILL)
             time.sleep(away_s)
             self._site.scheduler.start()
+
+    def _fault_start_worker(self) -> None:
+        self._site.start_worker()
+        self._stack.callback(self._site.kill_worker)
+
+    def _fault_kill_worker(self, after_reports: int) -> None:
+        """Kills the worker when so many reports of the study are stored, and starts it again."""
+        deadline = time.monotonic() + ANSWER_S
+        while len(self._reports()) < after_reports:
+            assert time.monotonic() < deadline, f"{len(self._reports())} reports in {ANSWER_S:g} s"
+            time.sleep(0.1)
+        self._site.kill_worker()
+        self._site.start_worker()
 
     def _fault_gate(self, **faults: Any) -> None:
         for name, value in faults.items():
@@ -244,14 +262,7 @@ class Run:
 
     def _check_reports(self, reports: int | None = None, trials: int | None = None) -> None:
         """Each step of each trial was reported once, from 1 on and without a gap; perhaps so many in all."""
-        request = pb.ListReportsRequest(parent=self._name, page_size=1000)
-        seen: list[tuple[int, int]] = []
-        while True:
-            page = self._stub.ListReports(request, timeout=20)
-            seen += [(one.trial_number, one.step) for one in page.reports]
-            if not page.next_page_token:
-                break
-            request.page_token = page.next_page_token
+        seen = [(one.trial_number, one.step) for one in self._reports()]
         doubled = sorted({one for one in seen if seen.count(one) > 1})
         assert not doubled, f"reports came twice: {doubled[:20]}"
         for number in {trial for trial, _ in seen}:
@@ -261,6 +272,38 @@ class Run:
             assert len(seen) == reports, f"{len(seen)} reports are stored, and {reports} were answered"
         if trials is not None:
             assert len({trial for trial, _ in seen}) == trials
+
+    def _check_detail(self, trial: int, text: str) -> None:
+        """What a trial's end says to people."""
+        found = self._stub.GetTrial(
+            pb.GetTrialRequest(name=f"{self._name}/trials/{trial}"), timeout=20
+        ).trial.detail
+        assert mismatch(text, found) is None, f"the detail of trial {trial} is {found!r}"
+
+    def _check_sums(self, paused: bool) -> None:
+        """Every report of the trial program is that of a run that nothing disturbs; perhaps some trials were paused."""
+        reports = self._reports()
+        for one in reports:
+            total = 0
+            for step in range(1, one.step + 1):
+                total = (total * 31 + step) % 1_000_003
+            found = one.metrics["sum"]
+            assert found == total, (
+                f"trial {one.trial_number} has the sum {found} at step {one.step}, not {total}"
+            )
+        attempts = {one.trial_number: one.attempt for one in reports}
+        assert not paused or max(attempts.values()) > 1, "no trial was paused and resumed"
+
+    def _reports(self) -> list[pb.TrialReport]:
+        """All reports of the study, from the server itself."""
+        request = pb.ListReportsRequest(parent=self._name, page_size=1000)
+        found: list[pb.TrialReport] = []
+        while True:
+            page = self._stub.ListReports(request, timeout=20)
+            found += page.reports
+            if not page.next_page_token:
+                return found
+            request.page_token = page.next_page_token
 
     def _check_same_request(self, method: str, calls: int) -> None:
         """A method was called so often, each time with the same request and the same request id."""
@@ -286,9 +329,11 @@ class Run:
 
     @property
     def _stub(self) -> Any:
-        channel = grpc.insecure_channel(self._site.scheduler.address)
-        self._stack.callback(channel.close)
-        return study_pb2_grpc.StudyServiceStub(channel)
+        if self._own_stub is None:
+            channel = grpc.insecure_channel(self._site.scheduler.address)
+            self._stack.callback(channel.close)
+            self._own_stub = study_pb2_grpc.StudyServiceStub(channel)
+        return self._own_stub
 
     def _get_study(self) -> pb.Study:
         study: pb.Study = self._stub.GetStudy(pb.GetStudyRequest(name=self._name), timeout=20).study

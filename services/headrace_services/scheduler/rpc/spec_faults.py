@@ -1,9 +1,9 @@
 """What is wrong with a study whose fields are out of bounds, in the words that every client has for it.
 
-The bounds of messages (`headrace.bounds`) are checked first, and know a field by its place in the message, such as
-`spec.space[0].float.high`. A study has checks of its own, with a path that a user knows, `space.x.high`, and a remedy for
-this field. Where both find fault, the study's own words are told: a client that checks a study before it sends it, as
-Python's does, and one that leaves it to the server then say the same.
+The bounds of messages (`headrace.bounds`) are checked first. They know a field by its place in the message, such as
+`spec.space[0].float.high`. A study has checks of its own, with a path that a user knows, `space.x.high`, and a remedy
+for this field. Where both find fault, the study's own words are told. So a client that checks a study before it sends
+it, as Python's does, and one that leaves this to the server say the same.
 """
 
 from collections.abc import Sequence
