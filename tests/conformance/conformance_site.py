@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -50,6 +51,7 @@ class Site:
         self._planner = Server("planner", "--workers", "1")
         self._worker: subprocess.Popen[bytes] | None = None
         self._folder = folder
+        self._starting = threading.Lock()
         self._stack = ExitStack()
 
     def __enter__(self) -> "Site":
@@ -85,7 +87,8 @@ class Site:
     @property
     def planner(self) -> str:
         """Its address."""
-        if not self._planner.address:
-            self._planner.start()
-            self._stack.callback(self._planner.kill)
+        with self._starting:
+            if not self._planner.address:
+                self._planner.start()
+                self._stack.callback(self._planner.kill)
         return self._planner.address

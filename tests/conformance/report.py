@@ -8,8 +8,10 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import client_driver
@@ -20,18 +22,45 @@ from scenario_run import Run, Scenario, scenarios
 BUILD_S = 1800.0
 
 
-def outcome(scenario: Scenario, driver: Driver, site: Site) -> tuple[str, str]:
-    """`passed`, `skipped` or `failed`, and why."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`passed`, `skipped` or `failed`; why, and how long it took."""
+
+    cell: str
+    why: str = ""
+    seconds: float = 0.0
+
+
+AT_ONCE = 4
+
+
+def outcomes(wanted: Sequence[Scenario], driver: Driver, site: Site) -> dict[str, Outcome]:
+    """What becomes of each scenario, by name: some at once, and then the long ones."""
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        short = [one for one in wanted if not one.long]
+        found = dict(
+            zip(
+                (one.name for one in short),
+                threads.map(lambda one: outcome(one, driver, site), short),
+                strict=True,
+            )
+        )
+    return found | {one.name: outcome(one, driver, site) for one in wanted if one.long}
+
+
+def outcome(scenario: Scenario, driver: Driver, site: Site) -> Outcome:
+    """What becomes of one scenario."""
+    began = time.monotonic()
     lacking = [f"{need}: {driver.lacks[need]}" for need in scenario.needs if need in driver.lacks]
     if lacking:
-        return "skipped", "; ".join(lacking)
+        return Outcome(cell="skipped", why="; ".join(lacking))
     try:
         Run(scenario, driver, site).to_its_end()
     except BrokenDriverError as error:
-        return "failed", f"the driver: {error}"
+        return Outcome(cell="failed", why=f"the driver: {error}")
     except AssertionError as error:
-        return "failed", str(error)
-    return "passed", ""
+        return Outcome(cell="failed", why=str(error))
+    return Outcome(cell="passed", seconds=time.monotonic() - began)
 
 
 @contextmanager
@@ -64,14 +93,16 @@ def main() -> int:
                 if not given.no_build and not name.startswith("python-"):
                     print(f"{name}: built in {client_driver.run(name, 'build', BUILD_S):.0f} s", flush=True)
                 with client_driver.driver(name) as driver:
-                    for scenario in wanted:
-                        began = time.monotonic()
-                        cell, why = outcome(scenario, driver, made)
-                        took = time.monotonic() - began
-                        cells[scenario.name, name] = f"{took:.1f} s" if cell == "passed" else cell
-                        print(f"{name}: {scenario.name}: {cell} ({took:.1f} s)", flush=True)
-                        if why:
-                            said.append(f"{name}: {scenario.name} {cell}: {why}")
+                    began = time.monotonic()
+                    found = outcomes(wanted, driver, made)
+                print(
+                    f"{name} {driver.version}: {len(found)} scenarios in {time.monotonic() - began:.0f} s",
+                    flush=True,
+                )
+                for scenario, one in found.items():
+                    cells[scenario, name] = f"{one.seconds:.1f} s" if one.cell == "passed" else one.cell
+                    if one.why:
+                        said.append(f"{name}: {scenario} {one.cell}: {one.why}")
             except NotReadyError as error:
                 said.append(f"{name}: skipped: {error}")
                 cells.update({(one.name, name): "skipped" for one in wanted})

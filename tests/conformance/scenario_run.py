@@ -34,15 +34,12 @@ class Scenario:
     about: str
     needs: tuple[str, ...]
     steps: tuple[Mapping[str, Any], ...]
-
-    @property
-    def kills(self) -> bool:
-        """Whether it disturbs what runs beside it."""
-        return any(step.get("fault") == "kill_scheduler" for step in self.steps)
+    long: bool
+    """Whether it takes many seconds, and the scheduler or the worker for itself."""
 
 
 def scenarios() -> list[Scenario]:
-    """All of them; those that kill the scheduler come last."""
+    """All of them; the long ones, which run alone, come last."""
     found = []
     for file in sorted((HERE / "scenarios").glob("*.yaml")):
         told = yaml.safe_load(file.read_text())
@@ -52,9 +49,10 @@ def scenarios() -> list[Scenario]:
                 about=told["about"],
                 needs=tuple(told.get("needs", ())),
                 steps=tuple(told["steps"]),
+                long=told.get("long", False),
             )
         )
-    return sorted(found, key=lambda one: one.kills)
+    return sorted(found, key=lambda one: one.long)
 
 
 def wrong_studies() -> dict[str, Any]:
@@ -118,7 +116,7 @@ class Run:
 
     def _command(self, op: str, told: dict[str, Any]) -> None:
         args = dict(told.get("args", {}))
-        client = told.get("client", _MAIN)
+        client = f"{self._known['study']}/{told.get('client', _MAIN)}"
         if op == "connect":
             args.setdefault("address", self._variable("scheduler"))
             self._clients |= {client} if "error" not in told else set()

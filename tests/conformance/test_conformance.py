@@ -3,6 +3,7 @@
 `make test-clients` builds the clients in other languages first, and skips nothing.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from client_driver import NotReadyError
 from conformance_site import Site
 from google.protobuf import json_format
 from matching import mismatch
-from report import outcome, table
-from scenario_run import changed, expected_error, scenarios, wrong_studies
+from report import outcomes, table
+from scenario_run import Scenario, changed, expected_error, scenarios, wrong_studies
 
 from headrace.error_status import from_rpc_error
 from headrace.errors import InvalidFieldError
@@ -33,17 +34,29 @@ def site(database_url: str, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("client", client_driver.names())
-def test_every_scenario(client: str, site: Site) -> None:
+def test_the_scenarios(client: str, site: Site) -> None:
     """One test a client: a scheduler and a driver take longer to start than most scenarios."""
+    run(client, site, [one for one in scenarios() if not one.long])
+
+
+@pytest.mark.skipif(
+    "HEADRACE_LONG_SCENARIOS" not in os.environ, reason="`make test-clients` runs the long ones"
+)
+@pytest.mark.parametrize("client", client_driver.names())
+def test_the_long_scenarios(client: str, site: Site) -> None:
+    run(client, site, [one for one in scenarios() if one.long])
+
+
+def run(client: str, site: Site, wanted: list[Scenario]) -> None:
     try:
         driver = client_driver.driver(client)
     except NotReadyError as error:
         pytest.skip(f"{client}: {error}; `make test-clients` builds it")
     with driver:
-        found = {scenario.name: outcome(scenario, driver, site) for scenario in scenarios()}
-    failed = [f"{name}: {why}" for name, (cell, why) in found.items() if cell == "failed"]
+        found = outcomes(wanted, driver, site)
+    failed = [f"{name}: {one.why}" for name, one in found.items() if one.cell == "failed"]
     assert not failed, "\n".join(failed)
-    assert "passed" in {cell for cell, _ in found.values()}
+    assert "passed" in {one.cell for one in found.values()}
 
 
 @pytest.fixture(scope="module")
