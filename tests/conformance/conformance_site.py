@@ -51,6 +51,8 @@ class Site:
         self._planner = Server("planner", "--workers", "1")
         self._worker: subprocess.Popen[bytes] | None = None
         self._folder = folder
+        self.kills = 1
+        """How often a scheduler is killed in the scenario that does so."""
         self._starting = threading.Lock()
         self._stack = ExitStack()
 
@@ -74,7 +76,10 @@ class Site:
         command = (*COMMAND, "worker", "--name", "w", "--home", str(home), "--cpu-slots", "2")
         store = ("--store", (self._folder / "store").as_uri())
         named = {"HEADRACE_ADDRESS": self.scheduler.address, "HEADRACE_HOME": str(self._folder / "home")}
-        self._worker = subprocess.Popen((*command, *store), env={**os.environ, **named})
+        with (self._folder / "worker.log").open("ab") as log:
+            self._worker = subprocess.Popen(
+                (*command, *store), env={**os.environ, **named}, stdout=log, stderr=log
+            )
         self._stack.callback(self.kill_worker)
 
     def kill_worker(self) -> None:

@@ -54,8 +54,8 @@ class Gate(grpc.GenericRpcHandler):
     tls_address: str = ""
 
     def __enter__(self) -> "Gate":
-        self._channel = grpc.insecure_channel(self.target, (("grpc.max_reconnect_backoff_ms", 500),))
-        self._server = grpc.server(ThreadPoolExecutor(48), (self,))
+        self._channel: Any = grpc.insecure_channel(self.target, (("grpc.max_reconnect_backoff_ms", 500),))
+        self._server = grpc.server(ThreadPoolExecutor(48), [self])
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         if self.certificate is not None:
             chain, key = (file.read_bytes() for file in self.certificate)

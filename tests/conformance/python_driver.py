@@ -40,7 +40,7 @@ class Driver:
         self._made: dict[str, Answer] = {}
         self._asked: dict[int, Any] = {}
         self._numbers = itertools.count(1)
-        self._cancels: dict[int, Callable[[], None]] = {}
+        self._cancels: dict[int, Callable[[], object]] = {}
         self._output = threading.Lock()
 
     def say(self, answer: Answer) -> None:
@@ -64,7 +64,7 @@ class Driver:
         finally:
             self._cancels.pop(number, None)
 
-    def can_cancel(self, number: int, how: Callable[[], None]) -> None:
+    def can_cancel(self, number: int, how: Callable[[], object]) -> None:
         """Notes how a command that is under way is cancelled."""
         self._cancels[number] = how
 

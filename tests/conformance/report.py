@@ -81,6 +81,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The conformance suite of all clients.")
     parser.add_argument("--clients", nargs="+", default=client_driver.names(), help="which clients")
     parser.add_argument("--scenarios", nargs="+", help="which scenarios")
+    parser.add_argument("--kills", type=int, default=1, help="how often the scheduler is killed")
     parser.add_argument("--no-build", action="store_true", help="run the clients as they are")
     parser.add_argument("--allow-skips", action="store_true", help="a scenario that is skipped is no failure")
     given = parser.parse_args()
@@ -88,6 +89,7 @@ def main() -> int:
     cells: dict[tuple[str, str], str] = {}
     said: list[str] = []
     with tempfile.TemporaryDirectory(prefix="hr-clients-") as folder, site(Path(folder)) as made:
+        made.kills = given.kills
         for name in given.clients:
             try:
                 if not given.no_build and not name.startswith("python-"):

@@ -191,6 +191,10 @@ class Run:
                 return trial_program(self._driver.name)
             case "here":
                 return str(HERE)
+            case "kills":
+                return self._site.kills
+            case "many":
+                return 9 * self._site.kills
             case "large":
                 return "x" * (5 << 20)
         assert name in self._known, f"${name} is not known"
@@ -222,6 +226,8 @@ class Run:
         deadline = time.monotonic() + ANSWER_S
         while len(self._reports()) < after_reports:
             assert time.monotonic() < deadline, f"{len(self._reports())} reports in {ANSWER_S:g} s"
+            study = self._get_study()
+            assert study.state == pb.STUDY_STATE_ACTIVE, f"the study is over before that: {study.detail}"
             time.sleep(0.1)
         self._site.kill_worker()
         self._site.start_worker()

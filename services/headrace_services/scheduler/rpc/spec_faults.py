@@ -51,7 +51,8 @@ def refuse_unknown(spec: SpecMessage) -> None:
 
 
 def _unknown(message: Message, path: str) -> Iterator[Violation]:
-    for one in UnknownFieldSet(message):
+    unknown = UnknownFieldSet(message)
+    for one in (unknown[place] for place in range(len(unknown))):
         yield Violation(
             field=path or "spec",
             value=f"field {one.field_number}",
