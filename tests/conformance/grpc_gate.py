@@ -4,6 +4,7 @@ It passes bytes on and knows only the messages that it changes. All faults are p
 
 - `refuse`: so many calls of a method never reach the scheduler, UNAVAILABLE;
 - `lose`: so many calls reach it, and their answers are lost, UNAVAILABLE;
+- `watches`: so many watches are let through, and none after them, UNAVAILABLE;
 - `break_after`: each watch breaks after so many messages; with `in_order` it ends in good order instead;
 - `repeat`: each message of a watch comes twice;
 - `page_size`: lists come in pages of so many;
@@ -44,6 +45,7 @@ class Gate(grpc.GenericRpcHandler):
     certificate: tuple[Path, Path] | None = None
     refuse: Counter[str] = field(default_factory=Counter)
     lose: Counter[str] = field(default_factory=Counter)
+    watches: int | None = None
     break_after: int = 0
     in_order: bool = False
     repeat: bool = False
@@ -99,6 +101,10 @@ class Gate(grpc.GenericRpcHandler):
 
     def _stream(self, path: str, request: bytes, metadata: dict[str, str], context: Any) -> Iterator[bytes]:
         self.seen.append(Seen(_WATCH, request, metadata))
+        if self.watches is not None:
+            if not self.watches:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "the gate is closed")
+            self.watches -= 1
         stream = self._channel.unary_stream(path)(request, timeout=context.time_remaining())
         context.add_callback(stream.cancel)
         try:
