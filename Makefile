@@ -20,7 +20,7 @@ STUDY ?= examples/digits/study.yaml
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs clean
+.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +115,10 @@ hdet-trials: setup ## Pause and kill gangs that train with HDET, and compare eve
 
 wheel: setup ## Install the wheels of Headrace and of examples/own_policy in a new environment; run the contract suite, a simulation and a study there
 	@.ci/wheel.sh "$(PYTHON)"
+
+test-clients: setup ## Build every client (Python, and clients/*/conformance.sh), run all scenarios with each, and their own tests; prints the table (ARGS="--clients go")
+	@python tests/conformance/report.py $(ARGS)
+	@shopt -s nullglob; for script in clients/*/conformance.sh; do echo "test-clients: $$script test"; "$$script" test; done
 
 bench: setup ## Run the benchmarks (benchmarks/**/bench_*.py)
 	@shopt -s nullglob; for script in benchmarks/bench_*.py benchmarks/*/bench_*.py; do echo "bench: $$script"; python "$$script"; done

@@ -167,6 +167,19 @@ def test_without_details(code, error):
     assert "failed to connect" in found.message
 
 
+def test_a_message_that_grpc_refuses():
+    text = "SERVER: Received message larger than max (5242880 vs. 4194304)"
+    found = from_rpc_error(Bare(grpc.StatusCode.RESOURCE_EXHAUSTED, text))
+    assert type(found) is errors.TooLargeError
+    assert "5242880" in found.message
+    assert found.remedy.startswith("Ask for less")
+
+
+def test_a_call_that_an_older_server_does_not_have():
+    found = from_rpc_error(Bare(grpc.StatusCode.UNIMPLEMENTED, "Method not found!"))
+    assert found.remedy == "Update the server: it is older than this client."
+
+
 @pytest.mark.parametrize(
     "trailing", [None, (), (("grpc-status-details-bin", b"\xff\xff"),), (("other", "x"),)]
 )

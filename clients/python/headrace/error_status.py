@@ -22,6 +22,7 @@ from headrace.errors import (
     HeadraceError,
     InternalError,
     InvalidFieldError,
+    TooLargeError,
     UnreachableError,
     Violation,
     entry_of,
@@ -63,8 +64,13 @@ def from_rpc_error(err: grpc.RpcError) -> HeadraceError:
     entry = _CLIENT_ONLY.get(code.name)
     if entry is not None and entry.error is UnreachableError:
         return UnreachableError(f"No Headrace server answers ({_one_line(text)}).")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
+        return TooLargeError(f"The message is too large: {_one_line(text)}.")
     if entry is not None:
         return entry.error(f"{_one_line(text)}.")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        remedy = "Update the server: it is older than this client."
+        return InternalError(f"The server answered UNIMPLEMENTED: {_one_line(text)}.", remedy=remedy)
     return InternalError(f"The server answered {code.name}: {_one_line(text)}.")
 
 

@@ -11,7 +11,7 @@ for all of them.)
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -37,11 +37,20 @@ class Target:
     tls: bool = False
     tls_ca: Path | None = None
     """The certificate authority to trust; None: the system's."""
+    token: str | None = field(default=None, repr=False)
+    """What each call carries as `authorization: Bearer TOKEN`."""
     home: Path | None = None
     """Whose `address` file named the replicas; None: they were given, or are the default."""
 
     @classmethod
-    def of(cls, address: str | None, *, field: str = "address", tls_ca: Path | None = None) -> "Target":
+    def of(
+        cls,
+        address: str | None,
+        *,
+        field: str = "address",
+        tls_ca: Path | None = None,
+        token: str | None = None,
+    ) -> "Target":
         """The target of an explicit address or of the environment (see `headrace.home.address`).
 
         With `tls_ca` it is TLS without `tls://` too. Raises InvalidFieldError, and what
@@ -62,8 +71,14 @@ class Target:
                     raise _fault(field, text, replica)
         if tls and tls_ca is None and (named := os.environ.get("HEADRACE_TLS_CA")):
             tls_ca = Path(named)
+        if token and not tls and not is_on_this_machine(bare):
+            raise _bare_token(text)
         return cls(
-            replicas=tuple(dict.fromkeys(replicas)), tls=tls, tls_ca=tls_ca, home=home if by_home else None
+            replicas=tuple(dict.fromkeys(replicas)),
+            tls=tls,
+            tls_ca=tls_ca,
+            token=token,
+            home=home if by_home else None,
         )
 
     def again(self) -> "Target":
@@ -71,13 +86,18 @@ class Target:
         where the file did not name it, or says nothing."""
         found = address_in(self.home) if self.home else None
         with suppress(InvalidFieldError):
-            return replace(Target.of(found), home=self.home) if found else self
+            return replace(Target.of(found, token=self.token), home=self.home) if found else self
         return self
 
     @property
     def address(self) -> str:
         """For people."""
         return ",".join(self.replicas)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What each call carries."""
+        return (("authorization", f"Bearer {self.token}"),) if self.token else ()
 
     def credentials(self) -> grpc.ChannelCredentials | None:
         """TLS credentials, or None for plain text. Raises InvalidFieldError."""
@@ -94,6 +114,15 @@ def proxy_options(replica: str) -> tuple[tuple[str, int], ...]:
 def _is_replica(text: str) -> bool:
     match = _REPLICA.fullmatch(text)
     return match is not None and 0 < int(match[2]) <= 65535
+
+
+def _bare_token(text: str) -> InvalidFieldError:
+    violation = Violation(
+        field="token",
+        message=f"would go to {text} for everyone on the way to read",
+        remedy=f"Use TLS: {TLS}{text}.",
+    )
+    return InvalidFieldError([violation])
 
 
 def _fault(field: str, text: str, replica: str) -> InvalidFieldError:

@@ -13,6 +13,7 @@ from headrace import errors
 from headrace.spec import to_proto
 from headrace.v1 import spec_pb2
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.rpc import spec_faults
 
 
 def forged(request: Any, text: bytes) -> str:
@@ -79,12 +80,39 @@ async def test_a_spec_beyond_its_bounds_is_refused(site: RpcSite) -> None:
         error = await site.refusal(method, request)
         assert isinstance(error, errors.InvalidFieldError)
         fields = [violation.field for violation in error.violations]
-        assert sorted(fields) == ["spec.max_steps", "spec.sampler.grid.points.x"]
+        assert sorted(fields) == ["max_steps", "sampler.points.x"]  # as Python's client says it
     error = await site.refusal(
         "PreviewStudy", pb.PreviewStudyRequest(spec=to_proto(make_spec()), slots=2**31 - 1)
     )
     assert isinstance(error, errors.InvalidFieldError)
     assert [violation.field for violation in error.violations] == ["slots"]
+
+
+async def test_a_large_spec_beyond_its_bounds_is_not_looked_at_twice(site: RpcSite) -> None:
+    spec = to_proto(make_spec(space=unit_space(500)))
+    spec.max_steps = 2**62
+    spec.template.env["LONG"] = "x" * 60_000
+    assert spec.ByteSize() > spec_faults.LARGEST_BYTES
+    error = await site.refusal("PreviewStudy", pb.PreviewStudyRequest(spec=spec))
+    assert isinstance(error, errors.InvalidFieldError)
+    assert {violation.field for violation in error.violations} >= {"spec.max_steps"}
+
+
+async def test_a_spec_of_a_later_release_is_refused(site: RpcSite) -> None:
+    """Protobuf would drop the field, and a policy with it: the study would run with the default one."""
+    spec = to_proto(make_spec())
+    spec.ClearField("policy")
+    spec.policy.SetInParent()
+    spec.policy.MergeFromString(b"\xa2\xc2\x03\x05newer")
+    spec.space[0].float.MergeFromString(b"\xa2\xc2\x03\x05newer")
+    for method, request in (
+        ("CreateStudy", pb.CreateStudyRequest(study_id="t", spec=spec)),
+        ("PreviewStudy", pb.PreviewStudyRequest(spec=spec)),
+    ):
+        error = await site.refusal(method, request)
+        assert isinstance(error, errors.InvalidFieldError)
+        assert [one.field for one in error.violations] == ["space[0].float", "policy"]
+        assert error.violations[0].remedy.startswith("Update the scheduler")
 
 
 def unit_space(parameters: int) -> dict[str, Any]:

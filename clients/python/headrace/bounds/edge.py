@@ -4,7 +4,7 @@ It looks at the one request of a call. On a stream each message is answered by i
 `headrace.bounds.violations` of every message and says how it is refused; the stream goes on.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
@@ -14,11 +14,13 @@ from grpc_status import rpc_status
 
 from headrace.bounds import violations
 from headrace.error_status import to_status
-from headrace.errors import HeadraceError, InvalidFieldError
+from headrace.errors import HeadraceError, InvalidFieldError, Violation
 
 _PACKAGE = "/headrace.v1."
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic in its stub alone
 Context = grpc.aio.ServicerContext[Any, Any]
+Wording = Callable[[Message, Sequence[Violation]], Sequence[Violation]]
+"""What is told of the violations of a request."""
 
 
 def refuse(context: Context, error: HeadraceError) -> None:
@@ -35,6 +37,9 @@ def refuse(context: Context, error: HeadraceError) -> None:
 
 class BoundsInterceptor(grpc.aio.ServerInterceptor):
     """Refuses with INVALID_ARGUMENT before the method sees the request. Methods must be asynchronous."""
+
+    def __init__(self, wording: Wording = lambda _, found: found) -> None:
+        self._wording = wording
 
     async def intercept_service(
         self,
@@ -54,27 +59,29 @@ class BoundsInterceptor(grpc.aio.ServerInterceptor):
             "response_serializer": handler.response_serializer,
         }
         if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary), **coding)
+            return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary, self._wording), **coding)
         if handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(_streaming(handler.unary_stream), **coding)
+            return grpc.unary_stream_rpc_method_handler(
+                _streaming(handler.unary_stream, self._wording), **coding
+            )
         return handler
 
 
-def _unary(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _unary(method: Callable[[Any, Any], Any], wording: Wording) -> Callable[[Any, Any], Any]:
     async def call(request: Message, context: Context) -> Any:
         found = violations(request)
         if found:
-            return refuse(context, InvalidFieldError(found))
+            return refuse(context, InvalidFieldError(wording(request, found)))
         return await method(request, context)
 
     return call
 
 
-def _streaming(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _streaming(method: Callable[[Any, Any], Any], wording: Wording) -> Callable[[Any, Any], Any]:
     async def call(request: Message, context: Context) -> Any:
         found = violations(request)
         if found:
-            refuse(context, InvalidFieldError(found))
+            refuse(context, InvalidFieldError(wording(request, found)))
             return
         async with aclosing(method(request, context)) as responses:
             async for response in responses:

@@ -11,8 +11,10 @@ A client belongs to the event loop in which it is first used.
 """
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -136,12 +138,24 @@ class AsyncClient:
     """A connection to a scheduler."""
 
     def __init__(
-        self, address: str | None = None, timeout_s: float = 30.0, *, connect_timeout_s: float = 5.0
+        self,
+        address: str | None = None,
+        timeout_s: float = 30.0,
+        *,
+        connect_timeout_s: float = 5.0,
+        tls_ca: str | Path | None = None,
+        token: str | None = None,
     ) -> None:
         """`address` as in `headrace.home.address`; `timeout_s` bounds each operation with all its retries, and
-        `connect_timeout_s` those before the first answer ever."""
+        `connect_timeout_s` those before the first answer ever. `tls_ca` is the authority to trust (PEM), else
+        `HEADRACE_TLS_CA`, else the system's. Each call carries `token`, else `HEADRACE_TOKEN`, as a bearer token."""
         patience = Patience(timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
-        self.transport = AsyncTransport(Target.of(address), patience)
+        target = Target.of(
+            address,
+            tls_ca=Path(tls_ca) if tls_ca else None,
+            token=token or os.environ.get("HEADRACE_TOKEN"),
+        )
+        self.transport = AsyncTransport(target, patience)
 
     async def __aenter__(self) -> Self:
         return self

@@ -20,6 +20,9 @@ ATTEMPT_TIMEOUT_S = 15.0
 STATUS_TIMEOUT_S = 3.0
 """The deadline of a watch that asks, between two streams, whether the study lives: soon it says so and tries again."""
 
+_SHORTEST_S = 0.05
+"""The deadline of an attempt for which hardly any time is left, unless the whole operation has less."""
+
 STREAM_TIMEOUT_S = 3600.0
 """The deadline of one watch stream; the watch goes on with another."""
 
@@ -52,7 +55,7 @@ class Patience:
         longest_s = ATTEMPT_TIMEOUT_S
         if replicas > 1 and not self.answered:
             longest_s = self.connect_timeout_s / replicas
-        return max(0.05, min(longest_s, self.timeout_s - elapsed_s))
+        return max(min(_SHORTEST_S, self.timeout_s), min(longest_s, self.timeout_s - elapsed_s))
 
     def note(self, error: HeadraceError | None) -> None:
         """Learns from an answer (None: a good one)."""

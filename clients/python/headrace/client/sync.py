@@ -12,9 +12,11 @@ Every method either returns or raises a `headrace.errors.HeadraceError` within t
 carried over a `fork`.
 """
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -133,12 +135,24 @@ class Client:
     """A connection to a scheduler. Threads may share one client; it must not be carried over a `fork`."""
 
     def __init__(
-        self, address: str | None = None, timeout_s: float = 30.0, *, connect_timeout_s: float = 5.0
+        self,
+        address: str | None = None,
+        timeout_s: float = 30.0,
+        *,
+        connect_timeout_s: float = 5.0,
+        tls_ca: str | Path | None = None,
+        token: str | None = None,
     ) -> None:
         """`address` as in `headrace.home.address`; `timeout_s` bounds each operation with all its retries, and
-        `connect_timeout_s` those before the first answer ever."""
+        `connect_timeout_s` those before the first answer ever. `tls_ca` is the authority to trust (PEM), else
+        `HEADRACE_TLS_CA`, else the system's. Each call carries `token`, else `HEADRACE_TOKEN`, as a bearer token."""
         patience = Patience(timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
-        self.transport = BlockingTransport(Target.of(address), patience)
+        target = Target.of(
+            address,
+            tls_ca=Path(tls_ca) if tls_ca else None,
+            token=token or os.environ.get("HEADRACE_TOKEN"),
+        )
+        self.transport = BlockingTransport(target, patience)
 
     def __enter__(self) -> Self:
         return self

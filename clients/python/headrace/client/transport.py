@@ -114,7 +114,9 @@ class BlockingTransport(_Transport):
                     if timeout_s <= 0:
                         raise TimeoutError(f"Study {study} has not ended in time.")
                 channel = self._route.channel()
-                stream = _unary_stream(channel, WATCH_STUDY)(position.request(), timeout=timeout_s)
+                stream = _unary_stream(channel, WATCH_STUDY)(
+                    position.request(), timeout=timeout_s, metadata=self.target.metadata
+                )
                 try:
                     for response in stream:
                         yield position.accept(response)
@@ -140,7 +142,9 @@ class BlockingTransport(_Transport):
     def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""
         request = study_pb2.GetStudyRequest(name=study_name(study))
-        response = _unary(self._route.channel(), GET_STUDY)(request, timeout=connection.STATUS_TIMEOUT_S)
+        response = _unary(self._route.channel(), GET_STUDY)(
+            request, timeout=connection.STATUS_TIMEOUT_S, metadata=self.target.metadata
+        )
         return convert.study(response.study)
 
     def _perform(self, effect: Effect) -> Any:
@@ -160,7 +164,9 @@ class BlockingTransport(_Transport):
                 channel = self._route.channel()
                 timeout_s = self._attempt_timeout_s(started)
                 try:
-                    response = self._callable(channel, method)(request, timeout=timeout_s)
+                    response = self._callable(channel, method)(
+                        request, timeout=timeout_s, metadata=self.target.metadata
+                    )
                 except grpc.RpcError as error:
                     failure = self._failure(error)
                     self._note(channel, failure)
@@ -186,6 +192,7 @@ class AsyncTransport(_Transport):
 
     def __init__(self, target: Target, patience: Patience) -> None:
         super().__init__(target, patience)
+        self._credentials = target.credentials()  # now: a file that cannot be read is told at once
         self._route = Route(target.replicas, self._open)
         self._closed = False
 
@@ -212,7 +219,7 @@ class AsyncTransport(_Transport):
             while not (position.done or self._closed):
                 channel = self._route.channel()
                 stream = _unary_stream(channel, WATCH_STUDY)(
-                    position.request(), timeout=connection.STREAM_TIMEOUT_S
+                    position.request(), timeout=connection.STREAM_TIMEOUT_S, metadata=self.target.metadata
                 )
                 try:
                     async for response in stream:
@@ -248,16 +255,15 @@ class AsyncTransport(_Transport):
     def _open(self, replica: str) -> grpc.aio.Channel:
         """Opened late: an aio channel belongs to the loop that runs when it is made."""
         options = (*connection.OPTIONS, *proxy_options(replica))
-        credentials = self.target.credentials()
-        if credentials is None:
+        if self._credentials is None:
             return grpc.aio.insecure_channel(replica, options)
-        return grpc.aio.secure_channel(replica, credentials, options)
+        return grpc.aio.secure_channel(replica, self._credentials, options)
 
     async def _status(self, study: str) -> StudyInfo:
         """One attempt: the watch that asks tries again by itself, and says so."""
         request = study_pb2.GetStudyRequest(name=study_name(study))
         response = await _unary(self._route.channel(), GET_STUDY)(
-            request, timeout=connection.STATUS_TIMEOUT_S
+            request, timeout=connection.STATUS_TIMEOUT_S, metadata=self.target.metadata
         )
         return convert.study(response.study)
 
@@ -278,7 +284,9 @@ class AsyncTransport(_Transport):
                     channel = self._route.channel()
                     timeout_s = self._attempt_timeout_s(started)
                     try:
-                        response = await _unary(channel, method)(request, timeout=timeout_s)
+                        response = await _unary(channel, method)(
+                            request, timeout=timeout_s, metadata=self.target.metadata
+                        )
                     except grpc.RpcError as error:
                         failure = self._failure(error)
                         self._note(channel, failure)

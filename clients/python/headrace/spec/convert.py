@@ -326,7 +326,7 @@ def _template_data(message: pb.TrialTemplate) -> dict[str, Any]:
 
 def _seconds(message: Duration) -> timedelta | float:
     """The duration, to the microsecond; one that Python cannot hold as a number, for validation to refuse."""
-    if abs(message.seconds) > 10**10:
+    if not 0 <= message.seconds <= 10**10:
         return float(message.seconds)
     return timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
 

@@ -150,7 +150,7 @@ def did_you_mean(word: str, known: Iterable[str], *, noun: str) -> str:
 
 def _all(known: Collection[str], noun: str) -> str:
     if not known:
-        return f"No {noun} is known here."
+        return f"Leave it out: there is no {noun} that it could name."
     shown = ", ".join(islice(known, 12)) + (", …" if len(known) > 12 else "")
     return f"Known {noun}s: {shown}."
 

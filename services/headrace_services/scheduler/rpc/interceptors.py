@@ -23,6 +23,7 @@ import grpc
 
 from headrace.bounds.edge import BoundsInterceptor, refuse
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError
+from headrace_services.scheduler.rpc.spec_faults import in_own_words
 from headrace_services.scheduler.store.database import is_away, is_strained
 from headrace_services.scheduler.store.defects import reason_of
 
@@ -59,7 +60,7 @@ def make_server_interceptors(
     *, unary_deadline_s: float = UNARY_DEADLINE_S
 ) -> Sequence[grpc.aio.ServerInterceptor]:
     """The interceptors of a scheduler's server."""
-    return (EdgeInterceptor(unary_deadline_s), BoundsInterceptor())
+    return (EdgeInterceptor(unary_deadline_s), BoundsInterceptor(in_own_words))
 
 
 class EdgeInterceptor(grpc.aio.ServerInterceptor):

@@ -25,6 +25,7 @@ from headrace.v1.spec_pb2 import StudySpec as SpecMessage
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.records import Event, Study
 from headrace_services.scheduler.rpc.checks import Checks
+from headrace_services.scheduler.rpc.spec_faults import refuse_unknown
 from headrace_services.scheduler.samplers import expected_trials, require_own
 from headrace_services.scheduler.samplers.spread import pilot_configurations
 from headrace_services.scheduler.store import after, aside, studies
@@ -68,6 +69,7 @@ async def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
     """The new study and those that come with it. Raises InvalidFieldError with every violation of spec and id."""
     checks = Checks()
     is_named = checks.take(lambda: check_study_id(study_id)) is not None
+    checks.take(lambda: refuse_unknown(message))
     spec = checks.take(lambda: from_proto(message))
     if spec is not None and isinstance(spec.sampler, GpSampler) and find_spec("torch") is None:
         checks.note(

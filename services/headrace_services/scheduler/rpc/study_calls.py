@@ -41,6 +41,7 @@ from headrace_services.scheduler.rpc.new_studies import (
     refuse_what_stays,
     wanted_studies,
 )
+from headrace_services.scheduler.rpc.spec_faults import refuse_unknown
 from headrace_services.scheduler.rpc.watching import watch
 from headrace_services.scheduler.samplers import importance
 from headrace_services.scheduler.samplers.history import Result
@@ -172,6 +173,7 @@ class StudyCalls(Calls):
         self, request: pb.PreviewStudyRequest, context: Context
     ) -> pb.PreviewStudyResponse:
         """Say what a spec would do before anything is spent."""
+        refuse_unknown(request.spec)
         spec = from_proto(request.spec)
         refuse_what_stays(spec)
         await load_own(spec)

@@ -1,0 +1,29 @@
+"""A token goes with every call, and never in plain text to another machine."""
+
+import pytest
+
+from headrace import AsyncClient, Client, InvalidFieldError
+from headrace.target import Target
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_no_token_in_plain_text_to_another_machine(kind: type[Client] | type[AsyncClient]) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        kind("scheduler.example:7440", token="secret-word")
+    (violation,) = caught.value.violations
+    assert violation.field == "token"
+    assert violation.remedy == "Use TLS: tls://scheduler.example:7440."
+    assert "secret-word" not in str(caught.value)
+
+
+def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_TOKEN", "secret-word")
+    with Client("127.0.0.1:1") as client:
+        assert client.transport.target.metadata == (("authorization", "Bearer secret-word"),)
+        assert "secret-word" not in repr(client.transport.target)
+
+
+def test_the_token_stays_when_the_home_names_another_address() -> None:
+    target = Target.of("tls://scheduler.example:7440", token="secret-word")
+    assert target.again().token == "secret-word"
+    assert Target.of("127.0.0.1:7440").metadata == ()
