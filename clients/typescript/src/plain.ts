@@ -38,7 +38,7 @@ export type Plain<T> = T extends bigint
       : T extends ParameterAssignment
         ? Params
         : T extends ParameterValue
-          ? Value | undefined
+          ? Value
           : T extends readonly (infer Element)[]
             ? readonly Plain<Element>[]
             : T extends object
