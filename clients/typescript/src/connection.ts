@@ -123,11 +123,11 @@ export class Connection {
     request: MessageShape<I>,
     options: { signal?: AbortSignal | undefined; timeoutMs: number },
   ): Promise<MessageShape<O>> {
+    const timeoutMs = milliseconds(options.timeoutMs, "timeoutMs");
+    const headers = await this.#headers();
     const [end, signal] = this.#begin(options.signal);
     const channel = this.#route.channel();
     try {
-      const timeoutMs = milliseconds(options.timeoutMs, "timeoutMs");
-      const headers = await this.#headers();
       const { message } = await channel.transport.unary(method, signal, timeoutMs, headers, request);
       this.#note(channel);
       return message;
@@ -144,14 +144,14 @@ export class Connection {
     request: MessageShape<I>,
     options: { signal?: AbortSignal | undefined; timeoutMs: number },
   ): AsyncGenerator<MessageShape<O>, void> {
+    const timeoutMs = milliseconds(options.timeoutMs, "timeoutMs");
+    const headers = await this.#headers();
+    const requests = (async function* () {
+      yield request;
+    })();
     const [end, signal] = this.#begin(options.signal);
     const channel = this.#route.channel();
     try {
-      const headers = await this.#headers();
-      const requests = (async function* () {
-        yield request;
-      })();
-      const timeoutMs = milliseconds(options.timeoutMs, "timeoutMs");
       const { message } = await channel.transport.stream(method, signal, timeoutMs, headers, requests);
       for await (const answer of message) {
         this.#note(channel);
