@@ -153,14 +153,29 @@ export class Connection {
     const channel = this.#route.channel();
     try {
       const { message } = await channel.transport.stream(method, signal, timeoutMs, headers, requests);
-      for await (const answer of message) {
-        this.#note(channel);
-        yield answer;
-      }
+      yield* this.#answers(message[Symbol.asyncIterator](), channel, end);
     } catch (thrown) {
       throw this.#failure(thrown, channel, options.signal);
     } finally {
       end();
+    }
+  }
+
+  /** The answers of a stream. connect-es clears the timer of its deadline when an answer is asked for after the end. */
+  async *#answers<T>(answers: AsyncIterator<T>, channel: Channel, end: () => void): AsyncGenerator<T, void> {
+    let left = true;
+    try {
+      for (;;) {
+        left = false;
+        const { done, value } = await answers.next();
+        if (done) return;
+        this.#note(channel);
+        left = true;
+        yield value;
+      }
+    } finally {
+      end();
+      if (left) answers.next().catch(() => undefined);
     }
   }
 
