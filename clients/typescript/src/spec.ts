@@ -48,9 +48,9 @@ export function space(parameters: Readonly<Record<string, Domain | Conditional>>
   return Object.entries(parameters).map(([name, one]) => ("domain" in one ? { name, ...one } : { name, domain: one }));
 }
 
-/** Asynchronous successive halving: after each rung the best 1/`eta` go on. */
+/** Asynchronous successive halving: after each rung the best 1/`eta` go on. The first rung is at step 1, unless `minSteps` or `rungs` say otherwise. */
 export const asha = (options: Init<pb.AshaPolicy> = {}): Init<pb.Policy> => ({
-  kind: { case: "asha", value: { eta: 3, minSteps: 1, ...options } },
+  kind: { case: "asha", value: { eta: 3, ...(options.rungs ? {} : { minSteps: 1 }), ...options } },
 });
 
 /** Every trial runs to the full budget. */

@@ -14,6 +14,8 @@ import { HeadraceError, invalid } from "./errors.js";
 export interface Tls {
   /** The authority to trust, in PEM; the system's when absent. */
   readonly ca?: string | Uint8Array;
+  /** The file that holds it, in place of `ca`; HEADRACE_TLS_CA when absent. */
+  readonly caFile?: string;
 }
 
 /** What connections are opened to. */
@@ -72,12 +74,14 @@ export function isLocal(target: Target): boolean {
 }
 
 function withCa(tls: Tls | undefined): Tls {
-  const named = process.env["HEADRACE_TLS_CA"];
-  if (tls?.ca !== undefined || !named) return tls ?? {};
+  if (tls?.ca !== undefined) return tls;
+  const named = tls?.caFile ?? process.env["HEADRACE_TLS_CA"];
+  if (!named) return {};
   try {
     return { ca: readFileSync(named) };
   } catch (error) {
-    throw invalid("HEADRACE_TLS_CA", named, `cannot be read: ${(error as Error).message}`, "Name a file in PEM.");
+    const field = tls?.caFile === undefined ? "HEADRACE_TLS_CA" : "tls.caFile";
+    throw invalid(field, named, `cannot be read: ${(error as Error).message}`, "Name a file in PEM.");
   }
 }
 

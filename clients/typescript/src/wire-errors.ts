@@ -68,7 +68,7 @@ function why(error: ConnectError): string {
   const said = oneLine(error.rawMessage);
   if (said === "" || said.includes("ECONNREFUSED")) return "";
   const tls = /certificate|self.signed|altname|SSL|TLS/i.test(said);
-  return tls ? ` (${said}; the option tls.ca or HEADRACE_TLS_CA must name the authority of its certificate)` : ` (${said})`;
+  return tls ? ` (${said}; the option tls.caFile or HEADRACE_TLS_CA must name the authority of its certificate)` : ` (${said})`;
 }
 
 function oneLine(text: string): string {

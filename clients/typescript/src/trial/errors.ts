@@ -1,8 +1,15 @@
 /** How a trial's line to its worker fails. */
 
-/** The worker refuses what the trial says: mostly because the trial is not this process's any more. */
+/** The worker refuses what the trial says. */
 export class TrialRefusedError extends Error {
   override readonly name = "TrialRefusedError";
+  /** Whether the trial is not this process's any more, so that there is nobody to tell. */
+  readonly leaseOver: boolean;
+
+  constructor(message: string, options: ErrorOptions & { readonly leaseOver?: boolean } = {}) {
+    super(message, options);
+    this.leaseOver = options.leaseOver ?? false;
+  }
 }
 
 /** The worker does not answer any more: the machine's trouble, not the program's. */

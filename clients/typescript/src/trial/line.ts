@@ -6,6 +6,7 @@
  * is: its sequence says that it is the same.
  */
 import type { DescMessage, DescMethodUnary, MessageShape } from "@bufbuild/protobuf";
+import { Code, ConnectError } from "@connectrpc/connect";
 
 import { Connection } from "../connection.js";
 import type { HeadraceError } from "../errors.js";
@@ -39,7 +40,10 @@ export class Line {
           silentSince = undefined;
           continue; // the worker is there, and still waiting for the decision
         }
-        if (error.reason !== "UNREACHABLE") throw new TrialRefusedError(error.problem, { cause: error });
+        if (error.reason !== "UNREACHABLE") {
+          const leaseOver = ConnectError.from(error.cause).code === Code.NotFound;
+          throw new TrialRefusedError(error.problem, { cause: error, leaseOver });
+        }
         silentSince ??= performance.now();
         if (performance.now() - silentSince > UNREACHABLE_FOR_MS) {
           this.gone = true;

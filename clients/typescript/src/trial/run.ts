@@ -36,7 +36,8 @@ export async function runTrial(program: (trial: Trial) => Promise<void> | void, 
   } catch (error) {
     process.stderr.write(`${error instanceof Error ? error.stack : String(error)}\n`);
     process.exitCode = error instanceof WorkerGoneError ? WORKER_GONE_STATUS : 1;
-    if (!(error instanceof TrialRefusedError || error instanceof WorkerGoneError)) await tell(runtime, error);
+    const nobodyToTell = error instanceof WorkerGoneError || (error instanceof TrialRefusedError && error.leaseOver);
+    if (!nobodyToTell) await tell(runtime, error);
   }
 }
 
