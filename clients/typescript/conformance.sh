@@ -4,7 +4,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
 missing() { echo "$1" >&2; exit 3; }
-node_is_there() { node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20)' 2>/dev/null; }
+node_is_there() { node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20 ? 1 : 0)' 2>/dev/null; }
 
 case ${1:?usage: conformance.sh ready|build|driver|trial|test} in
   ready)
