@@ -19,6 +19,6 @@ case ${1:?usage: conformance.sh ready|build|driver|trial|test} in
     ;;
   driver) exec node "$here/build/conformance/driver.js" ;;
   trial) exec node "$here/build/conformance/trial.js" ;;
-  test) cd "$here" && npm test ;;
+  test) cd "$here" && npm run --silent lint && npm test ;;
   *) echo "usage: conformance.sh ready|build|driver|trial|test" >&2; exit 2 ;;
 esac

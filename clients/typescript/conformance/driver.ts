@@ -73,7 +73,11 @@ const operations: Record<string, (call: Call) => Promise<Json>> = {
     return { trials: (await collect(study.trials({ ...options, states }))).map(shownTrial) };
   },
   list_reports: async ({ study, options }) => ({
-    reports: (await collect(study.reports(options))).map(({ trialNumber, step, metrics }) => ({ trial: trialNumber, step, metrics })),
+    reports: (await collect(study.reports(options))).map(({ trialNumber, step, metrics }) => ({
+      trial: trialNumber,
+      step,
+      metrics,
+    })),
   }),
   watch: async ({ study, args, options, item }) => {
     for await (const { events, study: now } of study.watch({ signal: options.signal, after: args.after ?? 0 })) {
@@ -84,7 +88,11 @@ const operations: Record<string, (call: Call) => Promise<Json>> = {
   },
 
   suggest: async ({ study, args, options }) => {
-    const found = await study.ask({ clientId: args.client_id, leaseMs: args.lease_s && args.lease_s * 1000, signal: options.signal });
+    const found = await study.ask({
+      clientId: args.client_id,
+      leaseMs: args.lease_s && args.lease_s * 1000,
+      signal: options.signal,
+    });
     if (found === undefined) return { asked: null, done: true };
     const number = asked.size + 1;
     asked.set(number, found);
@@ -99,7 +107,9 @@ const operations: Record<string, (call: Call) => Promise<Json>> = {
     const controller = new AbortController();
     options.signal.addEventListener("abort", () => controller.abort());
     const timer = setTimeout(() => controller.abort(), args.seconds * 1000);
-    await held(args).keepAlive(controller.signal).finally(() => clearTimeout(timer));
+    await held(args)
+      .keepAlive(controller.signal)
+      .finally(() => clearTimeout(timer));
     return {};
   },
   complete: async ({ args, options }) => shownTrial(await held(args).complete({ ...options, error: args.error })),
@@ -132,7 +142,11 @@ async function loop(study: Study, args: Args, signal: AbortSignal, counts: { rep
     try {
       for (let step = one.step + 1; !one.ended; step += 1) {
         if (args.pause_s) await sleep(args.pause_s * 1000);
-        await one.report(step, { loss: Number(one.params["x"]) + 1 / step }, { signal, checkpointUri: `mem:/${one.number}/${step}` });
+        await one.report(
+          step,
+          { loss: Number(one.params["x"]) + 1 / step },
+          { signal, checkpointUri: `mem:/${one.number}/${step}` },
+        );
         counts.reports += 1;
       }
     } catch (error) {
@@ -167,12 +181,22 @@ async function carryOut({ id, op, client = "", args = {}, timeout_s }: Command):
     if (op === "disconnect") return say({ ok: disconnect(client) });
     const connection = clients.get(client) as Client;
     const options = { signal: controller.signal, ...(timeout_s === undefined ? {} : { timeoutMs: timeout_s * 1000 }) };
-    const call = { args, options, client: connection, study: connection?.study(args.study ?? ""), item: (item: Json) => say({ item }) };
+    const call = {
+      args,
+      options,
+      client: connection,
+      study: connection?.study(args.study ?? ""),
+      item: (item: Json) => say({ item }),
+    };
     const operation = operations[op];
     if (operation === undefined) return say({ broken: `there is no operation ${op}` });
     say({ ok: await operation(call) });
   } catch (error) {
-    say(error instanceof HeadraceError ? { error: shownError(error) } : { broken: error instanceof Error ? error.stack : String(error) });
+    say(
+      error instanceof HeadraceError
+        ? { error: shownError(error) }
+        : { broken: error instanceof Error ? error.stack : String(error) },
+    );
   } finally {
     running.delete(id);
   }
@@ -212,7 +236,12 @@ const OWN_CODES: Record<string, string> = {
 
 function shownError(error: HeadraceError): Json {
   const own = OWN_CODES[error.reason];
-  const told = error.cause instanceof ConnectError ? snake(Code[error.cause.code] ?? "Unknown").slice(1).toUpperCase() : "UNKNOWN";
+  const told =
+    error.cause instanceof ConnectError
+      ? snake(Code[error.cause.code] ?? "Unknown")
+          .slice(1)
+          .toUpperCase()
+      : "UNKNOWN";
   const violations = error instanceof InvalidFieldError ? error.violations : [];
   return {
     code: own ?? told,
@@ -227,7 +256,9 @@ function shownError(error: HeadraceError): Json {
 const held = (args: Args): AskedTrial => asked.get(args.asked) as AskedTrial;
 const snake = (name: string): string => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 const named = (names: Record<number, string>, value: number): string => names[value] ?? "UNKNOWN";
-const finite = (_: string, value: unknown): unknown => (typeof value === "number" && !Number.isFinite(value) ? String(value) : value);
+const finite = (_: string, value: unknown): unknown =>
+  typeof value === "number" && !Number.isFinite(value) ? String(value) : value;
 
-for await (const line of createInterface({ input: process.stdin })) void carryOut(JSON.parse(line) as Command & { args: JsonValue });
+for await (const line of createInterface({ input: process.stdin }))
+  void carryOut(JSON.parse(line) as Command & { args: JsonValue });
 process.exit(0);

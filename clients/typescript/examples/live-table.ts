@@ -5,12 +5,21 @@ const ROWS = 15;
 const [name = "parabola"] = process.argv.slice(2);
 const client = new Client();
 
-const cell = (value: unknown, width: number): string => String(value ?? "").slice(0, width).padEnd(width);
+const cell = (value: unknown, width: number): string =>
+  String(value ?? "")
+    .slice(0, width)
+    .padEnd(width);
 const shown = (value: unknown): unknown => (typeof value === "number" ? Number(value.toPrecision(5)) : value);
 
 function row(trial: TrialInfo): string {
   const params = Object.entries(trial.parameters ?? {}).map(([key, value]) => `${key}=${shown(value)}`);
-  return [cell(trial.number, 6), cell(TrialState[trial.state], 11), cell(trial.step, 6), cell(shown(trial.bestValue), 12), params.join(" ")].join("");
+  return [
+    cell(trial.number, 6),
+    cell(TrialState[trial.state], 11),
+    cell(trial.step, 6),
+    cell(shown(trial.bestValue), 12),
+    params.join(" "),
+  ].join("");
 }
 
 try {

@@ -56,11 +56,17 @@ export async function ask(connection: Connection, study: string, options: AskOpt
     const waitedMs = performance.now() - began;
     if (options.waitMs !== undefined && waitedMs >= options.waitMs) {
       const problem = `Study ${study} has had no trial to run for ${options.waitMs} ms`;
-      throw new HeadraceError({ reason: "DEADLINE", problem, remedy: "Ask again later: its trials wait for the results of others." });
+      throw new HeadraceError({
+        reason: "DEADLINE",
+        problem,
+        remedy: "Ask again later: its trials wait for the results of others.",
+      });
     }
     if (!warned && waitedMs >= PATIENCE_MS) {
       warned = true;
-      connection.logger?.warn(`Study ${study} has no trial to run now: its trials wait for the results of others, or it is paused.`);
+      connection.logger?.warn(
+        `Study ${study} has no trial to run now: its trials wait for the results of others, or it is paused.`,
+      );
     }
     await connection.sleep(ASK_AGAIN_MS[Math.min(attempt, ASK_AGAIN_MS.length - 1)] as number, options.signal);
   }
@@ -127,15 +133,26 @@ export class AskedTrial {
    *
    * `checkpointUri` says where the caller saved its state; whoever continues the trial finds it there.
    */
-  async report(step: number, metrics: Metrics, options: CallOptions & { readonly checkpointUri?: string } = {}): Promise<Decision> {
+  async report(
+    step: number,
+    metrics: Metrics,
+    options: CallOptions & { readonly checkpointUri?: string } = {},
+  ): Promise<Decision> {
     if (!Number.isSafeInteger(step) || step < 0) {
       throw invalid("step", step, "is not a whole number of steps", "Report the number of steps done so far.");
     }
     for (const [name, value] of Object.entries(metrics)) {
-      if (typeof value !== "number") throw invalid(`metrics.${name}`, value, "is not a number", "Report a number, or NaN where there is none.");
+      if (typeof value !== "number")
+        throw invalid(`metrics.${name}`, value, "is not a number", "Report a number, or NaN where there is none.");
     }
     const told = { step, metrics, checkpointUri: options.checkpointUri ?? "" };
-    const request = create(ReportTrialRequestSchema, { requestId: requestId(), lease: this.#lease, ...told, step: BigInt(step), metrics: { ...metrics } });
+    const request = create(ReportTrialRequestSchema, {
+      requestId: requestId(),
+      lease: this.#lease,
+      ...told,
+      step: BigInt(step),
+      metrics: { ...metrics },
+    });
     const answer = await this.#connection.call(method.reportTrial, request, options);
     this.#last = told;
     this.#warnOf(answer.missingMetrics);
@@ -177,7 +194,8 @@ export class AskedTrial {
     while (!signal.aborted && !this.#ended) {
       try {
         await this.#connection.sleep(this.leaseMs / 3, signal);
-        if (this.#last && !this.#ended) await this.report(this.#last.step, this.#last.metrics, { signal, checkpointUri: this.#last.checkpointUri });
+        if (this.#last && !this.#ended)
+          await this.report(this.#last.step, this.#last.metrics, { signal, checkpointUri: this.#last.checkpointUri });
       } catch (error) {
         if (!signal.aborted) throw error;
       }
@@ -187,6 +205,8 @@ export class AskedTrial {
   #warnOf(missing: readonly string[]): void {
     if (missing.length === 0) return;
     const names = missing.join(" and ");
-    this.#connection.logger?.warn(`Trial ${this.info.name} ended and its last report has no ${names}, which a constraint reads: report it together with the objective.`);
+    this.#connection.logger?.warn(
+      `Trial ${this.info.name} ended and its last report has no ${names}, which a constraint reads: report it together with the objective.`,
+    );
   }
 }

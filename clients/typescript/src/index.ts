@@ -6,7 +6,14 @@ export { HeadraceError, InvalidFieldError, type Reason, type ServerReason, type 
 export * from "./model.js";
 export { collect, type ListOptions } from "./pages.js";
 export type { Init, Params, Plain, Value } from "./plain.js";
-export { Planner, type PlanResult, type Question, type SearchOptions, type SearchProgress, type TrainingPlan } from "./planner.js";
+export {
+  Planner,
+  type PlanResult,
+  type Question,
+  type SearchOptions,
+  type SearchProgress,
+  type TrainingPlan,
+} from "./planner.js";
 export * from "./spec.js";
 export { Study } from "./study.js";
 export type { Tls } from "./target.js";

@@ -105,7 +105,10 @@ export class Planner {
 
   /** Searches, and says why the plan won and what the nearest others lose. */
   async explain(question: Question, options: CallOptions & { readonly count?: number } = {}): Promise<Plain<ExplainResponse>> {
-    const request = create(ExplainRequestSchema, { question: asked(question), ...(options.count === undefined ? {} : { count: options.count }) });
+    const request = create(ExplainRequestSchema, {
+      question: asked(question),
+      ...(options.count === undefined ? {} : { count: options.count }),
+    });
     return plain(await this.#connection.call(method.explain, request, { timeoutMs: SEARCH_MS, ...options }));
   }
 
@@ -131,7 +134,11 @@ export class Planner {
 
 function asked({ model, cluster, ...options }: Question): PlanQuestion {
   const found = message(PlanQuestionSchema, options);
-  found.model = typeof model === "string" ? { case: "modelName", value: model } : { case: "modelJson", value: JSON.stringify(model) };
-  found.cluster = typeof cluster === "string" ? { case: "clusterName", value: cluster } : { case: "clusterJson", value: JSON.stringify(cluster) };
+  found.model =
+    typeof model === "string" ? { case: "modelName", value: model } : { case: "modelJson", value: JSON.stringify(model) };
+  found.cluster =
+    typeof cluster === "string"
+      ? { case: "clusterName", value: cluster }
+      : { case: "clusterJson", value: JSON.stringify(cluster) };
   return found;
 }

@@ -63,7 +63,11 @@ export const random = (): Init<pb.Sampler> => ({ kind: { case: "random", value: 
 export const tpe = (options: Init<pb.TpeSampler> = {}): Init<pb.Sampler> => ({ kind: { case: "tpe", value: options } });
 
 /** The program of a trial: a command line, in a folder that every worker can reach. */
-export const command = (args: readonly string[], workingDir: string, env: Readonly<Record<string, string>> = {}): Init<pb.TrialTemplate> => ({
+export const command = (
+  args: readonly string[],
+  workingDir: string,
+  env: Readonly<Record<string, string>> = {},
+): Init<pb.TrialTemplate> => ({
   program: { case: "command", value: { args } },
   workingDir,
   env,

@@ -86,7 +86,8 @@ export class Study {
     let now = await this.status(options);
     if (hasEnded(now)) return now;
     for await (const update of this.watch({ ...options, after: now.status?.cursor ?? 0 })) now = update.study;
-    if (!hasEnded(now)) throw new HeadraceError({ reason: "CANCELLED", problem: `Study ${this.name} had not ended when this client was closed` });
+    if (!hasEnded(now))
+      throw new HeadraceError({ reason: "CANCELLED", problem: `Study ${this.name} had not ended when this client was closed` });
     return now;
   }
 

@@ -56,13 +56,21 @@ export function parseTarget(address: string, field: string, tls?: Tls): Target {
   const bare = text.startsWith(TLS) ? text.slice(TLS.length) : text;
   const secured = bare !== text || tls !== undefined ? { tls: withCa(tls) } : {};
   if (/^unix:.+$/.test(bare)) return { replicas: [bare], ...secured };
-  const parts = bare.split(",").map((part) => part.trim()).map((part) => (secured.tls && part.startsWith(TLS) ? part.slice(TLS.length) : part));
+  const parts = bare
+    .split(",")
+    .map((part) => part.trim())
+    .map((part) => (secured.tls && part.startsWith(TLS) ? part.slice(TLS.length) : part));
   const replicas = [...new Set(parts.filter(Boolean))];
   for (const replica of replicas.length > 0 ? replicas : [text]) {
     const match = REPLICA.exec(replica);
     const port = Number(match?.[2] ?? 0);
     if (port < 1 || port > 65535) {
-      throw invalid(field, replica, "is not an address", "Use HOST:PORT, or HOST:PORT,HOST:PORT for several servers. An IPv6 address is in brackets.");
+      throw invalid(
+        field,
+        replica,
+        "is not an address",
+        "Use HOST:PORT, or HOST:PORT,HOST:PORT for several servers. An IPv6 address is in brackets.",
+      );
     }
   }
   return { replicas, ...secured };

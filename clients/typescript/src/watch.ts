@@ -110,7 +110,9 @@ class Breaks {
       this.onBreak(error);
     } else if (!this.#warned && silentMs >= WARN_MS) {
       this.#warned = true;
-      this.connection.logger?.warn(`${error.message} Still waiting for study ${this.study}; giving up after ${GIVE_UP_MS / 1000} s.`);
+      this.connection.logger?.warn(
+        `${error.message} Still waiting for study ${this.study}; giving up after ${GIVE_UP_MS / 1000} s.`,
+      );
     }
     const delay = this.#delayMs;
     this.#delayMs = Math.min(2_000, delay * 2);

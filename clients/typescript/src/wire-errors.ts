@@ -44,7 +44,10 @@ export function unreachable(server: Server, cause: unknown, why = ""): HeadraceE
 function told(error: ConnectError, reason: string, remedy: string | undefined): HeadraceError {
   if (reason === "INVALID_FIELD") {
     const found = error.findDetails(BadRequestSchema).flatMap((request) => request.fieldViolations);
-    return new InvalidFieldError(found.map((one) => violation(one.field, one.description)), remedy);
+    return new InvalidFieldError(
+      found.map((one) => violation(one.field, one.description)),
+      remedy,
+    );
   }
   const retryable = error.code === Code.Unavailable;
   return new HeadraceError({ reason, problem: error.rawMessage, remedy, retryable, cause: error });

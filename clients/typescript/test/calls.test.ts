@@ -180,7 +180,9 @@ test("a token goes with every call, and never in plain text over a network", asy
       return ACTIVE;
     },
   });
-  await client(address, { token: async () => "secret" }).study("s").status();
+  await client(address, { token: async () => "secret" })
+    .study("s")
+    .status();
   assert.deepEqual(seen, ["Bearer secret"]);
   assert.throws(() => new Client({ address: "example.org:7440", token: "secret" }), InvalidFieldError);
 });
@@ -212,7 +214,9 @@ test("a watch goes on at its cursor over breaks, repeats and streams that end we
   });
   const seen: number[] = [];
   const breaks: string[] = [];
-  for await (const update of client(server.address).study("s").watch({ onBreak: (error) => breaks.push(error.reason) })) {
+  for await (const update of client(server.address)
+    .study("s")
+    .watch({ onBreak: (error) => breaks.push(error.reason) })) {
     seen.push(...update.events.map((event) => event.cursor));
   }
   assert.deepEqual(seen, [1, 2, 3, 4, 5, 6]);

@@ -85,7 +85,10 @@ test("a study is previewed, created, asked, told and read", async () => {
   assert.equal(info.state, StudyState.COMPLETED);
   assert.equal(info.status?.best?.number, (await study.best())?.number);
   const trials = await collect(study.trials({ pageSize: 5 }));
-  assert.deepEqual(trials.map((trial) => trial.number), [...Array(12).keys()]);
+  assert.deepEqual(
+    trials.map((trial) => trial.number),
+    [...Array(12).keys()],
+  );
   assert.ok(trials.every((trial) => trial.createTime instanceof Date && typeof trial.parameters?.["x"] === "number"));
   const reports = await collect(study.reports({ pageSize: 7 }));
   assert.deepEqual(reports.map((one) => `${one.trialNumber}/${one.step}`).sort(), answered.sort());
@@ -106,7 +109,10 @@ test("errors of the server have their reasons", async () => {
   assert.equal(await reasonOf(client.study("asked").pause()), "STUDY_ENDED");
   await assert.rejects(
     client.createStudy("wrong", { ...ASKED, space: space({ x: float(2, 1) }), maxTrials: 0 }),
-    (error) => error instanceof InvalidFieldError && error.violations.length > 0 && error.violations.every((one) => one.field && one.remedy),
+    (error) =>
+      error instanceof InvalidFieldError &&
+      error.violations.length > 0 &&
+      error.violations.every((one) => one.field && one.remedy),
   );
   const huge = { ...ASKED, space: space({ x: { case: "categorical", value: { values: ["x".repeat(6_000_000)] } } }) };
   assert.equal(await reasonOf(client.createStudy("huge", huge)), "TOO_LARGE");
@@ -154,9 +160,15 @@ test(`a loop and a watch outlive ${KILLS} kills of the scheduler`, { timeout: 60
   assert.ok(breaks > 0);
   assert.equal(state, StudyState.COMPLETED);
   assert.deepEqual(stored.sort(), answered.sort(), "what was answered is stored, once, and nothing else is");
-  assert.deepEqual(cursors, [...Array(status?.cursor).keys()].map((before) => before + 1), "no event is missed or repeated");
+  assert.deepEqual(
+    cursors,
+    [...Array(status?.cursor).keys()].map((before) => before + 1),
+    "no event is missed or repeated",
+  );
   assert.equal(status?.terminated, trials);
-  console.log(`${kills} kills: ${answered.length} reports answered, ${stored.length} stored, ${cursors.length} events, ${breaks} breaks of the watch`);
+  console.log(
+    `${kills} kills: ${answered.length} reports answered, ${stored.length} stored, ${cursors.length} events, ${breaks} breaks of the watch`,
+  );
 });
 
 test("a trial in TypeScript is paused at rungs, loses its worker, and resumes exactly", { timeout: 600_000 }, async () => {
@@ -182,7 +194,10 @@ test("a trial in TypeScript is paused at rungs, loses its worker, and resumes ex
   assert.equal(kills, 2);
   const trials = await collect(study.trials());
   assert.equal(trials.filter((trial) => trial.failures > 0).length, 0);
-  assert.ok(trials.some((trial) => trial.interruptions > 0), "no trial was under the worker that was killed");
+  assert.ok(
+    trials.some((trial) => trial.interruptions > 0),
+    "no trial was under the worker that was killed",
+  );
   const attempts = trials.reduce((sum, trial) => sum + trial.attempt, 0);
   assert.ok(attempts > trials.length, "no trial was resumed");
   const lines = readdirSync(journal).flatMap((file) => readFileSync(join(journal, file), "utf8").trim().split("\n"));
@@ -192,5 +207,7 @@ test("a trial in TypeScript is paused at rungs, loses its worker, and resumes ex
     assert.equal(value, before, `step ${step} of trial ${trial} differs from the first time`);
     values.set(`${trial}/${step}`, value);
   }
-  console.log(`chains: ${trials.length} trials, ${attempts} attempts, ${kills} kills of the worker, ${lines.length} steps, ${lines.length - values.size} done twice and equal`);
+  console.log(
+    `chains: ${trials.length} trials, ${attempts} attempts, ${kills} kills of the worker, ${lines.length} steps, ${lines.length - values.size} done twice and equal`,
+  );
 });

@@ -25,7 +25,12 @@ export async function up(...options: string[]): Promise<Site> {
   await new Promise((resolve) => log.once("open", resolve));
   const args = ["-m", "headrace.cli", "up", "--home", home, "--port", "0", ...options];
   const child = spawn(PYTHON, args, { stdio: ["ignore", log, log], env: { ...process.env, HEADRACE_HOME: home } });
-  const address = await until(() => read(join(home, "address")), child, 120_000, () => read(join(folder, "up.log")));
+  const address = await until(
+    () => read(join(home, "address")),
+    child,
+    120_000,
+    () => read(join(folder, "up.log")),
+  );
   return {
     address,
     folder,
@@ -40,7 +45,12 @@ export async function up(...options: string[]): Promise<Site> {
 }
 
 /** The value, as soon as there is one. */
-export async function until<T>(find: () => T | undefined, child?: ChildProcess, ms = 60_000, why: () => string | undefined = () => ""): Promise<T> {
+export async function until<T>(
+  find: () => T | undefined,
+  child?: ChildProcess,
+  ms = 60_000,
+  why: () => string | undefined = () => "",
+): Promise<T> {
   for (const end = performance.now() + ms; performance.now() < end; await sleep(20)) {
     const found = find();
     if (found) return found;
@@ -63,7 +73,10 @@ function children(parent: number, name: string): number[] {
     .map(Number)
     .filter((pid) => {
       const stat = pid ? read(`/proc/${pid}/stat`) : undefined;
-      const words = stat && Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[1]) === parent && read(`/proc/${pid}/cmdline`)?.split("\0").slice(0, 5);
+      const words =
+        stat &&
+        Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[1]) === parent &&
+        read(`/proc/${pid}/cmdline`)?.split("\0").slice(0, 5);
       return words && words.some((word) => word.split("/").at(-1)?.startsWith(name));
     });
 }

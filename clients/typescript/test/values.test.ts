@@ -51,7 +51,10 @@ for (const [name, spec, field] of [
 
 test("whole numbers are sent as integers, others as floats", () => {
   const { values } = parameters({ a: 1, b: 0.5, c: "x", d: true });
-  assert.deepEqual([values["a"], values["b"], values["c"], values["d"]].map((one) => one?.kind.case), ["intValue", "floatValue", "stringValue", "boolValue"]);
+  assert.deepEqual(
+    [values["a"], values["b"], values["c"], values["d"]].map((one) => one?.kind.case),
+    ["intValue", "floatValue", "stringValue", "boolValue"],
+  );
   assert.deepEqual(plain(duration(2.25)), 2.25);
 });
 
@@ -67,8 +70,14 @@ test("a client that had no answer yet gives up sooner", () => {
   assert.deepEqual([patience.budgetMs(), patience.attemptMs(0, 1), patience.attemptMs(0, 2)], [5_000, 15_000, 2_500]);
   patience.answered = true;
   assert.deepEqual([patience.budgetMs(), patience.attemptMs(20_000, 2), patience.attemptMs(40_000, 2)], [30_000, 10_000, 1]);
-  assert.equal(pauseMs(1, () => 1), 200);
-  assert.equal(pauseMs(20, () => 1), 2_000);
+  assert.equal(
+    pauseMs(1, () => 1),
+    200,
+  );
+  assert.equal(
+    pauseMs(20, () => 1),
+    2_000,
+  );
 });
 
 test("addresses are parsed, and wrong ones refused", () => {
@@ -105,7 +114,10 @@ test("a watch drops what it has seen, and is over with the last event of an ende
   const position = new WatchPosition(2);
   const events = [2, 3, 4].map((cursor) => ({ cursor }) as never);
   const study = (state: number, cursor: number) => ({ state, status: { cursor } }) as never;
-  assert.deepEqual(position.accept(events, study(3, 5)).map((event) => event.cursor), [3, 4]);
+  assert.deepEqual(
+    position.accept(events, study(3, 5)).map((event) => event.cursor),
+    [3, 4],
+  );
   assert.ok(!position.done);
   position.accept([{ cursor: 5 } as never], study(3, 5));
   assert.ok(position.done);
@@ -128,7 +140,14 @@ test("a report is the best that meets the constraints and beats those before", (
   });
   const best = new Best(told, "score");
   assert.deepEqual(
-    [{ score: 1, size: 1 }, { score: 2, size: 11 }, { score: 2, size: 10 }, { score: 2, size: 1 }, { score: NaN, size: 1 }, { score: 9 }].map((one) => best.take(one as never)),
+    [
+      { score: 1, size: 1 },
+      { score: 2, size: 11 },
+      { score: 2, size: 10 },
+      { score: 2, size: 1 },
+      { score: NaN, size: 1 },
+      { score: 9 },
+    ].map((one) => best.take(one as never)),
     [false, false, true, false, false, false],
   );
   assert.equal(new Best(undefined, "score").take({ score: 1 }), false);

@@ -21,7 +21,10 @@ export class Line {
   /** Whether the worker was given up. */
   gone = false;
 
-  constructor(address: string) {
+  constructor(
+    address: string,
+    private readonly unreachableForMs = UNREACHABLE_FOR_MS,
+  ) {
     this.#connection = new Connection({ replicas: [address] }, {}, { kind: "worker" });
   }
 
@@ -45,7 +48,7 @@ export class Line {
           throw new TrialRefusedError(error.problem, { cause: error, leaseOver });
         }
         silentSince ??= performance.now();
-        if (performance.now() - silentSince > UNREACHABLE_FOR_MS) {
+        if (performance.now() - silentSince > this.unreachableForMs) {
           this.gone = true;
           throw new WorkerGoneError(`${error.problem} any more`, { cause: error });
         }

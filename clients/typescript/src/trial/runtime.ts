@@ -65,7 +65,9 @@ export function workerRuntime(env: NodeJS.ProcessEnv): Runtime | undefined {
   const { HEADRACE_RUNTIME: address, HEADRACE_LEASE_ID: leaseId } = env;
   if (!address || !leaseId) return undefined;
   if (env["HEADRACE_RANK"] !== undefined || env["HEADRACE_BUNDLE"]) {
-    throw new TrialRefusedError("a trial in TypeScript has one process of its own: leave `processes: per_slot` and `fuse` out of the study");
+    throw new TrialRefusedError(
+      "a trial in TypeScript has one process of its own: leave `processes: per_slot` and `fuse` out of the study",
+    );
   }
   return new WorkerRuntime(new Line(address), leaseId);
 }
@@ -98,7 +100,9 @@ class WorkerRuntime implements Runtime {
     const { decision } = await this.line.call(method.report, request);
     const known = [DecisionAction.CONTINUE, DecisionAction.PAUSE, DecisionAction.STOP];
     if (decision !== undefined && known.includes(decision.action)) return decision;
-    throw new TrialRefusedError(`the worker answered with the unknown decision ${decision?.action}; it is newer than this library`);
+    throw new TrialRefusedError(
+      `the worker answered with the unknown decision ${decision?.action}; it is newer than this library`,
+    );
   }
 
   async finish(error: string, traceback: string): Promise<void> {
@@ -135,7 +139,17 @@ export interface Defaults {
 export function handRuntime(defaults: Defaults): Runtime {
   const { params, steps: maxSteps, seed } = defaults;
   return {
-    attach: async () => ({ trial: "by-hand", params, maxSteps, seed, nextMilestone: maxSteps, metric: "", rungs: [], resumeStep: 0, slots: [0] }),
+    attach: async () => ({
+      trial: "by-hand",
+      params,
+      maxSteps,
+      seed,
+      nextMilestone: maxSteps,
+      metric: "",
+      rungs: [],
+      resumeStep: 0,
+      slots: [0],
+    }),
     restored: async () => undefined,
     report: async ({ step, metrics }) => {
       const values = Object.entries(metrics).map(([name, value]) => `${name}=${value}`);

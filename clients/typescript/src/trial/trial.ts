@@ -111,12 +111,18 @@ export class Trial {
    * At a milestone it saves first, and waits for the decision. `save: true` saves before a milestone too. In a loop of
    * another kind than `steps()`, give `step` and leave the loop when `ended` is true.
    */
-  async report(metrics: Readonly<Record<string, number>>, options: { readonly step?: number; readonly save?: boolean } = {}): Promise<Decision> {
+  async report(
+    metrics: Readonly<Record<string, number>>,
+    options: { readonly step?: number; readonly save?: boolean } = {},
+  ): Promise<Decision> {
     const step = options.step ?? this.#step;
-    const refused = this.#end ? "the trial was told to leave" : refusal(step, { since: this.#reported, maxSteps: this.maxSteps, rungs: this.#assignment.rungs });
+    const refused = this.#end
+      ? "the trial was told to leave"
+      : refusal(step, { since: this.#reported, maxSteps: this.maxSteps, rungs: this.#assignment.rungs });
     if (refused) throw new RangeError(`trial.report(...): ${refused}.`);
     for (const [name, value] of Object.entries(metrics)) {
-      if (typeof value !== "number") throw new TypeError(`trial.report(...): metric ${name} is no number. Report NaN where there is none.`);
+      if (typeof value !== "number")
+        throw new TypeError(`trial.report(...): metric ${name} is no number. Report NaN where there is none.`);
     }
     await this.#begin();
     this.#step = step;
