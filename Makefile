@@ -20,7 +20,7 @@ STUDY ?= examples/digits/study.yaml
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients clean
+.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients node-modules clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,9 +65,19 @@ types: setup ## Types, strictly (mypy)
 verify: setup ## Stubs, contract, import layers and documents agree with their sources
 	@$(BESIDE) .ci/verify.sh
 
-proto: setup ## Generate the Python stubs from protos/
+proto: setup node-modules ## Generate the stubs of all clients from protos/
 	@.ci/proto.sh clients/python
 	@echo "proto: clients/python/headrace/v1"
+	@.ci/proto-typescript.sh clients/typescript/src/gen
+	@echo "proto: clients/typescript/src/gen"
+
+node-modules: clients/typescript/node_modules/.package-lock.json
+
+clients/typescript/node_modules/.package-lock.json: clients/typescript/package-lock.json
+	@command -v npm >/dev/null || { echo "The TypeScript client needs Node 20 or newer with npm, and there is none on the path." >&2; exit 1; }
+	@echo "node: installing the TypeScript client's packages"
+	@cd clients/typescript && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
 
 proto-baseline: setup ## At a release: make today's protos the contract that later ones must not break
 	@buf build protos --exclude-source-info -o protos/headrace.binpb

@@ -1,0 +1,212 @@
+/**
+ * Ask and tell: trials that the caller runs in its own loop, under a lease.
+ *
+ * A lease lasts `leaseMs` from each report. After that the trial is offered to another caller, and messages of the first
+ * one fail with LEASE_STALE and change nothing.
+ */
+import { create } from "@bufbuild/protobuf";
+
+import type { CallOptions, Connection } from "./connection.js";
+import { HeadraceError, invalid } from "./errors.js";
+import { DecisionAction, type LeaseRef } from "./gen/headrace/v1/event_pb.js";
+import {
+  CompleteTrialRequestSchema,
+  ReleaseTrialRequestSchema,
+  ReportTrialRequestSchema,
+  StudyService,
+  SuggestTrialRequestSchema,
+  type SuggestTrialResponse,
+} from "./gen/headrace/v1/study_pb.js";
+import type { Decision, TrialInfo } from "./model.js";
+import { requestId, studyName } from "./names.js";
+import { duration, type Params } from "./plain.js";
+import { present } from "./present.js";
+
+/** How a trial is asked for. */
+export interface AskOptions {
+  /** Names the caller; drawn when absent. */
+  readonly clientId?: string | undefined;
+  /** How long the trial may go without a report; 10 minutes when absent. */
+  readonly leaseMs?: number | undefined;
+  /** How long to wait for a trial while there is none to run; for ever when absent. Then the error is a DEADLINE. */
+  readonly waitMs?: number | undefined;
+  readonly signal?: AbortSignal | undefined;
+}
+
+const DEFAULT_LEASE_MS = 600_000;
+const ASK_AGAIN_MS = [200, 500, 1_000, 2_000] as const;
+const PATIENCE_MS = 10_000;
+const { method } = StudyService;
+
+/** The next trial of a study; undefined when the study is over. */
+export async function ask(connection: Connection, study: string, options: AskOptions): Promise<AskedTrial | undefined> {
+  const clientId = options.clientId ?? requestId();
+  const leaseMs = options.leaseMs ?? DEFAULT_LEASE_MS;
+  const began = performance.now();
+  for (let attempt = 0, warned = false; ; attempt += 1) {
+    const request = create(SuggestTrialRequestSchema, {
+      requestId: requestId(),
+      study: studyName(study),
+      clientId,
+      leaseTime: duration(leaseMs / 1000),
+    });
+    const answer = await connection.call(method.suggestTrial, request, { signal: options.signal });
+    if (answer.trial !== undefined) return new AskedTrial(connection, answer, leaseMs);
+    if (answer.done) return undefined;
+    const waitedMs = performance.now() - began;
+    if (options.waitMs !== undefined && waitedMs >= options.waitMs) {
+      const problem = `Study ${study} has had no trial to run for ${options.waitMs} ms`;
+      throw new HeadraceError({
+        reason: "DEADLINE",
+        problem,
+        remedy: "Ask again later: its trials wait for the results of others.",
+      });
+    }
+    if (!warned && waitedMs >= PATIENCE_MS) {
+      warned = true;
+      connection.logger?.warn(
+        `Study ${study} has no trial to run now: its trials wait for the results of others, or it is paused.`,
+      );
+    }
+    await connection.sleep(ASK_AGAIN_MS[Math.min(attempt, ASK_AGAIN_MS.length - 1)] as number, options.signal);
+  }
+}
+
+/** The metrics of a report. */
+export type Metrics = Readonly<Record<string, number>>;
+
+/**
+ * A trial that the caller runs. Train from step `step` + 1 on (0: from the beginning), loading what lies at
+ * `checkpointUri` if there is something, and report.
+ */
+export class AskedTrial {
+  /** The trial as it was handed out. */
+  readonly info: TrialInfo;
+  /** How long it may go without a report. */
+  readonly leaseMs: number;
+  readonly #connection: Connection;
+  readonly #lease: LeaseRef;
+  #nextMilestone: number;
+  #ended = false;
+  #last: { step: number; metrics: Metrics; checkpointUri: string } | undefined;
+
+  /** Made by `study.ask()`. */
+  constructor(connection: Connection, answer: SuggestTrialResponse, leaseMs: number) {
+    this.#connection = connection;
+    this.info = present(answer.trial);
+    this.#lease = answer.lease as LeaseRef;
+    this.#nextMilestone = Number(answer.nextMilestone);
+    this.leaseMs = leaseMs;
+  }
+
+  get number(): number {
+    return this.info.number;
+  }
+
+  /** The configuration. */
+  get params(): Params {
+    return this.info.parameters ?? {};
+  }
+
+  /** The step to go on from, that of the checkpoint; 0 without one. */
+  get step(): number {
+    return this.info.checkpoint?.step ?? 0;
+  }
+
+  /** Where an earlier caller saved its state. */
+  get checkpointUri(): string | undefined {
+    return this.info.checkpoint?.uri;
+  }
+
+  /** The step up to which the caller may go on without a decision. */
+  get nextMilestone(): number {
+    return this.#nextMilestone;
+  }
+
+  /** Whether the caller was told to leave: the trial is not its own any more. */
+  get ended(): boolean {
+    return this.#ended;
+  }
+
+  /**
+   * Tells a result, as `report(3, { loss: 0.2 })`, and returns what to do next.
+   *
+   * `checkpointUri` says where the caller saved its state; whoever continues the trial finds it there.
+   */
+  async report(
+    step: number,
+    metrics: Metrics,
+    options: CallOptions & { readonly checkpointUri?: string } = {},
+  ): Promise<Decision> {
+    if (!Number.isSafeInteger(step) || step < 0) {
+      throw invalid("step", step, "is not a whole number of steps", "Report the number of steps done so far.");
+    }
+    for (const [name, value] of Object.entries(metrics)) {
+      if (typeof value !== "number")
+        throw invalid(`metrics.${name}`, value, "is not a number", "Report a number, or NaN where there is none.");
+    }
+    const told = { step, metrics, checkpointUri: options.checkpointUri ?? "" };
+    const request = create(ReportTrialRequestSchema, {
+      requestId: requestId(),
+      lease: this.#lease,
+      ...told,
+      step: BigInt(step),
+      metrics: { ...metrics },
+    });
+    const answer = await this.#connection.call(method.reportTrial, request, options);
+    this.#last = told;
+    this.#warnOf(answer.missingMetrics);
+    const decision = present(answer.decision);
+    if (decision.action === DecisionAction.CONTINUE) this.#nextMilestone = decision.nextMilestone || this.#nextMilestone;
+    else this.#ended = true;
+    return decision;
+  }
+
+  /** Tells that the caller is done with the trial; with `error`, that it failed (charged to its retries). */
+  async complete(options: CallOptions & { readonly error?: unknown } = {}): Promise<TrialInfo> {
+    const { error } = options;
+    const request = create(CompleteTrialRequestSchema, {
+      requestId: requestId(),
+      lease: this.#lease,
+      error: error === undefined ? "" : String(error),
+    });
+    const answer = await this.#connection.call(method.completeTrial, request, options);
+    this.#ended = true;
+    this.#warnOf(answer.missingMetrics);
+    return present(answer.trial);
+  }
+
+  /** Gives the trial back: whoever asks next goes on from its last checkpoint. Nothing is charged. */
+  async release(options?: CallOptions): Promise<TrialInfo> {
+    const request = create(ReleaseTrialRequestSchema, { requestId: requestId(), lease: this.#lease });
+    const answer = await this.#connection.call(method.releaseTrial, request, options);
+    this.#ended = true;
+    return present(answer.trial);
+  }
+
+  /**
+   * Keeps the lease while a step takes longer than it lasts: tells the last report again, three times a lease, until the
+   * signal is aborted or the trial has ended. Resolves then; throws what a report throws, such as LEASE_STALE.
+   *
+   * Before the first report there is nothing to tell: give a lease that is long enough for it.
+   */
+  async keepAlive(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted && !this.#ended) {
+      try {
+        await this.#connection.sleep(this.leaseMs / 3, signal);
+        if (this.#last && !this.#ended)
+          await this.report(this.#last.step, this.#last.metrics, { signal, checkpointUri: this.#last.checkpointUri });
+      } catch (error) {
+        if (!signal.aborted) throw error;
+      }
+    }
+  }
+
+  #warnOf(missing: readonly string[]): void {
+    if (missing.length === 0) return;
+    const names = missing.join(" and ");
+    this.#connection.logger?.warn(
+      `Trial ${this.info.name} ended and its last report has no ${names}, which a constraint reads: report it together with the objective.`,
+    );
+  }
+}

@@ -1,0 +1,112 @@
+/**
+ * Every error that the client raises.
+ *
+ * The server sends a reason, a message and a remedy; the client passes them on. Three reasons belong to the client:
+ * nobody answers, an answer is late, the caller does not want it any more.
+ */
+import type { ErrorReason } from "./gen/headrace/v1/error_pb.js";
+
+/** What the server can say. A newer server may say more: compare with a default case. */
+export type ServerReason = Exclude<keyof typeof ErrorReason, "UNSPECIFIED">;
+
+/** Why a call failed. */
+export type Reason = ServerReason | "UNREACHABLE" | "DEADLINE" | "CANCELLED" | (string & {});
+
+/** What the reasons of the client ask for. Remedies of the others come from the server. */
+const REMEDIES: Readonly<Record<string, string>> = {
+  UNREACHABLE: "Start one with `headrace up`, or give its address as `address` or in HEADRACE_ADDRESS.",
+  DEADLINE: "Try again: a request that arrives twice is carried out once.",
+  CANCELLED: "Call again if the answer is still wanted.",
+  INVALID_FIELD: "Correct the fields that are named.",
+  INTERNAL: "The server's log has the details; please report them.",
+  TOO_LARGE: "Send less, or ask for less.",
+};
+
+const RETRYABLE: ReadonlySet<string> = new Set(["UNREACHABLE", "DEADLINE", "DATABASE_UNAVAILABLE", "DRAINING"]);
+
+/** What an error is made of. */
+export interface Failure {
+  readonly reason: Reason;
+  /** What happened. */
+  readonly problem: string;
+  /** What to do about it; the reason's own when absent. */
+  readonly remedy?: string | undefined;
+  /** Whether the same call may succeed later; follows from the reason when absent. */
+  readonly retryable?: boolean | undefined;
+  readonly cause?: unknown;
+}
+
+/** The base of all errors: `reason` for programs, `message` (the problem and the remedy) for people. */
+export class HeadraceError extends Error {
+  override readonly name: string = "HeadraceError";
+  readonly reason: Reason;
+  readonly problem: string;
+  readonly remedy: string;
+  /** Whether the same call may succeed later without any change. */
+  readonly retryable: boolean;
+
+  constructor(failure: Failure, message?: string) {
+    const remedy = failure.remedy ?? REMEDIES[failure.reason] ?? "";
+    super(message ?? joined(failure.problem, remedy), failure.cause === undefined ? undefined : { cause: failure.cause });
+    this.reason = failure.reason;
+    this.problem = failure.problem;
+    this.remedy = remedy;
+    this.retryable = failure.retryable ?? RETRYABLE.has(failure.reason);
+  }
+}
+
+/** One field at fault. */
+export interface Violation {
+  /** Its path, such as `space.lr.low`. */
+  readonly field: string;
+  /** What is wrong with it. */
+  readonly message: string;
+  /** What was found; empty where that does not matter. */
+  readonly value?: string;
+  /** What to do. */
+  readonly remedy?: string;
+}
+
+/** One or more fields of a request are at fault; `violations` holds all of them. */
+export class InvalidFieldError extends HeadraceError {
+  override readonly name = "InvalidFieldError";
+  readonly violations: readonly Violation[];
+
+  constructor(violations: readonly Violation[], remedy?: string) {
+    super({ reason: "INVALID_FIELD", problem: summary(violations), remedy }, violations.map(sentence).join("\n"));
+    this.violations = violations;
+  }
+}
+
+/** An error about one field. */
+export function invalid(field: string, value: unknown, message: string, remedy: string): InvalidFieldError {
+  return new InvalidFieldError([{ field, value: shown(value), message, remedy }]);
+}
+
+/** An error that the caller asked for, with its signal's reason as the cause. */
+export function cancelled(signal: AbortSignal): HeadraceError {
+  return new HeadraceError({ reason: "CANCELLED", problem: "The call was cancelled", cause: signal.reason });
+}
+
+function joined(problem: string, remedy: string): string {
+  return `${problem}${/[.!?\n]$/.test(problem) ? "" : "."} ${remedy}`.trim();
+}
+
+function summary(violations: readonly Violation[]): string {
+  const [only, ...more] = violations;
+  if (only !== undefined && more.length === 0) {
+    return only.field ? `${only.field}: ${only.message}.` : `${only.message}.`;
+  }
+  return `${violations.length} fields are invalid: ${violations.map((one) => one.field).join(", ")}.`;
+}
+
+function sentence(violation: Violation): string {
+  const { field, message, value, remedy } = violation;
+  const got = value && !message.includes(value) ? ` (got ${value})` : "";
+  return `${field ? `${field}: ` : ""}${message}${got}. ${remedy ?? ""}`.trimEnd();
+}
+
+function shown(value: unknown): string {
+  const text = typeof value === "bigint" ? `${value}` : (JSON.stringify(value) ?? String(value));
+  return text.length > 80 ? `${text.slice(0, 77)}...` : text;
+}
