@@ -62,9 +62,10 @@ types: setup ## Types, strictly (mypy)
 verify: setup ## Stubs, contract, import layers and documents agree with their sources
 	@.ci/verify.sh
 
-proto: setup ## Generate the Python stubs from protos/
+proto: setup ## Generate the stubs from protos/: Python's, and Go's where clients/go/toolchain.sh was run
 	@.ci/proto.sh clients/python
 	@echo "proto: clients/python/headrace/v1"
+	@clients/go/proto.sh clients/go && echo "proto: clients/go/headrace/v1" || test $$? = 3
 
 proto-baseline: setup ## At a release: make today's protos the contract that later ones must not break
 	@buf build protos --exclude-source-info -o protos/headrace.binpb

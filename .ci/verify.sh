@@ -14,6 +14,13 @@ if ! diff -ru -x __pycache__ -x __init__.py clients/python/headrace/v1 "$scratch
   exit 1
 fi
 
+if clients/go/proto.sh "$scratch/go" 2>/dev/null; then
+  diff -r clients/go/headrace/v1 "$scratch/go/headrace/v1" || {
+    echo "The committed Go stubs differ from the protos: run 'make proto' and commit the result." >&2
+    exit 1
+  }
+fi
+
 echo "verify: protos follow the rules and break no client of the last release"
 buf lint protos
 buf breaking protos --against protos/headrace.binpb
