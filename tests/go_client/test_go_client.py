@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -16,6 +17,9 @@ from headrace.client import Study
 from headrace.client.model import StudyState
 from headrace.spec import StudySpec
 
+SOURCES = Path(__file__).parents[2] / "clients/go"
+PAGE = SOURCES.parents[1] / "docs/how-to/go.md"
+BLOCK = re.compile(r"^```go\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 KILLS = int(os.environ.get("HEADRACE_CLIENT_KILLS", "2"))
 
 
@@ -46,6 +50,30 @@ def test_an_example_of_a_trial_runs_by_hand(programs: Path) -> None:
     assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [
         f"step {step}" for step in range(1, 10)
     ]
+
+
+def test_the_programs_of_the_page_run(programs: Path, site: Cluster, tmp_path: Path) -> None:
+    lists, asks, trains = (
+        block for block in BLOCK.findall(PAGE.read_text(encoding="utf-8")) if block.startswith("package main")
+    )
+    said = {}
+    for name, program in {"asks": asks, "lists": lists, "trains": trains}.items():
+        file = tmp_path / f"{name}.go"
+        file.write_text(program)
+        environment = os.environ | {"HEADRACE_ADDRESS": site.address}
+        done = subprocess.run(
+            ["go", "run", str(file)],
+            cwd=SOURCES,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said[name] = done.stdout
+    assert "best: trial " in said["asks"]
+    assert "studies/parabola-go STUDY_STATE_COMPLETED" in said["lists"]
+    assert said["trains"].count("loss=") == 9
 
 
 def test_loops_and_a_watch_survive_kills_of_the_scheduler(programs: Path, site: Cluster) -> None:

@@ -37,7 +37,7 @@ func (s server) errorOf(ctx context.Context, err error) *Error {
 	switch found.Code() {
 	case codes.Unavailable:
 		return &Error{
-			Reason: Unreachable, Code: codes.Unavailable, Remedy: s.start,
+			Reason: Unreachable, Code: codes.Unavailable, Remedy: s.remedy(text),
 			Message: fmt.Sprintf("No Headrace %s answers at %s%s", s.kind, s.address, detail(text)),
 		}
 	case codes.DeadlineExceeded:
@@ -69,6 +69,17 @@ func (s server) errorOf(ctx context.Context, err error) *Error {
 		Message: fmt.Sprintf("The %s answered %s%s", s.kind, found.Code(), detail(text)),
 		Remedy:  "The server's log has the details.",
 	}
+}
+
+// remedy says what to do where nobody answers, by what gRPC says of it.
+func (s server) remedy(text string) string {
+	switch {
+	case strings.Contains(text, "first record does not look like a TLS handshake"):
+		return "Leave out tls://: the server there speaks plain text."
+	case strings.Contains(text, "authentication handshake failed"):
+		return "Name the authority of its certificate with WithCA or HEADRACE_TLS_CA, and the host as the certificate does."
+	}
+	return s.start
 }
 
 // toldBy is the error that a server of Headrace describes in the status; nil where it is no such status.
