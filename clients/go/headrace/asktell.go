@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"strings"
+	"sync"
 	"time"
 
 	pb "github.com/headrace/headrace/clients/go/headrace/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
@@ -41,6 +45,9 @@ type Asked struct {
 	Milestone int64
 
 	study *Study
+
+	mu   sync.Mutex
+	last *pb.ReportTrialRequest // that was answered with CONTINUE
 }
 
 // Ask hands out the next trial. It waits while every trial waits for the results of others, for as long as the context allows.
@@ -108,13 +115,48 @@ func (a *Asked) Report(ctx context.Context, step int64, metrics map[string]float
 
 // ReportSaved is Report, and says where the caller saved its state. Whoever continues the trial finds it as CheckpointURI.
 func (a *Asked) ReportSaved(ctx context.Context, step int64, metrics map[string]float64, uri string) (Decision, error) {
-	response, err := call(ctx, a.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ReportTrial,
-		&pb.ReportTrialRequest{RequestId: requestID(), Lease: a.Lease, Step: step, Metrics: metrics, CheckpointUri: uri})
+	return a.tell(ctx, &pb.ReportTrialRequest{Lease: a.Lease, Step: step, Metrics: maps.Clone(metrics), CheckpointUri: uri})
+}
+
+// KeepAlive keeps the trial through a step that takes longer than the lease. It tells the last report again, every so often,
+// until the context ends; the error is then nil. Each time is one more report of that step. It returns early with a
+// decision that is not Continue, or with an error such as LeaseStale. There has to be a report already: give the first step a
+// lease that is long enough.
+func (a *Asked) KeepAlive(ctx context.Context, every time.Duration) (Decision, error) {
+	for {
+		a.mu.Lock()
+		last := a.last
+		a.mu.Unlock()
+		if last == nil {
+			return Decision{}, invalid("asked", "", "has no report that could be told again", "Report a step before KeepAlive.")
+		}
+		decision, err := a.tell(ctx, proto.CloneOf(last))
+		switch {
+		case ctx.Err() != nil:
+			return Decision{Action: Continue}, nil
+		case err != nil || decision.Action != Continue:
+			return decision, err
+		case !sleep(ctx, every):
+			return decision, nil
+		}
+	}
+}
+
+// tell sends a report under a new request id.
+func (a *Asked) tell(ctx context.Context, report *pb.ReportTrialRequest) (Decision, error) {
+	report.RequestId = requestID()
+	response, err := call(ctx, a.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ReportTrial, report)
 	if err != nil {
 		return Decision{}, err
 	}
 	a.tellMissing(response.GetMissingMetrics())
-	return DecisionOf(response.GetDecision())
+	decision, err := DecisionOf(response.GetDecision())
+	if err == nil && decision.Action == Continue {
+		a.mu.Lock()
+		a.last = report
+		a.mu.Unlock()
+	}
+	return decision, err
 }
 
 // Complete ends the trial before a decision does.
@@ -150,7 +192,10 @@ func (a *Asked) tellMissing(metrics []string) {
 
 // over is the error of asking a study that has ended. One that failed looks like one that is through, so it is told.
 func (s *Study) over(ctx context.Context) *Error {
-	over := &Error{Reason: StudyOver, Message: fmt.Sprintf("Study %s is over", s.id), Remedy: "Wait returns its result."}
+	over := &Error{
+		Reason: StudyOver, Code: codes.FailedPrecondition,
+		Message: fmt.Sprintf("Study %s is over", s.id), Remedy: "Wait returns its result.",
+	}
 	now, err := s.Get(ctx)
 	if err == nil && now.GetState() == pb.StudyState_STUDY_STATE_FAILED {
 		over.Message = fmt.Sprintf("Study %s has failed: %s", s.id, now.GetDetail())

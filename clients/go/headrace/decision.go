@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	pb "github.com/headrace/headrace/clients/go/headrace/v1"
+	"google.golang.org/grpc/codes"
 )
 
 // Action is what a trial is to do after a report.
@@ -50,7 +51,7 @@ func DecisionOf(decision *pb.Decision) (Decision, error) {
 	action, known := actions[decision.GetAction()]
 	if !known {
 		return Decision{}, &Error{
-			Reason:  Unsupported,
+			Reason: Unsupported, Code: codes.Unimplemented,
 			Message: fmt.Sprintf("The answer is the unknown decision %d", decision.GetAction()),
 			Remedy:  "Update this client: the server is newer.",
 		}

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 )
 
 // route knows which replica to talk to: the first one of its list, and after a failure there the next one.
@@ -31,7 +32,9 @@ func (r *route) conn() (*grpc.ClientConn, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return nil, &Error{Reason: Cancelled, Message: "This client is closed", Remedy: "Make another one."}
+		return nil, &Error{
+			Reason: Cancelled, Code: codes.Canceled, Message: "This client is closed", Remedy: "Make another one.",
+		}
 	}
 	replica := r.replicas[r.at]
 	if conn, ok := r.opened[replica]; ok {

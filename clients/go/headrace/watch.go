@@ -82,6 +82,9 @@ func (s *Study) follow(ctx context.Context, at *position, yield func(*Update, er
 		if !yield(at.accept(response), nil) {
 			return false, nil
 		}
+		if at.done {
+			return true, nil
+		}
 	}
 	if errors.Is(err, io.EOF) {
 		return true, nil

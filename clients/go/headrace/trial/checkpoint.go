@@ -134,13 +134,16 @@ func syncOne(path string) error {
 	return errors.Join(file.Sync(), file.Close())
 }
 
-// checkName says why a name cannot be that of a tracked state.
+// checkName says why a name cannot be that of a tracked state. The empty name is the checkpoint's own folder, and stands alone.
 func checkName(name string, known []tracked) error {
-	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, `/\`) {
+	if name == "." || name == ".." || strings.ContainsAny(name, `/\`) {
 		return fmt.Errorf("name %q is no name of a folder; give a word such as model", name)
 	}
 	if slices.ContainsFunc(known, func(one tracked) bool { return one.name == name }) {
 		return fmt.Errorf("name %q stands twice; give each state a name of its own", name)
+	}
+	if len(known) > 0 && (name == "" || known[0].name == "") {
+		return errors.New("the empty name is the whole checkpoint; give each of several states a name")
 	}
 	return nil
 }

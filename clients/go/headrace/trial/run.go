@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/headrace/headrace/clients/go/headrace"
+	"google.golang.org/grpc/codes"
 )
 
 const (
@@ -97,8 +98,9 @@ func runWith(ctx context.Context, side runtime, train Func, set setting) error {
 		failure = t.failure
 	}
 	var gone *DaemonGoneError
-	if errors.As(failure, &gone) {
-		return failure // whoever is gone is told nothing
+	var refused *RefusedError
+	if errors.As(failure, &gone) || (errors.As(failure, &refused) && refused.Code == codes.NotFound) {
+		return failure // whoever is gone is told nothing, and a lease that is over has nothing to say
 	}
 	text := ""
 	if failure != nil {

@@ -96,7 +96,8 @@ func (t *Trial) Decision() (headrace.Decision, bool) {
 func (t *Trial) SaveEvery(steps int64) { t.saveEvery = steps }
 
 // Track saves a state with each checkpoint, and loads it now where the trial continues from one. It comes before the loop. All that
-// the next step reads is to be tracked, a generator of random numbers too.
+// the next step reads is to be tracked, a generator of random numbers too. Each state has a folder of its name in the checkpoint; a
+// single one with an empty name has the whole folder.
 func (t *Trial) Track(name string, state State) error {
 	if t.begun {
 		return fmt.Errorf("Track(%q): it comes before the loop; what is tracked later would miss checkpoints", name)
@@ -187,15 +188,12 @@ func (t *Trial) report(ctx context.Context, step int64, metrics map[string]float
 	return nil
 }
 
-// begin says, once, that the checkpoint is loaded and the loop begins.
+// begin says, once, that the loop begins, and the checkpoint is loaded where there is one.
 func (t *Trial) begin(ctx context.Context) error {
 	if t.begun {
 		return nil
 	}
 	t.begun = true
-	if !t.Resumed() {
-		return nil
-	}
 	return t.runtime.restored(ctx, t.readTime)
 }
 

@@ -137,7 +137,7 @@ func TestAPausedTrialResumesExactly(t *testing.T) {
 	if len(pauses.reports) != 3 || saved == "" || pauses.reports[1].GetCheckpointDir() != "" {
 		t.Fatalf("reports %v", pauses.reports)
 	}
-	if pauses.finished == nil || pauses.finished.GetError() != "" || pauses.restored != 0 {
+	if pauses.finished == nil || pauses.finished.GetError() != "" || pauses.restored != 1 {
 		t.Fatalf("finished %v, restored %d times", pauses.finished, pauses.restored)
 	}
 
@@ -246,6 +246,12 @@ func TestNamesOfStates(t *testing.T) {
 		if checkName(name, known) == nil {
 			t.Errorf("%q is taken", name)
 		}
+	}
+	if err := checkName("", nil); err != nil {
+		t.Errorf("the whole folder is refused: %v", err)
+	}
+	if checkName("more", []tracked{{name: ""}}) == nil {
+		t.Error("a name beside the whole folder is taken")
 	}
 }
 
