@@ -88,7 +88,7 @@ func connect(_ context.Context, s *session, c command) (any, error) {
 func disconnect(_ context.Context, s *session, c command) (any, error) {
 	client, err := s.client(c)
 	if err != nil {
-		return nil, err
+		return object{}, nil // its `connect` was refused
 	}
 	return object{}, client.Close()
 }
