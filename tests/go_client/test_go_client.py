@@ -165,10 +165,9 @@ def test_trials_in_go_are_paused_and_resumed_exactly(programs: Path, site: Clust
     for number, curve in raced.items():
         for step, losses in curve.items():
             assert losses == straight[number][step], f"trial {number} differs at step {step}"
-    losses_seen = sum(len(curve) for curve in raced.values())
-    print(
-        f"{kills} kills of the worker, {sum(one.interruptions for one in trials)} interruptions, {losses_seen} steps alike"
-    )
+    alike = sum(map(len, raced.values()))
+    struck = sum(trial.interruptions for trial in trials)
+    print(f"{kills} kills of the worker, {struck} interruptions, {alike} steps alike")
 
 
 def _fast(programs: Path) -> dict[str, Any]:
