@@ -21,7 +21,8 @@ case ${1:-} in
     eval "$tools"
     mkdir -p "$built"
     cd "$here"
-    if ! go build -o "$built/driver" ./conformance || ! go build -o "$built/trial" ./conformance/trial; then
+    if ! { go build -o "$built/driver" ./conformance && go build -o "$built/trial" ./conformance/trial &&
+      go build -o "$built/bench" ./internal/bench; }; then
       echo "go: the programs cannot be built" >&2
       exit 3
     fi
@@ -29,9 +30,10 @@ case ${1:-} in
     ;;
   driver) exec "$built/driver" ;;
   trial) exec "$built/trial" ;;
+  bench) exec "$built/bench" "${@:2}" ;; # for benchmarks/clients: bench STUDY LOOPS
   test) "$here/test.sh" || exit 1 ;;
   *)
-    echo "usage: conformance.sh ready|build|driver|trial|test" >&2
+    echo "usage: conformance.sh ready|build|driver|trial|bench|test" >&2
     exit 2
     ;;
 esac

@@ -14,6 +14,7 @@ const (
 	addressVariable = "HEADRACE_ADDRESS"
 	homeVariable    = "HEADRACE_HOME"
 	caVariable      = "HEADRACE_TLS_CA"
+	tokenVariable   = "HEADRACE_TOKEN"
 	defaultAddress  = "127.0.0.1:7440"
 	tlsPrefix       = "tls://"
 )

@@ -1,6 +1,7 @@
 package headrace_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -82,6 +83,49 @@ func TestALostLeaseAndAnUnknownDecision(t *testing.T) {
 	}
 	if _, err = asked.Report(t.Context(), 1, nil); !errors.Is(err, headrace.Unsupported) {
 		t.Fatalf("got %v", err)
+	}
+}
+
+func TestALeaseIsKeptByTellingTheLastReportAgain(t *testing.T) {
+	net, fake := newNetwork(), digits()
+	fake.suggest = func(*pb.SuggestTrialRequest) (*pb.SuggestTrialResponse, error) {
+		return &pb.SuggestTrialResponse{Trial: &pb.Trial{}, Lease: &pb.LeaseRef{}}, nil
+	}
+	var reports []*pb.ReportTrialRequest
+	fake.report = func(r *pb.ReportTrialRequest) (*pb.ReportTrialResponse, error) {
+		if reports = append(reports, r); len(reports) == 4 {
+			return nil, failure(codes.FailedPrecondition, "LEASE_STALE", "You no longer hold trial 0", "Ask again.")
+		}
+		return &pb.ReportTrialResponse{Decision: &pb.Decision{Action: pb.DecisionAction_DECISION_ACTION_CONTINUE}}, nil
+	}
+	net.serve(t, "a:1", fake.register)
+	asked, err := net.client(t, "a:1").Study("digits").Ask(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := asked.KeepAlive(t.Context(), time.Millisecond); !errors.Is(err, headrace.InvalidField) {
+		t.Fatalf("without a report: %v", err)
+	}
+	if _, err := asked.Report(t.Context(), 2, map[string]float64{"loss": 0.5}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := asked.KeepAlive(t.Context(), time.Millisecond); !errors.Is(err, headrace.LeaseStale) {
+		t.Fatalf("got %v", err)
+	}
+	ids := map[string]bool{}
+	for _, one := range reports {
+		ids[one.GetRequestId()] = true
+		if one.GetStep() != 2 || one.GetMetrics()["loss"] != 0.5 {
+			t.Errorf("told %v", one)
+		}
+	}
+	if len(ids) != 4 {
+		t.Fatalf("%d request ids of 4 reports", len(ids))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := asked.KeepAlive(ctx, time.Hour); err != nil {
+		t.Fatalf("a context that ends is no error: %v", err)
 	}
 }
 

@@ -158,11 +158,16 @@ func TestTheTokenArrivesAndNeverInClear(t *testing.T) {
 		return &pb.Study{Name: r.GetName()}, nil
 	}
 	net.serve(t, "127.0.0.1:1", fake.register)
-	if _, err := net.client(t, "127.0.0.1:1", headrace.WithToken("secret")).Study("digits").Get(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if seen.Load() != "Bearer secret" {
-		t.Fatalf("the server saw %q", seen.Load())
+	t.Setenv("HEADRACE_TOKEN", "of the environment")
+	for want, options := range map[string][]headrace.Option{
+		"Bearer secret": {headrace.WithToken("secret")}, "Bearer of the environment": nil,
+	} {
+		if _, err := net.client(t, "127.0.0.1:1", options...).Study("digits").Get(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if seen.Load() != want {
+			t.Fatalf("the server saw %q, want %q", seen.Load(), want)
+		}
 	}
 	_, err := headrace.New("example.org:7440", headrace.WithToken("secret"))
 	if !errors.Is(err, headrace.InvalidField) || strings.Contains(err.Error(), "secret") {

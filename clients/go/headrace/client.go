@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"iter"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -31,7 +32,11 @@ func New(address string, options ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, err := newTransport(found, collect(30*time.Second, options), server{
+	set := collect(30*time.Second, options)
+	if set.token == "" {
+		set.token = os.Getenv(tokenVariable)
+	}
+	made, err := newTransport(found, set, server{
 		kind:  "scheduler",
 		start: "Start one with `headrace up`, or give its address to New or in HEADRACE_ADDRESS.",
 	})

@@ -53,8 +53,8 @@ func WithCA(file string) Option {
 	return func(s *settings) { s.caFile = file }
 }
 
-// WithToken sends a token with each call, as `authorization: Bearer TOKEN`. It is refused where it would cross a
-// network in clear.
+// WithToken sends a token with each call, as `authorization: Bearer TOKEN`. New takes that of HEADRACE_TOKEN where this option
+// names none. A token is refused where it would cross a network in clear.
 func WithToken(token string) Option {
 	return func(s *settings) { s.token = token }
 }

@@ -29,6 +29,7 @@ type transport struct {
 	route    *route
 	// attempt is the deadline of one attempt. A server that hangs is left for another try within the call's timeout.
 	attempt time.Duration
+	secure  bool
 	// answeredOnce says whether a server ever answered.
 	answeredOnce atomic.Bool
 
@@ -57,6 +58,7 @@ func newTransport(t target, s settings, kind server) (*transport, error) {
 	}
 	return &transport{
 		settings: s, server: kind, target: t, route: newRoute(t.replicas, open), attempt: attemptTimeout,
+		secure: config != nil,
 	}, nil
 }
 
@@ -198,7 +200,8 @@ func (t *transport) lookAgain() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.target.again()
-	if !slices.Equal(now.replicas, t.target.replicas) {
+	inClear := t.settings.token != "" && !t.secure && !now.local()
+	if !slices.Equal(now.replicas, t.target.replicas) && !inClear {
 		t.target = now
 		t.route.leadTo(now.replicas)
 	}

@@ -32,15 +32,13 @@ func main() {
 	trials := flag.Int("trials", 60, "how many configurations")
 	loops := flag.Int("loops", 4, "how many loops ask at once")
 	pause := flag.Duration("pause", 10*time.Millisecond, "between two reports")
-	steps := flag.Int64("steps", 8, "the full budget; the rungs are 2, 4, 8 below it, or none with 1")
-	watched := flag.Bool("watch", true, "watch the study too")
 	flag.Parse()
 	client, err := headrace.New(*address, headrace.WithTimeout(time.Minute), headrace.WithConnectTimeout(time.Minute))
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	found, err := soak(context.Background(), client, spec(*trials, *steps), *name, *loops, *pause, *watched)
+	found, err := soak(context.Background(), client, spec(*trials), *name, *loops, *pause)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -49,24 +47,21 @@ func main() {
 	}
 }
 
-func spec(trials int, steps int64) *headracev1.StudySpec {
-	made := &headracev1.StudySpec{
+func spec(trials int) *headracev1.StudySpec {
+	policy := headrace.ASHA(2, 2, 4, 8)
+	policy.GetAsha().Variant = headracev1.AshaVariant_ASHA_VARIANT_STOPPING
+	return &headracev1.StudySpec{
 		Objective: headrace.Minimize("loss"),
 		Space:     []*headracev1.Parameter{headrace.Float("x", 0, 1)},
-		Policy:    headrace.RunAll(),
+		Policy:    policy,
 		MaxTrials: int32(trials),
-		MaxSteps:  steps,
+		MaxSteps:  8,
 		Seed:      1,
 	}
-	if steps == 8 {
-		made.Policy = headrace.ASHA(2, 2, 4, 8)
-		made.Policy.GetAsha().Variant = headracev1.AshaVariant_ASHA_VARIANT_STOPPING
-	}
-	return made
 }
 
 func soak(
-	ctx context.Context, client *headrace.Client, spec *headracev1.StudySpec, name string, loops int, pause time.Duration, watched bool,
+	ctx context.Context, client *headrace.Client, spec *headracev1.StudySpec, name string, loops int, pause time.Duration,
 ) (*record, error) {
 	study, err := client.CreateStudy(ctx, name, spec)
 	if err != nil {
@@ -76,18 +71,16 @@ func soak(
 	var lock sync.Mutex
 	var group sync.WaitGroup
 	failures := make([]error, loops+1)
-	if watched {
-		group.Go(func() {
-			for update, err := range study.Watch(ctx, 0) {
-				if failures[loops] = err; err != nil {
-					return
-				}
-				for _, event := range update.Events {
-					found.Cursors = append(found.Cursors, event.GetCursor())
-				}
+	group.Go(func() {
+		for update, err := range study.Watch(ctx, 0) {
+			if failures[loops] = err; err != nil {
+				return
 			}
-		})
-	}
+			for _, event := range update.Events {
+				found.Cursors = append(found.Cursors, event.GetCursor())
+			}
+		}
+	})
 	began := time.Now()
 	for i := range loops {
 		group.Go(func() {
