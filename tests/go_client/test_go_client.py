@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from cluster_site import Cluster, connect, until
 
+from headrace import Client
 from headrace.client import Study
 from headrace.client.model import StudyState
+from headrace.errors import StudyNotFoundError
 from headrace.spec import StudySpec
 
 SOURCES = Path(__file__).parents[2] / "clients/go"
@@ -83,7 +85,7 @@ def test_the_programs_of_the_page_run(programs: Path, site: Cluster, tmp_path: P
 @pytest.mark.timeout(100 + PATIENCE_S)
 def test_loops_and_a_watch_survive_kills_of_the_scheduler(programs: Path, site: Cluster) -> None:
     rng = random.Random(4)  # for moments of kills
-    trials = 40 * KILLS
+    trials = 30 * KILLS
     command = ["-address", site.address, "-study", "soak", "-trials", str(trials), "-loops", "4"]
     output: list[str] = []
     loops = threading.Thread(target=lambda: output.append(go(programs, "soak", *command)), daemon=True)
@@ -91,7 +93,8 @@ def test_loops_and_a_watch_survive_kills_of_the_scheduler(programs: Path, site: 
         loops.start()
         kills = 0
         while kills < KILLS and loops.is_alive():
-            signal.sigtimedwait((), 0.5 + rng.random())
+            until(lambda: _answers(client), "the study is there, and the scheduler answers")
+            signal.sigtimedwait((), 0.2 + 0.5 * rng.random())
             kills += site.kill(site.child("scheduler"))
         loops.join(PATIENCE_S)
         (text,) = output
@@ -108,6 +111,13 @@ def test_loops_and_a_watch_survive_kills_of_the_scheduler(programs: Path, site: 
     print(
         f"{kills} kills, {len(told['reports'])} reports, {len(told['cursors'])} events, {told['seconds']:.0f} s"
     )
+
+
+def _answers(client: Client) -> bool:
+    try:
+        return client.study("soak").status().cursor > 0
+    except StudyNotFoundError:
+        return False
 
 
 def racing(programs: Path, **changes: Any) -> StudySpec:
