@@ -65,19 +65,13 @@ types: setup ## Types, strictly (mypy)
 verify: setup ## Stubs, contract, import layers and documents agree with their sources
 	@$(BESIDE) .ci/verify.sh
 
-proto: setup node-modules ## Generate the stubs of all clients from protos/
+proto: setup ## Generate the stubs of all clients from protos/: TypeScript's after `make node-modules`, Go's after clients/go/toolchain.sh
 	@.ci/proto.sh clients/python
 	@echo "proto: clients/python/headrace/v1"
-	@.ci/proto-typescript.sh clients/typescript/src/gen
-	@echo "proto: clients/typescript/src/gen"
-
-node-modules: clients/typescript/node_modules/.package-lock.json
-
-clients/typescript/node_modules/.package-lock.json: clients/typescript/package-lock.json
-	@command -v npm >/dev/null || { echo "The TypeScript client needs Node 20 or newer with npm, and there is none on the path." >&2; exit 1; }
-	@echo "node: installing the TypeScript client's packages"
-	@cd clients/typescript && npm ci --no-audit --no-fund --loglevel=error
-	@touch $@
+	@if [ -x clients/typescript/node_modules/.bin/protoc-gen-es ]; then \
+		.ci/proto-typescript.sh clients/typescript/src/gen && echo "proto: clients/typescript/src/gen"; \
+		else echo "proto: TypeScript's stubs are left as they are: 'make node-modules' was not run"; fi
+	@clients/go/proto.sh clients/go && echo "proto: clients/go/headrace/v1" || test $$? = 3
 
 proto-baseline: setup ## At a release: make today's protos the contract that later ones must not break
 	@buf build protos --exclude-source-info -o protos/headrace.binpb

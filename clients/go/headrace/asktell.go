@@ -1,0 +1,205 @@
+package headrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	pb "github.com/headrace/headrace/clients/go/headrace/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// warnAfter: after so long a wait for a trial the logger is told.
+const warnAfter = 10 * time.Second
+
+// AskOption changes how trials are asked for.
+type AskOption func(*pb.SuggestTrialRequest)
+
+// WithClientID names the caller. Without it each Ask, and each AskAll, draws a name.
+func WithClientID(id string) AskOption {
+	return func(r *pb.SuggestTrialRequest) { r.ClientId = id }
+}
+
+// WithLease is how long the caller keeps a trial without a report; 10 minutes without this option. After that the trial is
+// offered to others. Each report begins the time anew.
+func WithLease(lease time.Duration) AskOption {
+	return func(r *pb.SuggestTrialRequest) { r.LeaseTime = durationpb.New(lease) }
+}
+
+// Asked is a trial that the caller runs in a loop of its own, under a lease.
+type Asked struct {
+	// Trial is the trial as it was when it was handed out.
+	Trial *pb.Trial
+	// Lease is the right to run it.
+	Lease *pb.LeaseRef
+	// Params is its configuration.
+	Params Params
+	// Milestone is the step up to which it runs without asking.
+	Milestone int64
+
+	study *Study
+
+	mu   sync.Mutex
+	last *pb.ReportTrialRequest // that was answered with CONTINUE
+}
+
+// Ask hands out the next trial. It waits while every trial waits for the results of others, for as long as the context allows.
+// The error is StudyOver when the study has ended.
+func (s *Study) Ask(ctx context.Context, options ...AskOption) (*Asked, error) {
+	request := &pb.SuggestTrialRequest{Study: s.Name(), ClientId: requestID()}
+	for _, option := range options {
+		option(request)
+	}
+	pauses := []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
+	began, warned := time.Now(), false
+	for attempt := 0; ; attempt++ {
+		request.RequestId = requestID()
+		answer, err := call(ctx, s.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.SuggestTrial, request)
+		switch {
+		case err != nil:
+			return nil, err
+		case answer.GetTrial() != nil:
+			return &Asked{
+				Trial: answer.GetTrial(), Lease: answer.GetLease(), Params: ParamsOf(answer.GetTrial().GetParameters()),
+				Milestone: answer.GetNextMilestone(), study: s,
+			}, nil
+		case answer.GetDone():
+			return nil, s.over(ctx)
+		}
+		if !warned && time.Since(began) >= warnAfter {
+			warned = true
+			s.client.transport.settings.logger.Warn(
+				"headrace: there is no trial to run now; the study is paused, or others hold its trials", "study", s.id)
+		}
+		if !sleep(ctx, pauses[min(attempt, len(pauses)-1)]) {
+			return nil, ended(ctx)
+		}
+	}
+}
+
+// AskAll hands out trial after trial until the study is over. The whole loop has one client id. A loop that is left keeps the
+// trial in hand: complete it or release it, or its lease ends by itself.
+func (s *Study) AskAll(ctx context.Context, options ...AskOption) iter.Seq2[*Asked, error] {
+	options = append([]AskOption{WithClientID(requestID())}, options...)
+	return func(yield func(*Asked, error) bool) {
+		for {
+			asked, err := s.Ask(ctx, options...)
+			if errors.Is(err, StudyOver) || !yield(asked, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Number is the trial's number within its study.
+func (a *Asked) Number() int64 { return a.Trial.GetNumber() }
+
+// Step is where the trial goes on from: the step of its checkpoint, or 0 without one.
+func (a *Asked) Step() int64 { return a.Trial.GetCheckpoint().GetStep() }
+
+// CheckpointURI is the text that was last given to ReportSaved; empty for a start from nothing.
+func (a *Asked) CheckpointURI() string { return a.Trial.GetCheckpoint().GetUri() }
+
+// Report tells the result of a step and returns what to do next. After Pause and Stop the trial is not the caller's any more.
+// The error is LeaseStale where it was not before either: leave the trial and ask again.
+func (a *Asked) Report(ctx context.Context, step int64, metrics map[string]float64) (Decision, error) {
+	return a.ReportSaved(ctx, step, metrics, "")
+}
+
+// ReportSaved is Report, and says where the caller saved its state. Whoever continues the trial finds it as CheckpointURI.
+func (a *Asked) ReportSaved(ctx context.Context, step int64, metrics map[string]float64, uri string) (Decision, error) {
+	return a.tell(ctx, &pb.ReportTrialRequest{Lease: a.Lease, Step: step, Metrics: maps.Clone(metrics), CheckpointUri: uri})
+}
+
+// KeepAlive keeps the trial through a step that takes longer than the lease. It tells the last report again, every so often,
+// until the context ends; the error is then nil. Each time is one more report of that step. It returns early with a
+// decision that is not Continue, or with an error such as LeaseStale. There has to be a report already: give the first step a
+// lease that is long enough.
+func (a *Asked) KeepAlive(ctx context.Context, every time.Duration) (Decision, error) {
+	for {
+		a.mu.Lock()
+		last := a.last
+		a.mu.Unlock()
+		if last == nil {
+			return Decision{}, invalid("asked", "", "has no report that could be told again", "Report a step before KeepAlive.")
+		}
+		decision, err := a.tell(ctx, proto.CloneOf(last))
+		switch {
+		case ctx.Err() != nil:
+			return Decision{Action: Continue}, nil
+		case err != nil || decision.Action != Continue:
+			return decision, err
+		case !sleep(ctx, every):
+			return decision, nil
+		}
+	}
+}
+
+// tell sends a report under a new request id.
+func (a *Asked) tell(ctx context.Context, report *pb.ReportTrialRequest) (Decision, error) {
+	report.RequestId = requestID()
+	response, err := call(ctx, a.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ReportTrial, report)
+	if err != nil {
+		return Decision{}, err
+	}
+	a.tellMissing(response.GetMissingMetrics())
+	decision, err := DecisionOf(response.GetDecision())
+	if err == nil && decision.Action == Continue {
+		a.mu.Lock()
+		a.last = report
+		a.mu.Unlock()
+	}
+	return decision, err
+}
+
+// Complete ends the trial before a decision does.
+func (a *Asked) Complete(ctx context.Context) (*pb.Trial, error) { return a.end(ctx, "") }
+
+// Fail tells that the trial failed, which counts against its retries.
+func (a *Asked) Fail(ctx context.Context, cause error) (*pb.Trial, error) {
+	return a.end(ctx, cause.Error())
+}
+
+// Release gives the trial back at no cost. Whoever asks next goes on from its last checkpoint.
+func (a *Asked) Release(ctx context.Context) (*pb.Trial, error) {
+	response, err := call(ctx, a.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.ReleaseTrial,
+		&pb.ReleaseTrialRequest{RequestId: requestID(), Lease: a.Lease})
+	return response.GetTrial(), err
+}
+
+func (a *Asked) end(ctx context.Context, failure string) (*pb.Trial, error) {
+	response, err := call(ctx, a.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.CompleteTrial,
+		&pb.CompleteTrialRequest{RequestId: requestID(), Lease: a.Lease, Error: failure})
+	a.tellMissing(response.GetMissingMetrics())
+	return response.GetTrial(), err
+}
+
+// tellMissing says that a trial ended without what a constraint reads.
+func (a *Asked) tellMissing(metrics []string) {
+	if len(metrics) > 0 {
+		a.study.client.transport.settings.logger.Warn("headrace: a trial ended without metrics that constraints read, so it "+
+			"never counts as a result: report them together with the objective",
+			"study", a.study.id, "trial", a.Number(), "metrics", strings.Join(metrics, ", "))
+	}
+}
+
+// over is the error of asking a study that has ended. One that failed looks like one that is through, so it is told.
+func (s *Study) over(ctx context.Context) *Error {
+	over := &Error{
+		Reason: StudyOver, Code: codes.FailedPrecondition,
+		Message: fmt.Sprintf("Study %s is over", s.id), Remedy: "Wait returns its result.",
+	}
+	now, err := s.Get(ctx)
+	if err == nil && now.GetState() == pb.StudyState_STUDY_STATE_FAILED {
+		over.Message = fmt.Sprintf("Study %s has failed: %s", s.id, now.GetDetail())
+		s.client.transport.settings.logger.Warn("headrace: the study has failed", "study", s.id, "detail", now.GetDetail())
+	}
+	return over
+}

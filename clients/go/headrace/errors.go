@@ -1,0 +1,132 @@
+package headrace
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+)
+
+// Reason says what is wrong, for programs. It is an error itself, so that errors.Is compares with it.
+//
+// The scheduler's reasons are those of headracev1.ErrorReason. A newer scheduler may have further ones.
+type Reason string
+
+// The reasons that a scheduler or a planner gives.
+const (
+	InvalidField        Reason = "INVALID_FIELD"
+	StudyExists         Reason = "STUDY_EXISTS"
+	StudyNotFound       Reason = "STUDY_NOT_FOUND"
+	TrialNotFound       Reason = "TRIAL_NOT_FOUND"
+	StudyEnded          Reason = "STUDY_ENDED"
+	StudyNotEnded       Reason = "STUDY_NOT_ENDED"
+	TrialEnded          Reason = "TRIAL_ENDED"
+	BadPageToken        Reason = "BAD_PAGE_TOKEN"
+	RequestIDReused     Reason = "REQUEST_ID_REUSED"
+	LeaseStale          Reason = "LEASE_STALE"
+	DatabaseUnavailable Reason = "DATABASE_UNAVAILABLE"
+	Draining            Reason = "DRAINING"
+	NotAskTell          Reason = "NOT_ASK_TELL"
+	StudyDefect         Reason = "STUDY_DEFECT"
+	TooLarge            Reason = "TOO_LARGE"
+	Internal            Reason = "INTERNAL"
+)
+
+// The reasons that the client gives by itself.
+const (
+	// Unreachable: no server answers at the address.
+	Unreachable Reason = "UNREACHABLE"
+	// Deadline: the server did not answer in time. The change may or may not have been made.
+	Deadline Reason = "DEADLINE"
+	// Cancelled: the caller's context ended, or the client was closed, before the answer came.
+	Cancelled Reason = "CANCELLED"
+	// Unsupported: the server is older or newer than this client, and one of them does not know what the other says.
+	Unsupported Reason = "UNSUPPORTED"
+	// StudyOver: there is nothing more to ask for, because the study has ended.
+	StudyOver Reason = "STUDY_OVER"
+)
+
+// Error makes a reason comparable with errors.Is.
+func (r Reason) Error() string { return string(r) }
+
+// Error is what every call returns that fails: what happened, and what to do about it.
+type Error struct {
+	Reason Reason
+	// Message says what happened, for people.
+	Message string
+	// Remedy says what to do about it.
+	Remedy string
+	// Violations name the fields at fault. There are some where the reason is InvalidField.
+	Violations []Violation
+	// Code is the gRPC status.
+	Code codes.Code
+
+	cause error
+}
+
+// Violation is one field at fault.
+type Violation struct {
+	// Field is its path, such as space.lr.low.
+	Field string
+	// Message says what is wrong with it.
+	Message string
+	// Value is what was found; empty where nothing was.
+	Value string
+	// Remedy says what to do.
+	Remedy string
+}
+
+// Error is the message with the remedy, or one line for each violation.
+func (e *Error) Error() string {
+	if len(e.Violations) > 0 {
+		lines := make([]string, len(e.Violations))
+		for i, violation := range e.Violations {
+			lines[i] = violation.String()
+		}
+		return strings.Join(lines, "\n")
+	}
+	return strings.TrimSpace(sentence(e.Message) + " " + e.Remedy)
+}
+
+// Is compares with a Reason.
+func (e *Error) Is(target error) bool {
+	reason, ok := target.(Reason)
+	return ok && reason == e.Reason
+}
+
+// Unwrap is the context's error, where a context ended the call.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Retryable says whether the same call may succeed later without any change.
+func (e *Error) Retryable() bool {
+	return e.Code == codes.Unavailable || e.Code == codes.DeadlineExceeded
+}
+
+// String is the violation in one line.
+func (v Violation) String() string {
+	text := v.Message
+	if v.Field != "" {
+		text = v.Field + ": " + text
+	}
+	if v.Value != "" {
+		text += fmt.Sprintf(" (got %s)", v.Value)
+	}
+	return strings.TrimSpace(sentence(text) + " " + v.Remedy)
+}
+
+// sentence ends a text with a full stop where it has no end.
+func sentence(text string) string {
+	if text == "" || strings.ContainsAny(text[len(text)-1:], ".!?\n") {
+		return text
+	}
+	return text + "."
+}
+
+// invalid is the error of one field that the client itself refuses.
+func invalid(field, value, message, remedy string) *Error {
+	violation := Violation{Field: field, Value: value, Message: message, Remedy: remedy}
+	return &Error{
+		Reason: InvalidField, Code: codes.InvalidArgument,
+		Message: violation.String(), Violations: []Violation{violation},
+	}
+}

@@ -1,0 +1,223 @@
+package trial
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headrace/headrace/clients/go/headrace"
+	pb "github.com/headrace/headrace/clients/go/headrace/v1"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// Trial is one configuration that is being trained. One goroutine uses it.
+type Trial struct {
+	// Params is the configuration.
+	Params headrace.Params
+
+	runtime  runtime
+	attached *pb.AttachResponse
+	logger   *slog.Logger
+	states   []tracked
+	best     best
+
+	step      int64
+	savedStep int64
+	furthest  int64
+	milestone int64
+	sequence  int64
+	saveEvery int64
+
+	begun     bool
+	readTime  time.Duration
+	trainFrom time.Time
+	left      *headrace.Decision
+	failure   error // of the word that the loop begins
+	untold    bool  // that nothing is tracked was said
+}
+
+func attach(ctx context.Context, side runtime, logger *slog.Logger) (*Trial, error) {
+	attached, err := side.attach(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &Trial{
+		Params: headrace.ParamsOf(attached.GetParameters()), runtime: side, attached: attached, logger: logger,
+		best: bestOf(attached), milestone: attached.GetNextMilestone(),
+		step: attached.GetResumeStep(), savedStep: attached.GetResumeStep(), furthest: attached.GetResumeStep(),
+		trainFrom: time.Now(),
+	}, nil
+}
+
+// Name is studies/STUDY/trials/NUMBER.
+func (t *Trial) Name() string { return t.attached.GetTrial() }
+
+// Number counts from 0 within the study.
+func (t *Trial) Number() int64 {
+	name := t.Name()
+	number, _ := strconv.ParseInt(name[strings.LastIndex(name, "/")+1:], 10, 64)
+	return number
+}
+
+// Seed is the trial's own seed. Resumed, the trial has the same seed: track a generator to go on with its numbers.
+func (t *Trial) Seed() int64 { return t.attached.GetSeed() }
+
+// Step is the step being trained, or last trained; 0 before the first.
+func (t *Trial) Step() int64 { return t.step }
+
+// MaxSteps is the full budget.
+func (t *Trial) MaxSteps() int64 { return t.attached.GetMaxSteps() }
+
+// Milestone is the step at which the next report waits for a decision.
+func (t *Trial) Milestone() int64 { return t.milestone }
+
+// Resumed says whether this process continues from a checkpoint.
+func (t *Trial) Resumed() bool { return t.attached.GetRestoreDir() != "" }
+
+// Slots are the indices of the granted slots.
+func (t *Trial) Slots() []int32 { return t.attached.GetSlots() }
+
+// Decision is what ended the trial; false while it may go on.
+func (t *Trial) Decision() (headrace.Decision, bool) {
+	if t.left == nil {
+		return headrace.Decision{}, false
+	}
+	return *t.left, true
+}
+
+// SaveEvery also saves at the first report so many steps or more after the last save, so that less is lost with a machine. 0 turns
+// it off.
+func (t *Trial) SaveEvery(steps int64) { t.saveEvery = steps }
+
+// Track saves a state with each checkpoint, and loads it now where the trial continues from one. It comes before the loop. All that
+// the next step reads is to be tracked, a generator of random numbers too. Each state has a folder of its name in the checkpoint; a
+// single one with an empty name has the whole folder.
+func (t *Trial) Track(name string, state State) error {
+	if t.begun {
+		return fmt.Errorf("Track(%q): it comes before the loop; what is tracked later would miss checkpoints", name)
+	}
+	if err := checkName(name, t.states); err != nil {
+		return fmt.Errorf("Track(%q): %w", name, err)
+	}
+	one := tracked{name: name, state: state}
+	if t.Resumed() {
+		started := time.Now()
+		if err := one.load(t.attached.GetRestoreDir()); err != nil {
+			return fmt.Errorf("Track(%q): %w", name, err)
+		}
+		t.readTime += time.Since(started)
+	}
+	t.states = append(t.states, one)
+	return nil
+}
+
+// Steps are the steps that are left, up to the full budget. It ends early when the trial is told to leave. Where the worker cannot
+// be told that the loop begins, there is no step, and Run returns the error.
+func (t *Trial) Steps(ctx context.Context) iter.Seq[int64] {
+	return func(yield func(int64) bool) {
+		if t.failure = t.begin(ctx); t.failure != nil {
+			return
+		}
+		t.trainFrom = time.Now()
+		for t.step < t.MaxSteps() && t.left == nil {
+			t.step++
+			if !yield(t.step) {
+				return
+			}
+		}
+	}
+}
+
+// Report tells the result of the step. At the milestone it saves first, and waits for the decision. Put it last in the loop's
+// body: what changes after it is not in the checkpoint.
+//
+// The error is a *RefusedError for a step that cannot be reported, and a *DaemonGoneError where the worker is gone.
+func (t *Trial) Report(ctx context.Context, metrics map[string]float64) error {
+	return t.report(ctx, t.step, metrics, false)
+}
+
+// ReportSaved is Report, and saves before a milestone too.
+func (t *Trial) ReportSaved(ctx context.Context, metrics map[string]float64) error {
+	return t.report(ctx, t.step, metrics, true)
+}
+
+// ReportAt reports a step in a loop of another kind than over Steps. Ask Decision afterwards whether to go on.
+func (t *Trial) ReportAt(ctx context.Context, step int64, metrics map[string]float64) error {
+	t.step = step
+	return t.report(ctx, step, metrics, false)
+}
+
+func (t *Trial) report(ctx context.Context, step int64, metrics map[string]float64, save bool) error {
+	if t.left != nil {
+		return fmt.Errorf("the trial was told to %s after step %d; end the loop", t.left.Action, t.furthest)
+	}
+	if err := t.begin(ctx); err != nil {
+		return err
+	}
+	trained := time.Since(t.trainFrom)
+	isBest := step > t.furthest && t.best.take(metrics)
+	folder, saving, err := "", time.Duration(0), error(nil)
+	if save || isBest || t.due(step) {
+		started := time.Now()
+		if folder, err = t.save(step); err != nil {
+			return err
+		}
+		saving = time.Since(started)
+	}
+	t.sequence++
+	decision, err := t.runtime.report(ctx, &pb.ReportRequest{
+		Sequence: t.sequence, Step: step, Metrics: maps.Clone(metrics), CheckpointDir: folder,
+		TrainTime: durationpb.New(trained), SaveTime: durationpb.New(saving),
+	})
+	if err != nil {
+		return err
+	}
+	t.furthest = max(t.furthest, step)
+	t.trainFrom = time.Now()
+	if decision.Action != headrace.Continue {
+		t.left = &decision
+	} else if decision.NextMilestone > 0 {
+		t.milestone = decision.NextMilestone
+	}
+	return nil
+}
+
+// begin says, once, that the loop begins, and the checkpoint is loaded where there is one.
+func (t *Trial) begin(ctx context.Context) error {
+	if t.begun {
+		return nil
+	}
+	t.begun = true
+	return t.runtime.restored(ctx, t.readTime)
+}
+
+func (t *Trial) due(step int64) bool {
+	return step >= t.milestone || (t.saveEvery > 0 && step-t.savedStep >= t.saveEvery)
+}
+
+// save makes a checkpoint; the folder is empty where there is nothing to save, or nowhere to save it.
+func (t *Trial) save(step int64) (string, error) {
+	root := t.attached.GetCheckpointDir()
+	if root == "" {
+		return "", nil
+	}
+	if len(t.states) == 0 {
+		if !t.untold {
+			t.untold = true
+			t.logger.Warn("headrace: nothing is tracked, so after a pause this trial starts again from the beginning; call Track")
+		}
+		return "", nil
+	}
+	folder := filepath.Join(root, fmt.Sprintf("step-%08d-%06d", step, t.sequence+1))
+	if err := write(folder, t.states, t.logger); err != nil {
+		return "", fmt.Errorf("the checkpoint of step %d cannot be written: %w", step, err)
+	}
+	t.savedStep = step
+	return folder, nil
+}
