@@ -18,7 +18,10 @@ if ! command -v staticcheck >/dev/null && [ -n "${HEADRACE_GOCODE:-}" ]; then
   GO111MODULE=off GOFLAGS="" GOPATH="$HEADRACE_GOCODE" \
     go build -o "$tools/bin/staticcheck" honnef.co/go/tools/cmd/staticcheck
 fi
-if command -v staticcheck >/dev/null; then
+if [ -n "${HEADRACE_LINT_GO:-}" ]; then
+  echo "go: staticcheck"
+  GOROOT="$HEADRACE_LINT_GO" PATH="$HEADRACE_LINT_GO/bin:$PATH" GOCACHE="$tools/lint-cache" staticcheck ./...
+elif command -v staticcheck >/dev/null; then
   echo "go: staticcheck"
   staticcheck ./...
 else

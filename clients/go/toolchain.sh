@@ -28,9 +28,11 @@ golang.org/x/sys golang-golang-x-sys-dev
 golang.org/x/text golang-golang-x-text-dev
 github.com/golang/protobuf golang-github-golang-protobuf-1-5-dev
 "
-# The generators of the stubs, and the linter with what it is built from.
+# The generators of the stubs, and the linter with what it is built from. It cannot read what Go 1.27 compiles, so it has a Go
+# of its own.
 others="protoc-gen-go protoc-gen-go-grpc golang-honnef-go-tools-dev golang-golang-x-tools-dev
-golang-golang-x-mod-dev golang-golang-x-sync-dev golang-golang-x-exp-dev golang-github-burntsushi-toml-dev"
+golang-golang-x-mod-dev golang-golang-x-sync-dev golang-golang-x-exp-dev golang-github-burntsushi-toml-dev
+golang-1.26-go golang-1.26-src"
 
 say() { echo "toolchain: $*" >&2; }
 
@@ -111,7 +113,7 @@ main() {
       cat >"$tools/env" <<EOF
 export PATH="$bin:$tools/bin:$tools/apt/root/usr/bin:\$PATH"
 export GOPROXY=off GOSUMDB=off GOTOOLCHAIN=local GOFLAGS="-modfile=$tools/local.mod -mod=mod"
-export HEADRACE_GOCODE="$tools/apt/root/usr/share/gocode"
+export HEADRACE_GOCODE="$tools/apt/root/usr/share/gocode" HEADRACE_LINT_GO="$tools/apt/root/usr/lib/go-1.26"
 export GOCACHE="\${GOCACHE:-$tools/cache}" GOPATH="$tools/path"
 EOF
     fi

@@ -93,7 +93,7 @@ func runWith(ctx context.Context, side runtime, train Func, set setting) error {
 	if err != nil {
 		return err
 	}
-	failure, stack := guarded(ctx, t, train)
+	stack, failure := guarded(ctx, t, train)
 	if failure == nil {
 		failure = t.failure
 	}
@@ -116,12 +116,12 @@ func runWith(ctx context.Context, side runtime, train Func, set setting) error {
 }
 
 // guarded calls the function; a panic becomes an error with its stack.
-func guarded(ctx context.Context, t *Trial, train Func) (failure error, stack string) {
+func guarded(ctx context.Context, t *Trial, train Func) (stack string, failure error) {
 	defer func() {
 		if thrown := recover(); thrown != nil {
-			failure, stack = fmt.Errorf("panic: %v", thrown), string(debug.Stack())
+			stack, failure = string(debug.Stack()), fmt.Errorf("panic: %v", thrown)
 			fmt.Fprint(os.Stderr, stack)
 		}
 	}()
-	return train(ctx, t), ""
+	return "", train(ctx, t)
 }
