@@ -11,13 +11,18 @@ from headrace_services.scheduler.store.database import transaction
 STOPPING = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9], "variant": "stopping"}
 
 
+def better_and_better(number: int, step: int) -> float:
+    """Each trial is better than those before it, so none is stopped when it arrives; at the end most are behind."""
+    return (20 - number) / (1 + step)
+
+
 async def extended(engine: AsyncEngine) -> StudySite:
     """Nine trials with the full budget of 9 steps, some of which went on to 27."""
     site = await StudySite(engine, make_spec(policy=STOPPING, max_trials=9)).create()
-    await site.connect(slots=3)
-    await train(site)
+    await site.connect(slots=1)
+    await train(site, better_and_better)
     await site.step(ExtendStudy(trials=0, steps=27))
-    await train(site)
+    await train(site, better_and_better)
     steps = [row.step for row in await site.trials() if row.reason == "COMPLETED"]
     assert set(steps) == {9, 27}, "some completed with either budget"
     return site
