@@ -133,7 +133,9 @@ def test_the_picture_says_why_the_best_value_got_worse(script: Script) -> None:
     failure = TrialFailure(trial=before.best.number, detail="RuntimeError: late", worker=None)
     now = replace(before, leader=next_best, failures=(failure,))
     assert now.best == next_best
-    said = f"trial {before.best.number}, the best before with {number(before.best.score)}, failed, so it counts"
+    said = (
+        f"trial {before.best.number}, the best before with {number(before.best.score)}, failed, so it counts"
+    )
     assert said in fallen(before, now)
     assert "its last value is not finite: it does not count now" in fallen(before, replace(now, failures=()))
     assert fallen(now, before) == fallen(now, now) == ""

@@ -28,7 +28,7 @@ def schedule_lines(stretches: Sequence[Stretch], study: StudyInfo) -> list[tuple
     """The schedule for people, as labels and texts; none for an empty one."""
     if not stretches:
         return []
-    said = "these values are of that step alone, and were others before"
+    said = "these values are of the best step alone, and were others before"
     if len(stretches) > SHOWN:
         said += f"; the last {SHOWN} of {len(stretches)} stretches (headrace lineage {study.name})"
     lines = [("schedule", said)]
