@@ -71,6 +71,8 @@ def test_a_run_as_json_prints_every_event_and_the_summary(
         "detail",
         "metric",
         "goal",
+        "scope",
+        "k",
         "best",
         "baseline",
         "baseline_value",
