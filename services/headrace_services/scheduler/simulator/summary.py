@@ -166,7 +166,7 @@ def _ranked_scores(study: StudySimulation) -> list[_Score]:
     found = [
         told[-1]._replace(value=mean(one.value for one in told[-last:]))
         for trial, told in reports.items()
-        if (value := rows[trial].value) is None or math.isfinite(value)
+        if (ended := rows[trial].value) is None or math.isfinite(ended)
     ]
     return sorted(found, key=place)
 
