@@ -34,6 +34,8 @@ TRIAL_KEYS = {
     "value",
     "best_value",
     "best_step",
+    "score",
+    "score_step",
     "metrics",
     "objectives",
     "feasible",
@@ -386,7 +388,7 @@ def test_of_equal_values_those_that_completed_come_first_then_those_that_trained
     completed = [t for t in script.final.trials if t.termination_reason == 1 and not t.baseline]
     for trial in script.final.trials:
         if trial.HasField("best_value"):
-            trial.best_value = 0.5
+            trial.best_value = trial.score = 0.5
     listed = [t["trial"] for t in json.loads(invoke("trials", "digits", "--json").out)]
     assert set(listed[:4]) == {t.number for t in completed} | {0}
     steps = [script.final.trials[number].step for number in listed[4:-1]]

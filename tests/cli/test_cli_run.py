@@ -71,6 +71,8 @@ def test_a_run_as_json_prints_every_event_and_the_summary(
         "detail",
         "metric",
         "goal",
+        "scope",
+        "k",
         "best",
         "baseline",
         "baseline_value",
@@ -274,7 +276,7 @@ def test_a_checkpoint_of_another_step_than_the_best_value_says_its_own_value(
         assert best.best_step == 27
         for command in ("show", "best"):
             assert "file:///saved (step 27)" in invoke(command, "digits").out
-        best.best_step = 26
+        best.best_step = best.score_step = 26
         for command in ("show", "best"):
             said = invoke(command, "digits").out
             assert f"file:///saved (step 27, where val_loss is {number(best.value)})" in said

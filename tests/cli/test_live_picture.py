@@ -128,12 +128,14 @@ def test_the_picture_warns_of_pauses_without_a_checkpoint(script: Script) -> Non
 def test_the_picture_says_why_the_best_value_got_worse(script: Script) -> None:
     before = convert.study(script.final.study)
     assert before.best is not None
-    assert before.best.best_value is not None
-    next_best = replace(before.best, number=99, best_value=before.best.best_value + 1)
+    assert before.best.score is not None
+    next_best = replace(before.best, number=99, score=before.best.score + 1)
     failure = TrialFailure(trial=before.best.number, detail="RuntimeError: late", worker=None)
     now = replace(before, leader=next_best, failures=(failure,))
     assert now.best == next_best
-    said = f"trial {before.best.number}, the best before with {number(before.best.best_value)}, failed, so it counts"
+    said = (
+        f"trial {before.best.number}, the best before with {number(before.best.score)}, failed, so it counts"
+    )
     assert said in fallen(before, now)
     assert "its last value is not finite: it does not count now" in fallen(before, replace(now, failures=()))
     assert fallen(now, before) == fallen(now, now) == ""

@@ -190,6 +190,7 @@ class Race:
             trial.metrics[name] = item
         if not trial.HasField("best_value") or value < trial.best_value:
             trial.best_value, trial.best_step = value, step
+            trial.score, trial.score_step = value, step
         report = study_pb2.TrialReport(
             trial_number=trial.number, attempt=trial.attempt, sequence=step, step=step, metrics=metrics
         )

@@ -13,10 +13,11 @@ from typing import Any
 import psutil
 import pytest
 from fake_study_service import FakeStudyService
+from scripted_study import Script
 
 from headrace import AsyncClient, Client
 from headrace.client import SearchProgress
-from headrace.errors import HeadraceError, InvalidFieldError, UnreachableError
+from headrace.errors import HeadraceError, InvalidFieldError, StudyExistsError, UnreachableError
 from headrace.spec import from_proto
 
 PLAN: dict[str, Any] = {"model": "gpt3-125m", "cluster": "a100-4", "batch": 8, "target": "deepspeed"}
@@ -66,6 +67,15 @@ def test_a_planner_of_our_own_is_asked_and_leaves(fake: FakeStudyService, client
     assert [child for child in living if "tether" in " ".join(child.cmdline())] == []
     client.create_study("y", answered, planner="127.0.0.1:1")  # answered already: nobody is asked
     assert from_proto(fake.requests["CreateStudy"][1].spec) == answered
+
+
+def test_a_name_that_is_taken_is_refused_before_a_planner_is_asked(
+    fake: FakeStudyService, client: Client, script: Script
+) -> None:
+    fake.add(script)
+    with pytest.raises(StudyExistsError, match="a study 'digits' exists already"):
+        client.create_study("digits", spec(), planner="127.0.0.1:1")  # where nobody answers
+    assert fake.requests["CreateStudy"] == []
 
 
 @pytest.mark.parametrize(

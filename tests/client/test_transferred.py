@@ -33,7 +33,7 @@ def transferred(
             else trial_pb2.TERMINATION_REASON_COMPLETED
         )
         if value is not None:
-            trial.best_value = value
+            trial.score = value
         trials.append(convert.trial(trial))
     found = Transferred.of(convert.study(study), trials)
     assert found is not None

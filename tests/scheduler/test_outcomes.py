@@ -236,7 +236,7 @@ def test_a_gate_has_passed_only_where_its_own_trial_came_to_its_end(
             number=number,
             baseline=False,
             step=step,
-            best_value=0.1,
+            score=0.1,
             metrics={"loss": 0.1},
             reason=reason,
             detail="",

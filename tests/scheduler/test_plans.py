@@ -66,7 +66,7 @@ INSERT INTO study (name, uid, state, spec, next_number, end_time)
   SELECT 's' || n, 'u' || n, CASE WHEN n = 1 THEN 'ACTIVE' ELSE 'COMPLETED' END, '{"template": "t", "resources": {}}',
     $trials / $studies, CASE WHEN n > 1 THEN now() END FROM generate_series(1, $studies) n;
 INSERT INTO worker (name, incarnation, connected) SELECT 'w' || n, 'i', true FROM generate_series(1, 8) n;
-INSERT INTO trial (study_id, number, state, params, attempt, reason, end_time, end_cursor, best_value, checkpoint)
+INSERT INTO trial (study_id, number, state, params, attempt, reason, end_time, end_cursor, score, checkpoint)
   SELECT s.id, n, 'TERMINATED', '{}', 1, 'COMPLETED', now(), n, n, '{"uri": "c", "step": 1}'
   FROM study s, generate_series(0, $trials / $studies - 1) n;
 INSERT INTO slot_grant (id, study_id, slot_count, live, end_time)
@@ -164,7 +164,7 @@ async def ask_everything(conn: AsyncConnection) -> None:
     await requests.forget_old(conn, 10)
     await proposals.levels_since(conn, 1, 5, 9)
     for level in (proposals.FIRST, 1):
-        await proposals.results_since(conn, 1, level, 5, 9, top=1)
+        await proposals.results_since(conn, 1, level, 5, 9, budgets=(1, 3, 1))
         await proposals.pending(conn, 1, level)
         await proposals.earlier(conn, "s2", level, 10, top=1)
     await proposals.studies_to_propose_for(conn)

@@ -14,6 +14,7 @@ import pytest
 
 from headrace.checkpoints import (
     CheckpointCorruptError,
+    CheckpointGoneError,
     CheckpointInvalidError,
     CheckpointMeta,
     CheckpointMissingError,
@@ -142,8 +143,8 @@ def test_a_large_file_goes_in_parts(bench: Bench, tmp_path: Path) -> None:
     [
         (lambda b, k: b.write(k + "/state.pt", b"other"), CheckpointCorruptError),
         (lambda b, k: b.write(k + "/state.pt", b"Weights" * 1000), CheckpointCorruptError),
-        (lambda b, k: b.remove(k + "/state.pt"), CheckpointMissingError),
-        (lambda b, k: b.remove(k + "/manifest.json"), CheckpointMissingError),
+        (lambda b, k: b.remove(k + "/state.pt"), CheckpointGoneError),
+        (lambda b, k: b.remove(k + "/manifest.json"), CheckpointGoneError),
         (lambda b, k: b.write(k + "/manifest.json", b"{}"), CheckpointCorruptError),
     ],
 )

@@ -220,6 +220,27 @@ async def test_a_corrupted_checkpoint_is_the_machines_failure(
     assert "state.json has SHA-256" in exited.error
 
 
+async def test_a_checkpoint_that_was_deleted_is_told_as_that_and_a_store_that_is_gone_is_not(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program("leave_if_told(report(3, save=True))"), milestone=3))
+    report = await stream.get("report")
+    stream.decide(report, PAUSE)
+    await stream.get("exited")
+    store = site.root / "store"
+    store.rename(site.root / "away")
+    stream.send(assign=site.assign(["true"], attempt=2, checkpoint=report.checkpoint))
+    exited = await stream.get("exited", 2)
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_LOST, "not mounted, perhaps"
+    store.mkdir()
+    stream.send(assign=site.assign(["true"], attempt=3, checkpoint=report.checkpoint))
+    exited = await stream.get("exited", 3)
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_NO_CHECKPOINT
+    assert exited.error == f"checkpoint {report.checkpoint.uri} is not there: no manifest.json"
+
+
 async def test_a_slot_takes_its_next_trial_when_the_old_group_is_gone(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from headrace.bounds.sessions import LOG_TAIL
-from headrace.checkpoints import CheckpointError
+from headrace.checkpoints import CheckpointError, CheckpointGoneError
 from headrace.v1 import event_pb2, runtime_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
 from headrace_worker.disk import clear_away, is_full, size_bytes, when_there_is_room
@@ -277,6 +277,8 @@ class Attempt:
         except ToldToEndError:
             assert self.ending is not None
             return Verdict(outcome=self.ending.outcome, error=self.ending.error)
+        except CheckpointGoneError as error:
+            return Verdict(outcome=worker_pb2.EXIT_OUTCOME_NO_CHECKPOINT, error=str(error))
         except (CheckpointError, OSError) as error:
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=str(error))
 

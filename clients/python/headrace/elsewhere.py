@@ -124,7 +124,7 @@ TRIAL: Final = {
 
 STUDY: Final = {
     "best_params": "use best().params",
-    "best_value": "use best().best_value",
+    "best_value": "use best().score",
     "best_trial": "use best()",
     "best_trials": "use front()",
     "get_trials": "use trials()",

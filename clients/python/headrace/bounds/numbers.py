@@ -35,6 +35,8 @@ POPULATION: Final = 10_000
 """Members of a generation, and candidates of a proposal."""
 RESULTS: Final = 100_000
 """Results that a model is fitted to."""
+LAST_REPORTS: Final = 100
+"""Reports of a trial whose mean counts."""
 WARM_TRIALS: Final = 10_000
 """Trials of an earlier study to begin with."""
 WEIGHT: Final = 1e6

@@ -38,7 +38,7 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
     },
     "Until": {"value": FINITE, "hours": Real(0, n.HOURS), "no_improvement": Whole(0, n.TRIALS)},
     "Extended": {"trials": Whole(0, n.TRIALS), "steps": Items(n.EXTENSIONS, STEPS)},
-    "Objective": {"metric": NAME},
+    "Objective": {"metric": NAME, "k": Whole(0, n.LAST_REPORTS)},
     "Parameter": {"name": NAME, "conditions": Items(n.CONDITIONS)},
     "FloatDomain": {"low": FINITE, "high": FINITE, "step": FINITE},
     "IntDomain": {

@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 from headrace.checkpoints.errors import (
     CheckpointCorruptError,
     CheckpointError,
+    CheckpointGoneError,
     CheckpointInvalidError,
     CheckpointMissingError,
     StoreUnavailableError,
@@ -32,6 +33,7 @@ from headrace.v1 import trial_pb2
 __all__ = [
     "CheckpointCorruptError",
     "CheckpointError",
+    "CheckpointGoneError",
     "CheckpointInvalidError",
     "CheckpointMeta",
     "CheckpointMissingError",
@@ -72,7 +74,8 @@ class CheckpointStore(Protocol):
     def fetch(self, ref: trial_pb2.CheckpointRef, local_dir: Path) -> Manifest:
         """Copies the checkpoint into `local_dir`, a folder that does not exist yet, verifying every byte.
 
-        Raises `CheckpointMissingError`, `CheckpointCorruptError`, or `OSError` where the store cannot be reached.
+        Raises `CheckpointMissingError` (a `CheckpointGoneError` where the store is there), `CheckpointCorruptError`, or
+        `OSError` where the store cannot be reached.
         """
         ...
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from headrace.checkpoints.errors import CheckpointMissingError
+from headrace.checkpoints.errors import CheckpointGoneError, CheckpointMissingError
 from headrace.checkpoints.manifest import (
     MANIFEST,
     CheckpointMeta,
@@ -92,17 +92,21 @@ class DirectoryStore:
         try:
             data = (folder / MANIFEST).read_bytes()
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise CheckpointMissingError(f"checkpoint {ref.uri} is not there: no {MANIFEST}") from error
+            raise self._missing(f"checkpoint {ref.uri} is not there: no {MANIFEST}") from error
         manifest = parse_manifest(data, ref)
         local_dir.mkdir(parents=True)
         for entry in manifest.files:
             try:
                 source = (folder / entry.path).open("rb")
             except FileNotFoundError as error:
-                raise CheckpointMissingError(f"checkpoint {ref.uri}: {entry.path} is missing") from error
+                raise self._missing(f"checkpoint {ref.uri}: {entry.path} is missing") from error
             with source:
                 write_verified(chunks(source), local_dir / entry.path, entry, ref.uri)
         return manifest
+
+    def _missing(self, what: str) -> CheckpointMissingError:
+        """A root that is gone with it may be a file system that is not mounted."""
+        return (CheckpointGoneError if self._root.is_dir() else CheckpointMissingError)(what)
 
     def list(self, trial: str) -> list[str]:
         """Names the complete checkpoints, oldest first."""

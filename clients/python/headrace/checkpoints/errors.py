@@ -9,6 +9,10 @@ class CheckpointMissingError(CheckpointError):
     """Nothing complete lies at the reference."""
 
 
+class CheckpointGoneError(CheckpointMissingError):
+    """The same, and the store is there: whoever deleted it meant this checkpoint."""
+
+
 class CheckpointCorruptError(CheckpointError):
     """The bytes are not the ones that were stored."""
 

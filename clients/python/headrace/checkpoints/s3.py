@@ -18,7 +18,7 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import S3Store as ObjectStore
 
-from headrace.checkpoints.errors import CheckpointMissingError, StoreUnavailableError
+from headrace.checkpoints.errors import CheckpointGoneError, CheckpointMissingError, StoreUnavailableError
 from headrace.checkpoints.manifest import (
     CHUNK_BYTES,
     MANIFEST,
@@ -145,9 +145,7 @@ class S3Store:
         try:
             body = obstore.get(self._objects, key)
         except (NotFoundError, FileNotFoundError) as error:
-            raise CheckpointMissingError(
-                f"checkpoint {uri} is not there: no {key.rsplit('/', 1)[1]}"
-            ) from error
+            raise CheckpointGoneError(f"checkpoint {uri} is not there: no {key.rsplit('/', 1)[1]}") from error
         for chunk in body.stream(min_chunk_size=CHUNK_BYTES):
             yield bytes(chunk)
 

@@ -16,16 +16,16 @@ from headrace.client.outcome import Outcome
 def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) -> None:
     """Print the best configuration, ready to copy; for several objectives, the Pareto front.
 
-    The best trial is the one with the best value over all of its steps, the baseline not counted. Of equal values the
-    trial that completed is the best, then the one that trained further, then the one with the lower number. The
-    checkpoint is the trial's last one; it may be of a later step than the best value. Where the study says `keep: best`
-    it is that of the best value. `headrace checkpoint get` copies it.
+    The best trial is the one with the best value, the baseline not counted. Which value of a trial counts is the
+    objective's `scope`. Of equal values the trial that completed is the best, then the one that trained further, then
+    the one with the lower number. The checkpoint is the trial's last one. Where the study says `keep: best` it is that
+    of the best value. `headrace checkpoint get` copies it.
 
     Trials that miss a constraint never count, and a trial that failed counts only where no other one has a value. On
     the Pareto front are the trials that no other one beats in every objective, each with the values of its last report.
 
-    In a population the parameters are those of the best step, and the schedule before them is printed too: a training
-    job that has the last values from the start is another one.
+    In a population the parameters are those of the step printed, and the schedule before them is printed too: a
+    training job that has the last values from the start is another one.
 
     Exits with 1 if there is no such trial.
 
@@ -66,7 +66,7 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
                 f"Every trial with a finite {info.spec.objective.metric} failed or diverged; the last value of trial "
                 f"{trial.number}, the best of them, is {wording.number(trial.value)}."
             )
-        value = f"{info.spec.objective.metric} {wording.number(trial.best_value)} at step {trial.best_step}"
+        value = f"{info.spec.objective.metric} {wording.scored(trial, info.spec.objective)}"
         session.output.line(f"# trial {trial.number}: {value}")
         if trial.kept_checkpoint is not None:
             kept = saved(trial, trial.kept_checkpoint, info.spec.objective.metric)

@@ -11,6 +11,7 @@ from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.client import kept
 from headrace.client.outcome import Outcome
+from headrace.spec import Scope
 
 checkpoint = typer.Typer(help="Copy what a trial saved.", no_args_is_help=True)
 
@@ -97,7 +98,8 @@ def get(
     session.output.note(
         f"Trial {info.number} of study {info.study}, step {copied.step}{at}; {wording.size(copied.size_bytes)}."
     )
-    if info.best_step is not None and copied.step != info.best_step and rung is None:
+    by_best = status.spec.objective.scope is Scope.BEST
+    if by_best and info.best_step is not None and copied.step != info.best_step and rung is None:
         session.output.note(
             f"Its best value, {wording.number(info.best_value)}, is of step {info.best_step}: "
             "`objective: {…, keep: best}` in a study file keeps that checkpoint too."

@@ -122,8 +122,8 @@ def _best_so_far(study: StudyInfo) -> str:
     failed = " (failed)" if best.failed else " (diverged since)" if best.diverged else ""
     so_far = "" if study.state.ended else " so far"
     return (
-        f"best{so_far}{failed}: {study.spec.objective.metric} {wording.number(best.best_value)}, "
-        f"trial {best.number} at step {best.best_step} ({wording.params(best.params)})"
+        f"best{so_far}{failed}: {study.spec.objective.metric} {wording.number(best.score)}, "
+        f"trial {best.number} at step {best.score_step} ({wording.params(best.params)})"
     )
 
 

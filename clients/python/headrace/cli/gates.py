@@ -44,11 +44,11 @@ def lines_of(study: StudyInfo) -> list[tuple[str, str]]:
     lines = [("checks", checks)]
     if study.state is StudyState.COMPLETED:
         lines.append(("verdict", "passed: the small copy stands for the model"))
-    if trial is not None and trial.best_value is not None:
+    if trial is not None and trial.score is not None:
         lines.append(
             (
                 "worst slope",
-                f"{wording.number(trial.best_value)}: how an activation's change grows with the width, ideally 0",
+                f"{wording.number(trial.score)}: how an activation's change grows with the width, ideally 0",
             )
         )
     if trial is not None and trial.checkpoint is not None:

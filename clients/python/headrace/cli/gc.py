@@ -37,7 +37,7 @@ def gc(
     touched, and only the folders that carry the name and the uid of an ended one are. A study that goes on while this
     runs is left alone from then on.
 
-    A study whose checkpoints were deleted cannot go on from them by `headrace retry` or `headrace extend`.
+    A trial whose checkpoint was deleted begins anew when `headrace retry` or `headrace extend` lets it go on.
 
     Only what this machine sees is listed: folders here or shared, and checkpoints on S3, with the workers' AWS_*
     variables. Run it on each machine that keeps files of its own. Of a study that is deleted nothing is found any

@@ -200,17 +200,17 @@ def _best_value(study: StudyInfo) -> str:
     if best is None:
         return "-"
     since = " (failed)" if best.failed else " (diverged since)" if best.diverged else ""
-    return wording.number(best.best_value) + since
+    return wording.number(best.score) + since
 
 
 def _values(trial: TrialInfo, study: StudyInfo, front: set[int]) -> list[Cell]:
-    """The best value and its step; with several objectives each one's last value, and whether it is on the
+    """The value that counts and its step; with several objectives each one's last value, and whether it is on the
     Pareto front."""
     values = [wording.number(value) for value in Outcome(study).values(trial).values()]
     if not study.spec.further_objectives:
         return [
             *values,
-            str(trial.best_step) if trial.best_step is not None else "-",
+            str(trial.score_step) if trial.score_step is not None else "-",
         ]
     return [*values, "yes" if trial.number in front else "infeasible" if trial.feasible is False else "-"]
 

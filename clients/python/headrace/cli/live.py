@@ -209,7 +209,7 @@ class Picture:
                 line = Text.assemble(
                     (f"{label:<8}  ", "dim"),
                     (wording.number(_shown(one)), "bold"),
-                    f"  trial {one.number}, step {one.best_step or one.step}",
+                    f"  trial {one.number}, step {one.score_step or one.step}",
                     (f"  {wording.misses(one, self.study.spec)}" if one.feasible is False else "", "yellow"),
                 )
                 shows = whole or one is best
@@ -311,7 +311,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _shown(trial: TrialInfo) -> float | None:
-    return trial.best_value if trial.best_value is not None else trial.value
+    return trial.score if trial.score is not None else trial.value
 
 
 def _bar(part: int, whole: int, width: int) -> str:

@@ -14,12 +14,13 @@ SHOWN = 6
 
 
 def best_schedule(client: Client, study: StudyInfo) -> tuple[Stretch, ...]:
-    """What led to the best value of a population; empty where it was trained with the same values all along."""
+    """What led to the value that counts of a population's best trial; empty where it was trained with the same values
+    all along."""
     best = study.leader
     if not isinstance(study.spec.policy, PbtPolicy) or study.spec.further_objectives or best is None:
         return ()
     trials = {trial.number: trial for trial in (*client.study(study.name).trials(), best)}
-    found = schedule(trials, best.number, at=best.best_step)
+    found = schedule(trials, best.number, at=best.score_step)
     return tuple(found) if any(one.params != found[0].params for one in found) else ()
 
 

@@ -8,7 +8,8 @@ on from its checkpoints when `headrace up` is started on the same home.
 
 import os
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -26,7 +27,7 @@ from headrace.cli.replace import delete_ended
 from headrace.cli.report import write_report
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.summary import Summary, show_summary, succeeded, transferred
-from headrace.client import Client
+from headrace.client import Client, flows
 from headrace.client.missing import require
 from headrace.client.model import StudyState
 from headrace.environment import NAMED_IN, names_to_pass, select
@@ -147,6 +148,9 @@ def run(
             else os.environ
         )
         spec = preflight(spec, workers_here=here, environ=environ)
+    if spec.open_plan is not None and not (local or replace or suffix):
+        with session.client() as client, _or_another_name(study_id):
+            client.transport.run(flows.require_free(client, study_id, spec))
     spec = plans.planned(spec, session.output, planner)
     mode = Mode.choose(session.output, as_json=as_json)
     with ExitStack() as stack:
@@ -242,17 +246,12 @@ def _create(
 ) -> str:
     for name in (study_id, *(_suffixed(study_id, number) for number in range(2, MOST_SUFFIXES + 1))):
         try:
-            study = client.create_study(name, spec)
+            with _or_another_name(study_id):
+                study = client.create_study(name, spec)
             break
-        except StudyExistsError as error:
-            if suffix:
-                continue
-            raise CommandError(
-                error.message,
-                code=USAGE,
-                remedy=f"`headrace run --suffix` creates {_suffixed(study_id, 2)}, `--replace` deletes the ended one "
-                f"first (as `headrace delete` does), `headrace attach {study_id}` shows it.",
-            ) from None
+        except NameTakenError:
+            if not suffix:
+                raise
     else:
         raise CommandError(
             f"{study_id} and its names up to {_suffixed(study_id, MOST_SUFFIXES)} are taken.",
@@ -268,6 +267,23 @@ def _create(
             f"{f', until {ends}' if (ends := wording.until(spec)) else ''}."
         )
     return study.name
+
+
+class NameTakenError(CommandError):
+    """A study of this name exists."""
+
+
+@contextmanager
+def _or_another_name(study_id: str) -> Iterator[None]:
+    try:
+        yield
+    except StudyExistsError as error:
+        raise NameTakenError(
+            error.message,
+            code=USAGE,
+            remedy=f"`headrace run --suffix` creates {_suffixed(study_id, 2)}, `--replace` deletes the ended one "
+            f"first (as `headrace delete` does), `headrace attach {study_id}` shows it.",
+        ) from None
 
 
 def _suffixed(study_id: str, number: int) -> str:

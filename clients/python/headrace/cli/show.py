@@ -17,7 +17,7 @@ from headrace.cli.unshown import note_unshown
 from headrace.client.importance import importance_or_reason
 from headrace.client.model import StudyInfo, TrialInfo
 from headrace.last_words import printed_last
-from headrace.spec import BestOfSampler
+from headrace.spec import BestOfSampler, Scope
 
 RUNG_COLUMNS = 48
 """How wide the table of rungs is before its bars."""
@@ -125,6 +125,9 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
     if trial.best_value is not None and not study.spec.further_objectives:
         since = " (diverged since)" if trial.diverged else ""
         lines.append(("best value", f"{wording.number(trial.best_value)} at step {trial.best_step}{since}"))
+        if study.spec.objective.scope is not Scope.BEST:
+            counts = wording.scored(trial, study.spec.objective) if trial.score is not None else "none"
+            lines.append(("counts", counts))
     if trial.feasible is not None:
         lines.append(("feasible", "yes" if trial.feasible else f"no: {wording.misses(trial, study.spec)}"))
     if trial.source is not None and isinstance(study.spec.sampler, BestOfSampler):

@@ -15,7 +15,7 @@ from headrace.client.lineage import Stretch
 from headrace.client.model import Checkpoint, StudyInfo, StudyState, TrialInfo, TrialState, Value
 from headrace.client.outcome import Outcome
 from headrace.client.transfer import Transferred
-from headrace.spec import BestOfSampler
+from headrace.spec import BestOfSampler, Scope
 
 FRONT_ROWS = 8
 _PLACES = ("checkpoint", "report", "plot")
@@ -49,6 +49,8 @@ class Summary:
             "unshown": self.study.unshown,
             "metric": self.study.spec.objective.metric,
             "goal": self.study.spec.objective.goal,
+            "scope": self.study.spec.objective.scope,
+            "k": self.study.spec.objective.k,
             "best": views.trial(best) if best else None,
             "front": [views.trial(trial) for trial in self.study.front],
             "baseline": views.trial(self.study.baseline) if self.study.baseline else None,
@@ -88,7 +90,7 @@ class Summary:
             lines.append(("best", f"no trial reported a finite value{self._that_meets()}"))
         else:
             failed = ", which failed after it had reported" if study.best.failed else ""
-            lines.append(("best", f"{metric} {_at(study.best)}, trial {study.best.number}{failed}"))
+            lines.append(("best", f"{metric} {self._at(study.best)}, trial {study.best.number}{failed}"))
             lines += [(f"  {name}", exact(value)) for name, value in study.best.params.items()]
             lines += schedule_lines(self.schedule, study)
         lines += self._transfer_lines()
@@ -126,7 +128,7 @@ class Summary:
         order = "the best one first" if not done.eager else "in the order in which they were taken"
         lines = [("taken over", f"the best configurations of study {done.source_study}, {order}")]
         for trial in done.trials:
-            came_to = f"{metric} {_at(trial)}" if trial.best_value is not None else "no value yet"
+            came_to = f"{metric} {self._at(trial)}" if trial.score is not None else "no value yet"
             ended = f" ({trial.outcome.replace('_', ' ')})"
             lines.append((f"  trial {trial.source} there", f"{came_to}, as trial {trial.number} here{ended}"))
         for place, regret in enumerate(done.regrets[:-1], 1):
@@ -198,6 +200,9 @@ class Summary:
             lines.append(("  …", f"{len(front) - FRONT_ROWS} more: headrace best {self.study.name}"))
         return lines
 
+    def _at(self, trial: TrialInfo) -> str:
+        return wording.scored(trial, self.study.spec.objective)
+
     def _that_meets(self) -> str:
         constraints = ", ".join(map(str, self.study.spec.constraints))
         return f" with {constraints}" if constraints else ""
@@ -206,7 +211,7 @@ class Summary:
         baseline = self.study.baseline
         if baseline is None:
             return []
-        metric = self.study.spec.objective.metric
+        metric, by_best = self.study.spec.objective.metric, self.study.spec.objective.scope is Scope.BEST
         steps = wording.plural(baseline.step, "step")
         if self.outcome.baseline_value is None:
             missing = wording.unreported(baseline, self.study.spec)
@@ -216,8 +221,12 @@ class Summary:
             text = f"{values} at the full budget ({steps})"
         else:
             text = f"{metric} {wording.number(self.outcome.baseline_value)} at the full budget ({steps})"
-            if baseline.best_value is not None and baseline.best_value != self.outcome.baseline_value:
-                text += f"; its best was {_at(baseline)}"
+            if baseline.score is not None and baseline.score != self.outcome.baseline_value:
+                text += (
+                    f"; what counts is {self._at(baseline)}"
+                    if not by_best
+                    else f"; its best was {self._at(baseline)}"
+                )
         if baseline.feasible is False:
             text += f"; {wording.misses(baseline, self.study.spec)}"
         lines = [("baseline", text)]
@@ -254,8 +263,8 @@ class Summary:
 
 
 def saved(trial: TrialInfo, checkpoint: Checkpoint, metric: str) -> str:
-    """A trial's checkpoint and its step; where the best value is of another step, also the value there."""
-    value = None if checkpoint.step == trial.best_step else Outcome.value_at(trial, checkpoint.step)
+    """A trial's checkpoint and its step; where the value that counts is of another step, also the value there."""
+    value = None if checkpoint.step == trial.score_step else Outcome.value_at(trial, checkpoint.step)
     there = "" if value is None else f", where {metric} is {wording.number(value)}"
     return f"{checkpoint.uri} (step {checkpoint.step}{there})"
 
@@ -304,7 +313,3 @@ def transferred(client: Client, study: StudyInfo) -> Transferred | None:
 def succeeded(study: StudyInfo) -> bool:
     """Whether `run` exits with 0: the study completed, with a result of a trial that did not fail."""
     return study.state is StudyState.COMPLETED and Outcome(study).sound
-
-
-def _at(trial: TrialInfo) -> str:
-    return f"{wording.number(trial.best_value)} at step {trial.best_step}"

@@ -45,7 +45,10 @@ def study(info: StudyInfo) -> Json:
         },
         "best": trial(info.leader) if info.leader and not info.spec.further_objectives else None,
         "baseline": trial(info.baseline) if info.baseline else None,
-        "objectives": [{"metric": one.metric, "goal": one.goal} for one in info.spec.objectives],
+        "objectives": [
+            {"metric": one.metric, "goal": one.goal, "scope": one.scope, "k": one.k}
+            for one in info.spec.objectives
+        ],
         "constraints": [str(constraint) for constraint in info.spec.constraints],
         "front": [trial(one) for one in info.front],
         "failures": [failure(one) for one in info.failures],
@@ -95,6 +98,8 @@ def transferred(done: Transferred) -> Json:
                 "trial": one.number,
                 "best_value": one.best_value,
                 "best_step": one.best_step,
+                "score": one.score,
+                "score_step": one.score_step,
                 "state": one.state.value,
                 "reason": one.reason.value if one.reason else None,
             }
@@ -108,7 +113,7 @@ def transferred(done: Transferred) -> Json:
 def trial(info: TrialInfo) -> Json:
     """`headrace trials --json` prints a list of these, best first; `headrace show STUDY TRIAL --json` one.
 
-    `params` are those of the best step, beside `best_value`; `last_params` are what a member of a population trains
+    `params` are those of `score_step`, beside `score`; `last_params` are what a member of a population trains
     with since it copied, and the same in every other study.
     """
     return {_TRIAL_KEYS.get(name, name): getattr(info, name) for name in _TRIAL_FIELDS} | {

@@ -193,6 +193,7 @@ class AsyncClient:
         `planner`, else at `HEADRACE_PLANNER`, else of one that is started here. `on_progress` is called in another
         thread while it searches; what it raises cancels everything."""
         study_id, found = flows.to_create(name, spec)
+        await self.transport.run(flows.require_free(self, study_id, found))
         found = await planned_meanwhile(found, planner, on_progress)
         return self.study((await self.transport.run(flows.create_study(self, study_id, found))).name)
 
@@ -212,7 +213,8 @@ class AsyncClient:
 
         `function` is one of a module, or of the script that runs: workers import it from its file. One of a notebook is
         sent to them by value, which needs `headrace[notebook]` on both sides. `settings` are
-        further keys of a study file, such as `steps`, `policy` or `resources`. Without `name` the study has the
+        further keys of a study file, such as `steps`, `policy` or `resources`,
+        and `scope` and `k` of its objective. Without `name` the study has the
         function's and six digits. Raises `TimeoutError` after `timeout_s`. The study goes on then, and after Ctrl-C."""
         its_name, spec = study_of(
             function, space, name, minimize=minimize, maximize=maximize, trials=trials, **settings

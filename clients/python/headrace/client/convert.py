@@ -142,15 +142,16 @@ def _defect(proto: study_pb2.Study) -> StudyDefectError:
 def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialInfo:
     """A trial; `order` names the parameters in the order of the space."""
     owner = trial_ref(proto.name)
-    has_best = proto.HasField("best_value")
+    has_best, has_score = proto.HasField("best_value"), proto.HasField("score")
     lineage = tuple(exploit(e, order=order) for e in proto.lineage)
-    copied_after = (e for e in lineage if has_best and proto.best_step <= e.step)
+    copied_after = (e for e in lineage if has_score and proto.score_step <= e.step)
     copied = next(copied_after, None)
     converted: dict[str, Any] = {
         "study": owner.study if owner else "",
         "state": TRIAL_STATES.get(proto.state, model.TrialState.UNKNOWN),
         "params": copied.previous_params if copied else params(proto.parameters, order=order),
         "best_step": proto.best_step if has_best else None,
+        "score_step": proto.score_step if has_score else None,
         "rungs": tuple(rung_result(r) for r in proto.rung_results),
         "reason": REASONS.get(proto.termination_reason),
         "checkpoint": checkpoint(proto.checkpoint) if proto.HasField("checkpoint") else None,

@@ -27,7 +27,13 @@ from headrace.client.model import (
     Value,
 )
 from headrace.client.names import study_name, trial_name
-from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.errors import (
+    InvalidFieldError,
+    StudyExistsError,
+    StudyNotFoundError,
+    Violation,
+    show_value,
+)
 from headrace.spec import StudySpec, check_study_id, load_study_file, parse_named_spec, to_proto
 from headrace.spec.convert import params_to_proto
 from headrace.v1 import study_pb2 as pb
@@ -60,6 +66,18 @@ def request_id() -> str:
 
 
 # ---- the client ----------------------------------------------------------------------------------------
+
+
+def require_free(_: object, name: str, spec: StudySpec) -> Flow[None]:
+    """Raises `StudyExistsError` where a plan is still to be made for a study whose name is taken: it would be in
+    vain."""
+    if spec.open_plan is None:
+        return
+    try:
+        yield from rpc(methods.GET_STUDY, pb.GetStudyRequest(name=study_name(name)))
+    except StudyNotFoundError:
+        return
+    raise StudyExistsError(f"a study '{name}' exists already")
 
 
 def create_study(_: object, name: str, spec: StudySpec) -> Flow[StudyInfo]:
@@ -158,10 +176,11 @@ def status(study: StudyHandle) -> Flow[StudyInfo]:
 
 def best(study: StudyHandle) -> Flow[TrialInfo | None]:
     """The best feasible trial so far, the baseline not counted; None before the first finite value. A trial that failed
-    (its `failed` is true) is the best only while no other trial has a value. Trials are compared by their best
-    value over all steps. Of equal ones, a trial that completed comes first, then the one that trained further.
+    (its `failed` is true) is the best only while no other trial has a value. Trials are compared by their `score`, the
+    value that counts by the objective's `scope`. Of equal ones, a trial that completed comes first, then the one that
+    trained further.
     `checkpoint` is the trial's last one, and `best_checkpoint` that of its best value where the study keeps it.
-    `params` are those of its best step; a member of a population may have other ones since (`last_params`).
+    `params` are those of `score_step`; a member of a population may have other ones since (`last_params`).
 
     Raises SeveralObjectivesError for a study with several objectives: see `front`.
     """

@@ -177,14 +177,15 @@ class Exploit:
 class TrialInfo:
     """One configuration and all that is known of it, as of one moment.
 
-    `params` produced `best_value`. A member of a population goes on with others once it copies: `last_params`.
+    `score` is the value that counts, by the objective's `scope`; it is of the report at `score_step`. `params` produced
+    it. A member of a population goes on with others once it copies: `last_params`.
     """
 
     study: str
     number: int
     state: TrialState
     params: Mapping[str, Value]
-    """Those of the best step."""
+    """Those of `score_step`."""
     baseline: bool
     bracket: int
     attempt: int
@@ -233,6 +234,9 @@ class TrialInfo:
     """How many it may have."""
     bubbles: tuple[str, ...] = ()
     """The stages of large jobs in whose bubbles it ran or runs, in order, such as `job gpt, stage 2`."""
+    score: float | None = None
+    """The value that counts; None where none does."""
+    score_step: int | None = None
     best_checkpoint: Checkpoint | None = None
     """Where the study says `keep: best`: the checkpoint of the best value; of an earlier step than `best_step` where
     nothing was saved at that one."""
@@ -243,12 +247,12 @@ class TrialInfo:
         return self.best_checkpoint or self.checkpoint
 
     def __repr__(self) -> str:
-        said = f"step {self.step}, value {self.value}, best {self.best_value}, params {dict(self.params)}"
+        said = f"step {self.step}, value {self.value}, score {self.score}, params {dict(self.params)}"
         return f"<TrialInfo {self.study}/{self.number}: {self.outcome}, {said}>"
 
     @property
     def last_params(self) -> Mapping[str, Value]:
-        """What it trains with now, or did at its end: `params`, unless it copied another trial since its best step."""
+        """What it trains with now, or did at its end: `params`, unless it copied another trial since `score_step`."""
         return self.lineage[-1].params if self.lineage else self.params
 
     @property
@@ -442,7 +446,7 @@ class StudyInfo:
         if self.spec.further_objectives and self.front:  # a list of studies has none
             said += f", Pareto front of {len(self.front)} trial{'s' * (len(self.front) != 1)}"
         elif not self.spec.further_objectives and self.best is not None:
-            said += f", best trial {self.best.number} with {self.best.best_value}"
+            said += f", best trial {self.best.number} with {self.best.score}"
         return f"<StudyInfo {self.name}: {self.state.value}, {said}>"
 
 

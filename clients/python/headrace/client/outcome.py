@@ -1,8 +1,7 @@
 """What a study came to: the order of its trials, and its figures against the baseline and against run-all.
 
-The improvement compares the best trial with the best value that the baseline reached at any step, not only with its
-last one, so it never flatters. Steps spent are compared with what running every configuration to the full budget
-would take; both include the baseline.
+The improvement compares the scores of the best trial and of the baseline: both count by the same scope. Steps spent are
+compared with what running every configuration to the full budget would take; both include the baseline.
 """
 
 import math
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 from headrace.client.model import StudyInfo, StudyState, TerminationReason, TrialInfo
 from headrace.client.wording import number
-from headrace.spec import Goal
+from headrace.spec import Goal, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +50,14 @@ class Outcome:
 
     @property
     def improvement(self) -> float | None:
-        """By how much the best trial is better than the baseline's best; negative if it is worse. None where the best
-        one failed."""
+        """By how much the best trial's score is better than the baseline's; negative if it is worse. None where the
+        best one failed."""
         if self.several or not self.sound:
             return None
         best, baseline = self.study.best, self.study.baseline
-        if best is None or baseline is None or best.best_value is None or baseline.best_value is None:
+        if best is None or baseline is None or best.score is None or baseline.score is None:
             return None
-        gain = best.best_value - baseline.best_value
+        gain = best.score - baseline.score
         return gain if self.maximize else -gain
 
     @property
@@ -77,16 +76,17 @@ class Outcome:
         return (self.study.ended - self.study.created).total_seconds()
 
     def improvement_text(self) -> str | None:
-        """`0.0134 better than the baseline's best (1.4 %)`, or that there is none."""
+        """`0.0134 better than the baseline (1.4 %)`, or that there is none."""
         gain, baseline = self.improvement, self.study.baseline
         if gain is None or baseline is None:
             return None
-        relative = f" ({100 * abs(gain) / abs(baseline.best_value):.1f} %)" if baseline.best_value else ""
+        relative = f" ({100 * abs(gain) / abs(baseline.score):.1f} %)" if baseline.score else ""
+        than = "the baseline's best" if self.study.spec.objective.scope is Scope.BEST else "the baseline"
         if gain > 0:
-            return f"{number(gain, 4)} better than the baseline's best{relative}"
+            return f"{number(gain, 4)} better than {than}{relative}"
         if gain < 0:
-            return f"none: {number(-gain, 4)} worse than the baseline's best{relative}"
-        return "none: equal to the baseline's best"
+            return f"none: {number(-gain, 4)} worse than {than}{relative}"
+        return f"none: equal to {than}"
 
     def marked(self) -> frozenset[int]:
         """The numbers of the trials that views mark: those on the Pareto front, or the best one."""
@@ -94,11 +94,11 @@ class Outcome:
         return frozenset(trial.number for trial in best if trial is not None)
 
     def values(self, trial: TrialInfo) -> dict[str, float | None]:
-        """The values by which a trial counts, by metric: its best one or, of several objectives, those of its last
-        report, which belong together."""
+        """The values by which a trial counts, by metric: its score or, of several objectives, those of its last report,
+        which belong together."""
         if self.several:
             return {one.metric: trial.objective_values.get(one.metric) for one in self.study.spec.objectives}
-        return {self.study.spec.objective.metric: trial.best_value}
+        return {self.study.spec.objective.metric: trial.score}
 
     @staticmethod
     def value_at(trial: TrialInfo, step: int) -> float | None:
@@ -109,19 +109,23 @@ class Outcome:
     def best_first(self, trials: Iterable[TrialInfo]) -> list[TrialInfo]:
         """The trials by the value that counts, then those that failed or diverged, then those without a finite value.
 
-        Of equal values the trial that completed comes first, then the one that trained further: the scheduler's order.
-        With several objectives those on the Pareto front come first, by the first objective.
+        With `scope: full_budget` trials that completed come before others. Of equal values the trial that completed
+        comes first, then the one that trained further: the scheduler's order. With several objectives those on the
+        Pareto front come first, by the first objective.
         """
         places = {trial.number: place for place, trial in enumerate(self.study.front)}
 
-        def key(trial: TrialInfo) -> tuple[int, bool, float, bool, int, int]:
+        full_first = self.study.spec.objective.full_budget_first and not self.several
+
+        def key(trial: TrialInfo) -> tuple[int, bool, bool, float, bool, int, int]:
             place = places.get(trial.number, len(places))
             value = self.values(trial)[self.study.spec.objective.metric]
             if value is None or not math.isfinite(value):
-                return (place, True, math.inf, False, 0, trial.number)
+                return (place, True, True, math.inf, False, 0, trial.number)
             completed = trial.reason is TerminationReason.COMPLETED
             signed = -value if self.maximize else value
-            return (place, not trial.sound, signed, not completed, -trial.step, trial.number)
+            late = full_first and not completed
+            return (place, not trial.sound, late, signed, not completed, -trial.step, trial.number)
 
         return sorted(trials, key=key)
 
@@ -134,13 +138,17 @@ def fallen(before: StudyInfo, now: StudyInfo) -> str:
     old, new = before.best, now.best
     if old is None or new is None or old.number == new.number:
         return ""
-    was, best = old.best_value, new.best_value
+    was, best = old.score, new.score
     if was is None or best is None or not (best < was if Outcome(now).maximize else best > was):
         return ""
     failed = old.number in {failure.trial for failure in now.failures}
-    why = (
-        "failed, so it counts no more"
-        if failed
-        else "failed, or its last value is not finite: it does not count now"
-    )
+    objective = now.spec.objective
+    if failed:
+        why = "failed, so it counts no more"
+    elif objective.full_budget_first and new.reason is TerminationReason.COMPLETED:
+        why = f"has not come to its end, and trial {new.number} has"
+    elif objective.scope is not Scope.BEST:
+        why = "has a worse value since, or none that counts"
+    else:
+        why = "failed, or its last value is not finite: it does not count now"
     return f"trial {old.number}, the best before with {number(was)}, {why}"

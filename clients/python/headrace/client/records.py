@@ -1,17 +1,18 @@
 """Trials and reports as flat rows: what `export` writes and `dataframe()` holds.
 
 The columns of a trial, in this order: `study`, `trial`, `state`, `reason`, `baseline`, `bracket`, `step`, `value`,
-`best_value`, `best_step`, `sound` (whether it neither failed nor diverged), `feasible` (whether it meets the
-constraints; None without any), `front` (whether it is on the Pareto front; None with one objective), `rung` (the
-highest recorded, counted from 0), `rung_step` (the step of that rung), `steps_spent`, `failures`, `interruptions`,
-`worker` (where it runs, or ran last), `created`, `started`, `ended`, `checkpoint`, `detail`, then `param.NAME` for each
-parameter of the space, with its value at the best step,
+`best_value`, `best_step`, `score` (the value that counts, by the objective's `scope`), `score_step`, `sound` (whether
+it neither failed nor diverged), `feasible` (whether it meets the constraints; None without any), `front` (whether it is
+on the Pareto front; None with one objective), `rung` (the highest recorded, counted from 0), `rung_step` (the step of
+that rung), `steps_spent`, `failures`, `interruptions`, `worker` (where it runs, or ran last), `created`, `started`,
+`ended`, `checkpoint`, `detail`, then `param.NAME` for each parameter of the space, with its value at `score_step`,
 `last_param.NAME` for each one that a member of a population changed since, with the value that it went on with, and
 `metric.NAME` for each metric of any trial's last report. Of a report: `study`, `trial`, `attempt` (which placement of
 the trial, counted from 1), `sequence`, `step`, `time`, then `metric.NAME` for each metric that any report has.
 
-`best_value` is what the trial reported, whatever became of it. `best` counts unsound trials only where no sound one has
-a value, so compare sound rows alone: `frame[frame.sound & ~frame.baseline].best_value.min()`.
+`score` counts whatever became of the trial. `best` counts unsound trials only where no sound one has a score, so
+compare sound rows alone: `frame[frame.sound & ~frame.baseline].score.min()`. With `scope: full_budget` the rows whose
+`reason` is `completed` come before all others.
 
 A parameter that a conditional space leaves out, and any value that does not exist, is None. Times are in UTC;
 `export` writes them as ISO 8601.
@@ -82,6 +83,8 @@ def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str], chang
         "value": trial.value,
         "best_value": trial.best_value,
         "best_step": trial.best_step,
+        "score": trial.score,
+        "score_step": trial.score_step,
         "sound": trial.sound,
         "feasible": trial.feasible,
         "front": trial.number in {one.number for one in study.front}

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 from headrace.bounds.numbers import SEATS
 from headrace.client.machines import Holder
 from headrace.client.model import Listing, StudyInfo, TrialFailure, TrialInfo, TrialState
 from headrace.last_words import cause, likeness
-from headrace.spec import GpSampler, Objective, StudySpec, TpeSampler, Value
+from headrace.spec import GpSampler, Objective, Scope, StudySpec, TpeSampler, Value
 
 T = TypeVar("T")
 ROWS = 24
@@ -99,6 +99,27 @@ def params(values: Mapping[str, Value]) -> str:
 def objectives(trial: TrialInfo, wanted: Sequence[Objective]) -> str:
     """`accuracy 0.97, latency_ms 3.2`: the trial's objectives in its last report."""
     return ", ".join(f"{one.metric} {number(trial.objective_values.get(one.metric))}" for one in wanted)
+
+
+def scored(trial: TrialInfo, objective: Objective) -> str:
+    """`0.31 at step 27`: the value that counts, and of which report it is."""
+    mean = f", the mean of its last {plural(objective.k, 'report')}," if objective.k else ""
+    return f"{number(trial.score)}{mean} at step {scalar(trial.score_step)}"
+
+
+def what_counts(objective: Objective) -> str:
+    """Which value of a trial counts, for a sentence that begins with its metric."""
+    match objective.scope:
+        case Scope.BEST:
+            return "its best value at any step"
+        case Scope.LAST:
+            return "its last value"
+        case Scope.FULL_BUDGET:
+            return "its last value, of trials that completed before others"
+        case Scope.MEAN_LAST_K:
+            return f"the mean of its last {plural(objective.k or 1, 'value')}"
+        case never:
+            assert_never(never)
 
 
 def warm_start(study: StudyInfo, results: int) -> str:

@@ -31,6 +31,8 @@ def optimize(
     trials: int,
     minimize: Names = (),
     maximize: Names = (),
+    scope: str | None = None,
+    k: int | None = None,
     constraints: Sequence[Mapping[str, Any]] = (),
     steps: int = 1,
     sampler: str | Mapping[str, Any] = "tpe",
@@ -59,6 +61,7 @@ def optimize(
         trials: how many configurations are tried.
         minimize: the metric to make small, or several. Without any name, what the function returns.
         maximize: the metric to make large, or several.
+        scope: which value of a trial of several steps counts, as in a study file; `k` goes with `mean_last_k`.
         policy: without one, trials of several steps are stopped by ASHA, and those with several objectives run to the
             end.
         timeout_s: after so long no trial begins, and one that reports is stopped at its next report.
@@ -75,6 +78,8 @@ def optimize(
         space,
         minimize=minimize,
         maximize=maximize,
+        scope=scope,
+        k=k,
         constraints=list(constraints) or None,
         trials=trials,
         steps=steps,

@@ -131,7 +131,7 @@ def _about_parallel(data: StudyData) -> str:
     value = (
         "its objectives in its last report"
         if data.outcome.several
-        else "its best value so far; trials that were stopped early had fewer steps"
+        else f"{wording.what_counts(data.study.spec.objective)}; trials that were stopped early had fewer steps"
     )
     return f"One line per trial, darker for a better {data.metric} ({value}). Drag along an axis to select trials."
 
@@ -152,14 +152,20 @@ def _header(data: StudyData) -> str:
     spec = study.spec
     created = study.created.strftime("%Y-%m-%d %H:%M UTC") if study.created else ""
     lead = (
-        f"{study.state.value} · {spec.objective.goal} {data.metric} · {spec.policy.kind} over steps "
-        f"{wording.rungs_listed(spec.rungs())} · {spec.sampler.kind} sampler, "
+        f"{study.state.value} · {spec.objective.goal} {data.metric}{_what_counts(data)} · {spec.policy.kind} over "
+        f"steps {wording.rungs_listed(spec.rungs())} · {spec.sampler.kind} sampler, "
         f"seed {spec.seed} · {created}"
     )
     more = [study.detail] if study.detail else []
     more += [f"Not on this page: {line}" for line in data.left_out]
     said = "".join(f'<p class="lead">{escape(line)}</p>' for line in (lead, *more))
     return f'<h1>{escape(study.name)}</h1>{said}<div class="cards">{"".join(_cards(data))}</div>'
+
+
+def _what_counts(data: StudyData) -> str:
+    return (
+        "" if data.outcome.several else f" (of each trial {wording.what_counts(data.study.spec.objective)})"
+    )
 
 
 def _cards(data: StudyData) -> list[str]:
@@ -179,8 +185,8 @@ def _cards(data: StudyData) -> list[str]:
         cards.append(
             document.card(
                 f"best {data.metric}",
-                wording.number(best.best_value),
-                f"trial {best.number} at step {best.best_step}{failed}" + (f"; {gain}" if gain else ""),
+                wording.number(best.score),
+                f"trial {best.number} at step {best.score_step}{failed}" + (f"; {gain}" if gain else ""),
                 "best",
             )
         )
@@ -189,9 +195,7 @@ def _cards(data: StudyData) -> list[str]:
         cards.append(
             document.card(
                 f"baseline {data.metric}",
-                wording.number(
-                    baseline.value if baseline.step >= study.spec.max_steps else baseline.best_value
-                ),
+                wording.number(baseline.value if baseline.step >= study.spec.max_steps else baseline.score),
                 f"the default configuration, {baseline.outcome.replace('_', ' ')} at step {baseline.step}",
             )
         )

@@ -38,7 +38,7 @@ def _row(data: StudyData, trial: TrialInfo, params: Mapping[str, bool], *, best:
         *(
             []
             if data.outcome.several
-            else [_cell(wording.scalar(trial.best_step), trial.best_step, numeric=True)]
+            else [_cell(wording.scalar(trial.score_step), trial.score_step, numeric=True)]
         ),
         *(_parameter(trial.params.get(name), numeric=numeric) for name, numeric in params.items()),
         _cell(str(trial.attempt), trial.attempt, numeric=True),

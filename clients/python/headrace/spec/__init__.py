@@ -24,7 +24,7 @@ from headrace.spec.halving import (
     PashaPolicy,
     SuccessiveHalvingPolicy,
 )
-from headrace.spec.objective import Constraint, Goal, Keep, Objective, WarmStart
+from headrace.spec.objective import Constraint, Goal, Keep, Objective, Scope, WarmStart
 from headrace.spec.own import OwnPolicy, OwnSampler
 from headrace.spec.pbt import PbtPolicy
 from headrace.spec.pilot import Pilot
@@ -97,6 +97,7 @@ __all__ = [
     "RunAllPolicy",
     "RungMedianPolicy",
     "Sampler",
+    "Scope",
     "SobolSampler",
     "StudyFile",
     "StudySpec",

@@ -16,7 +16,15 @@ Names = str | Sequence[str]
 """One metric or several."""
 
 
-def spec_of_call(space: object, *, minimize: Names, maximize: Names, **settings: Any) -> StudySpec:
+def spec_of_call(
+    space: object,
+    *,
+    minimize: Names,
+    maximize: Names,
+    scope: str | None = None,
+    k: int | None = None,
+    **settings: Any,
+) -> StudySpec:
     """The spec of a call such as `optimize(fn, space, minimize="loss", trials=20)`; None leaves a setting out.
 
     Raises `InvalidFieldError` with every violation, under the names that the call has.
@@ -25,7 +33,9 @@ def spec_of_call(space: object, *, minimize: Names, maximize: Names, **settings:
     wanted += [("maximize", Goal.MAXIMIZE, name) for name in names_of("maximize", maximize)]
     objectives = [{"metric": name, "goal": goal.value} for _, goal, name in wanted]
     objectives = objectives or [{"metric": VALUE, "goal": Goal.MINIMIZE.value}]
-    data: dict[str, Any] = {"space": space, "objective": objectives[0]}
+    counts = {"scope": scope, "k": k}
+    first = objectives[0] | {key: value for key, value in counts.items() if value is not None}
+    data: dict[str, Any] = {"space": space, "objective": first}
     if objectives[1:]:
         data["further_objectives"] = objectives[1:]
     data |= {key: value for key, value in settings.items() if value is not None}
@@ -34,6 +44,7 @@ def spec_of_call(space: object, *, minimize: Names, maximize: Names, **settings:
     except InvalidFieldError as error:
         named = {f"further_objectives[{place}].metric": one[0] for place, one in enumerate(wanted[1:])}
         named |= {"objective.metric": wanted[0][0]} if wanted else {}
+        named |= {"objective.scope": "scope", "objective.k": "k"}
         raise InvalidFieldError(
             replace(one, field=named.get(one.field, one.field)) for one in error.violations
         ) from None

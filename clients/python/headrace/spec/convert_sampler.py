@@ -6,7 +6,7 @@ A number that is 0 in a message was not set: the model's default stands.
 from typing import Any, Final, assert_never
 
 from headrace.spec.convert_values import options_data, params_to_proto
-from headrace.spec.objective import Constraint, Goal, Keep, Objective, WarmStart
+from headrace.spec.objective import Constraint, Goal, Keep, Objective, Scope, WarmStart
 from headrace.spec.own import OwnSampler
 from headrace.spec.sampler import (
     SAMPLERS,
@@ -25,6 +25,12 @@ from headrace.v1 import spec_pb2 as pb
 
 GOALS: Final = {Goal.MINIMIZE: pb.GOAL_MINIMIZE, Goal.MAXIMIZE: pb.GOAL_MAXIMIZE}
 KEEPS: Final = {Keep.LAST: pb.KEEP_LAST, Keep.BEST: pb.KEEP_BEST}
+SCOPES: Final = {
+    Scope.BEST: pb.SCOPE_BEST,
+    Scope.LAST: pb.SCOPE_LAST,
+    Scope.FULL_BUDGET: pb.SCOPE_FULL_BUDGET,
+    Scope.MEAN_LAST_K: pb.SCOPE_MEAN_LAST_K,
+}
 
 
 def sampler_to_proto(sampler: Sampler) -> pb.Sampler:
@@ -82,7 +88,13 @@ def sampler_data(message: pb.Sampler) -> dict[str, Any] | None:
 
 def objective_to_proto(objective: Objective) -> pb.Objective:
     """One objective as a message."""
-    return pb.Objective(metric=objective.metric, goal=GOALS[objective.goal], keep=KEEPS[objective.keep])
+    return pb.Objective(
+        metric=objective.metric,
+        goal=GOALS[objective.goal],
+        keep=KEEPS[objective.keep],
+        scope=SCOPES[objective.scope],
+        k=objective.k or 0,
+    )
 
 
 def objective_data(message: pb.Objective) -> dict[str, Any]:
@@ -94,6 +106,11 @@ def objective_data(message: pb.Objective) -> dict[str, Any]:
     if message.keep != pb.KEEP_UNSPECIFIED:
         keeps = {number: keep for keep, number in KEEPS.items()}
         data["keep"] = keeps.get(message.keep, str(message.keep))
+    if message.scope != pb.SCOPE_UNSPECIFIED:
+        scopes = {number: scope for scope, number in SCOPES.items()}
+        data["scope"] = scopes.get(message.scope, str(message.scope))
+    if message.k:
+        data["k"] = message.k
     return data
 
 

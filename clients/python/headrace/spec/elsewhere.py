@@ -69,6 +69,7 @@ TOP: Final = {
 OBJECTIVE: Final = {
     "mode": "Write `goal: minimize` or `goal: maximize`.",
     "direction": "Write `goal: minimize` or `goal: maximize`.",
+    "last_k": "Did you mean `k`?",
 }
 """Keys of the objective."""
 

@@ -5,10 +5,10 @@ meets every constraint. With several objectives no trial is simply the best: wha
 feasible trials that no other one dominates. To dominate is to be at least as good in every objective and better in one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from math import isfinite
-from typing import Annotated, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import PlainValidator, model_validator
 
@@ -20,6 +20,7 @@ from headrace.spec.problems import Problem, reject
 from headrace.spec.scalars import Real, integer_within
 
 WarmTrials = Annotated[int, PlainValidator(integer_within(1, numbers.WARM_TRIALS))]
+LastReports = Annotated[int, PlainValidator(integer_within(1, numbers.LAST_REPORTS))]
 
 
 class Goal(StrEnum):
@@ -36,12 +37,70 @@ class Keep(StrEnum):
     BEST = "best"
 
 
+class Scope(StrEnum):
+    """Which value of a trial counts, where trials are compared as a whole. Rungs compare the values there."""
+
+    BEST = "best"
+    """The best one that it reported at any step."""
+    LAST = "last"
+    """That of its last report."""
+    FULL_BUDGET = "full_budget"
+    """That of its last report too; but trials that came to their end are before all others."""
+    MEAN_LAST_K = "mean_last_k"
+    """The mean of its last `k` reports."""
+
+
+DEFAULT_SCOPE: Final = Scope.BEST
+
+
 class Objective(SpecModel):
     """What to optimise: one metric that the trial reports."""
 
     metric: Metric
     goal: Goal
     keep: Keep = Keep.LAST
+    scope: Scope = DEFAULT_SCOPE
+    k: LastReports | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _scope_of_keep(cls, data: Any) -> Any:
+        """Who keeps the checkpoint of the best value, and says no more, means that value."""
+        if isinstance(data, Mapping) and data.get("scope") is None and data.get("keep") == Keep.BEST:
+            return {**data, "scope": Scope.BEST}
+        return data
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        reject([*self._problems()])
+        return self
+
+    def _problems(self) -> Iterator[Problem]:
+        if self.scope is Scope.MEAN_LAST_K and self.k is None:
+            yield Problem(
+                loc=("k",),
+                message="is required with `scope: mean_last_k`",
+                remedy="Say of how many reports, as in `k: 5`.",
+            )
+        if self.scope is not Scope.MEAN_LAST_K and self.k is not None:
+            yield Problem(
+                loc=("k",),
+                value=self.k,
+                message=f"says nothing with `scope: {self.scope}`",
+                remedy="Leave it out, or write `scope: mean_last_k`.",
+            )
+        if self.keep is Keep.BEST and self.scope is not Scope.BEST:
+            yield Problem(
+                loc=("scope",),
+                value=self.scope.value,
+                message="does not go with `keep: best`: another value counts than the one whose checkpoint is kept",
+                remedy="Write `scope: best`, or leave keep out: the last checkpoint always stays.",
+            )
+
+    @property
+    def full_budget_first(self) -> bool:
+        """Whether trials that came to their end are before all others."""
+        return self.scope is Scope.FULL_BUDGET
 
     @property
     def sign(self) -> float:
@@ -115,7 +174,22 @@ def objective_problems(
                     remedy="Write `keep: best` under `objective`, or leave it out.",
                 )
             )
+        if objective.scope is not DEFAULT_SCOPE:
+            problems.append(
+                Problem(
+                    loc=("further_objectives", index, "scope"),
+                    value=objective.scope.value,
+                    message=_FRONT,
+                    remedy="Leave scope out.",
+                )
+            )
         seen.add(objective.metric)
+    if further and first.keep is Keep.LAST and first.scope not in (DEFAULT_SCOPE, Scope.LAST):
+        problems.append(
+            Problem(
+                loc=("objective", "scope"), value=first.scope.value, message=_FRONT, remedy="Leave scope out."
+            )
+        )
     if further and not run_all:
         problems.append(
             Problem(
@@ -125,6 +199,9 @@ def objective_problems(
             )
         )
     return problems
+
+
+_FRONT: Final = "needs one objective: a Pareto front compares the last reports of trials"
 
 
 def _too_many(field: str, count: int, most: int) -> Problem:

@@ -23,6 +23,36 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Scope:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ScopeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Scope.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SCOPE_UNSPECIFIED: _Scope.ValueType  # 0
+    SCOPE_BEST: _Scope.ValueType  # 1
+    """The best one of all its reports."""
+    SCOPE_LAST: _Scope.ValueType  # 2
+    """That of its last report, if it is finite and the report meets the constraints."""
+    SCOPE_FULL_BUDGET: _Scope.ValueType  # 3
+    """The same; but trials that completed are before all others."""
+    SCOPE_MEAN_LAST_K: _Scope.ValueType  # 4
+    """The mean of its last `k` reports, or of all where it has fewer. The last report meets the constraints."""
+
+class Scope(_Scope, metaclass=_ScopeEnumTypeWrapper):
+    """Which value of a trial counts where trials are compared as a whole. Rungs compare the values reported there."""
+
+SCOPE_UNSPECIFIED: Scope.ValueType  # 0
+SCOPE_BEST: Scope.ValueType  # 1
+"""The best one of all its reports."""
+SCOPE_LAST: Scope.ValueType  # 2
+"""That of its last report, if it is finite and the report meets the constraints."""
+SCOPE_FULL_BUDGET: Scope.ValueType  # 3
+"""The same; but trials that completed are before all others."""
+SCOPE_MEAN_LAST_K: Scope.ValueType  # 4
+"""The mean of its last `k` reports, or of all where it has fewer. The last report meets the constraints."""
+Global___Scope: _TypeAlias = Scope  # noqa: Y015
+
 class _Keep:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -399,20 +429,28 @@ class Objective(_message.Message):
     METRIC_FIELD_NUMBER: _builtins.int
     GOAL_FIELD_NUMBER: _builtins.int
     KEEP_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    K_FIELD_NUMBER: _builtins.int
     metric: _builtins.str
     goal: Global___Goal.ValueType
     keep: Global___Keep.ValueType
     """Which checkpoint of a trial stays beside the last ones. Unspecified means `KEEP_LAST`; the first objective's counts."""
+    scope: Global___Scope.ValueType
+    """Which value of a trial counts. Unspecified means `SCOPE_BEST`. With several objectives: unspecified, or the last one."""
+    k: _builtins.int
+    """With `SCOPE_MEAN_LAST_K`, and only there: of how many reports, 1 to 100."""
     def __init__(
         self,
         *,
         metric: _builtins.str = ...,
         goal: Global___Goal.ValueType = ...,
         keep: Global___Keep.ValueType = ...,
+        scope: Global___Scope.ValueType = ...,
+        k: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["goal", b"goal", "keep", b"keep", "metric", b"metric"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["goal", b"goal", "k", b"k", "keep", b"keep", "metric", b"metric", "scope", b"scope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

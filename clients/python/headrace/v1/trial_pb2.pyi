@@ -88,7 +88,7 @@ Global___TerminationReason: _TypeAlias = TerminationReason  # noqa: Y015
 
 @_typing.final
 class Trial(_message.Message):
-    """One configuration and all that is known of it. The next field gets number 46."""
+    """One configuration and all that is known of it. The next field gets number 49."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -144,6 +144,8 @@ class Trial(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     BEST_VALUE_FIELD_NUMBER: _builtins.int
     BEST_STEP_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    SCORE_STEP_FIELD_NUMBER: _builtins.int
     RUNG_RESULTS_FIELD_NUMBER: _builtins.int
     TERMINATION_REASON_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
@@ -193,6 +195,9 @@ class Trial(_message.Message):
     best_value: _builtins.float
     """The best finite value of the objective so far, and the step it was seen at."""
     best_step: _builtins.int
+    score: _builtins.float
+    """The value that counts, by the objective's `scope`, and the step of the report that made it so. Absent where none does."""
+    score_step: _builtins.int
     termination_reason: Global___TerminationReason.ValueType
     """Why the trial is terminated; unspecified before."""
     detail: _builtins.str
@@ -282,6 +287,8 @@ class Trial(_message.Message):
         value: _builtins.float | None = ...,
         best_value: _builtins.float | None = ...,
         best_step: _builtins.int = ...,
+        score: _builtins.float | None = ...,
+        score_step: _builtins.int = ...,
         rung_results: _abc.Iterable[Global___RungResult] | None = ...,
         termination_reason: Global___TerminationReason.ValueType = ...,
         detail: _builtins.str = ...,
@@ -312,9 +319,9 @@ class Trial(_message.Message):
         bubbles: _abc.Iterable[_builtins.str] | None = ...,
         best_checkpoint: Global___CheckpointRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_source", b"_source", "_value", b"_value", "best_checkpoint", b"best_checkpoint", "best_value", b"best_value", "checkpoint", b"checkpoint", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "source", b"source", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "best_checkpoint", b"best_checkpoint", "best_value", b"best_value", "checkpoint", b"checkpoint", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "score", b"score", "source", b"source", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "score", b"score", "score_step", b"score_step", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_value: _TypeAlias = _typing.Literal["best_value"]  # noqa: Y015
     _WhichOneofArgType__best_value: _TypeAlias = _typing.Literal["_best_value", b"_best_value"]  # noqa: Y015
@@ -324,6 +331,8 @@ class Trial(_message.Message):
     _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
     _WhichOneofReturnType__milestone: _TypeAlias = _typing.Literal["milestone"]  # noqa: Y015
     _WhichOneofArgType__milestone: _TypeAlias = _typing.Literal["_milestone", b"_milestone"]  # noqa: Y015
+    _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
+    _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
     _WhichOneofReturnType__source: _TypeAlias = _typing.Literal["source"]  # noqa: Y015
     _WhichOneofArgType__source: _TypeAlias = _typing.Literal["_source", b"_source"]  # noqa: Y015
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
@@ -336,6 +345,8 @@ class Trial(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__milestone) -> _WhichOneofReturnType__milestone | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__source) -> _WhichOneofReturnType__source | None: ...
     @_typing.overload

@@ -86,6 +86,8 @@ class _ExitOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExitOutco
     """The machine failed: the daemon died and took the process along, the checkpoint could not be fetched,
     the process was killed from outside (SIGKILL, the OOM killer). Not charged.
     """
+    EXIT_OUTCOME_NO_CHECKPOINT: _ExitOutcome.ValueType  # 5
+    """The checkpoint to go on from is not in the store any more. Not charged: the trial begins anew."""
 
 class ExitOutcome(_ExitOutcome, metaclass=_ExitOutcomeEnumTypeWrapper):
     """How a trial's process ended, and who is to blame."""
@@ -101,6 +103,8 @@ EXIT_OUTCOME_LOST: ExitOutcome.ValueType  # 4
 """The machine failed: the daemon died and took the process along, the checkpoint could not be fetched,
 the process was killed from outside (SIGKILL, the OOM killer). Not charged.
 """
+EXIT_OUTCOME_NO_CHECKPOINT: ExitOutcome.ValueType  # 5
+"""The checkpoint to go on from is not in the store any more. Not charged: the trial begins anew."""
 Global___ExitOutcome: _TypeAlias = ExitOutcome  # noqa: Y015
 
 @_typing.final

@@ -1,6 +1,7 @@
 """A trial's process is gone, or its holder is silent: who is to blame, and what follows.
 
-Failures of the machine are never charged to the configuration: the trial goes on from its last checkpoint.
+Failures of the machine are never charged to the configuration: the trial goes on from its last checkpoint. One whose
+checkpoint is not in the store any more begins anew.
 Failures of the user's code are: a few retries, then the trial is over. Two kinds of failure that no retry can
 mend end the study with the reason: first trials that all fail before anything was reported, and a program
 that is killed again and again without getting any further.
@@ -104,6 +105,8 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
         case "RELEASED":  # let go of by its holder: nothing points to its program
             state.close(lease)
             _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")
+        case "NO_CHECKPOINT":
+            _begins_anew(state, state.trials[number], lease, message.error)
         case "DEFECT":
             _lost(state, state.trials[number], lease, message.error, defect=True)
         case _:
@@ -313,6 +316,18 @@ def _lost(state: CycleState, trial: Trial, lease: Lease, why: str, *, defect: bo
         state.terminate(trial.number, reason, detail)
     else:
         _interrupt(state, state.trials[trial.number], why)
+
+
+def _begins_anew(state: CycleState, trial: Trial, lease: Lease, why: str) -> None:
+    """Its checkpoint is gone, as after `headrace gc`. That is believed the second time in a row: one worker may not see
+    what others see. Rungs where it was recorded stay behind it."""
+    gone = lease.resume is not None and trial.checkpoint == lease.resume
+    if not gone or not trial.losses_in_row:
+        _lost(state, trial, lease, why or "its checkpoint is missing")
+        return
+    at = f"its checkpoint of step {lease.resume.step}" if lease.resume else "its checkpoint"
+    trial = state.update(trial.number, checkpoint=None, losses_in_row=0, kills_in_row=0)
+    _interrupt(state, trial, f"{at} is not there any more, so it begins anew: {why}")
 
 
 def _interrupt(state: CycleState, trial: Trial, why: str) -> None:

@@ -53,8 +53,9 @@ class RestoredArrived(Leased, frozen=True, kw_only=True):
 
 
 class ExitedArrived(Leased, frozen=True, kw_only=True):
-    """A trial's program ended. `outcome` is FINISHED, RELEASED, FAILED, LOST or DEFECT.
+    """A trial's program ended. `outcome` is FINISHED, RELEASED, FAILED, LOST, NO_CHECKPOINT or DEFECT.
 
+    NO_CHECKPOINT: it never began, since the checkpoint that it was to go on from is not in the store any more.
     DEFECT: the scheduler failed on a sound message of the trial. Nobody is charged for that.
     """
 

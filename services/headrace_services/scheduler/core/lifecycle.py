@@ -84,6 +84,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     _row(State.PAUSED, State.RESUMED, Action.RESUME, "a lease of the next attempt and the checkpoint"),
     _row(State.RESUMED, State.RUNNING, Action.RESTORED, "the worker says that the state is loaded"),
     _row(State.RESUMED, State.PAUSED, Action.INTERRUPT, "the lease is fenced"),
+    _row(State.RESUMED, State.PENDING, Action.INTERRUPT, "its checkpoint is gone; it begins anew"),
     _row(State.RESUMED, State.PAUSED, Action.RETRY, "the failure is charged"),
     _row(State.PENDING, State.TERMINATED, Action.TERMINATE, "a recorded reason"),
     _row(State.RUNNING, State.TERMINATED, Action.TERMINATE, "a recorded reason; the lease is released"),

@@ -92,6 +92,10 @@ class Trial(Struct, frozen=True, kw_only=True):
     value: float | None = None
     best_value: float | None = None
     best_step: int = 0
+    score: float | None = None
+    """The value that counts, by the objective's scope (`core.scores`)."""
+    recent: tuple[float, ...] = ()
+    """The values of its last reports, where their mean counts."""
     metrics: dict[str, float] = field(default_factory=dict)
     reason: Reason | None = None
     detail: str = ""

@@ -29,6 +29,7 @@ from headrace_services.scheduler.core.records import (
     RungEntry,
     Trial,
 )
+from headrace_services.scheduler.core.scores import scored
 from headrace_services.scheduler.core.state import CycleState
 
 _NAMES_SHOWN = 8
@@ -159,11 +160,12 @@ def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Tr
         losses_in_row=0 if further else trial.losses_in_row,
         kills_in_row=0 if further else trial.kills_in_row,
     )
+    feasible = is_feasible(spec.constraints, report.metrics)
     if (
         progress
         and value is not None
+        and feasible
         and improves(value, trial.best_value, maximize=spec.maximizes())
-        and is_feasible(spec.constraints, report.metrics)
     ):
         best = saved if saved is not None and spec.keeps_best else trial.best_checkpoint
         trial = state.update(trial.number, best_value=value, best_step=report.step, best_checkpoint=best)
@@ -171,6 +173,7 @@ def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Tr
             until.measured(state, trial.number, value)
     if progress:
         changes = {"step": report.step, "value": value, "metrics": report.metrics}
+        changes |= scored(spec.objective, trial, value, feasible=feasible)
         trial = state.update(trial.number, **changes)
     return trial
 

@@ -1,8 +1,9 @@
 """Which trials have a usable result, and why a study has none.
 
-A usable result is what a study is run for: a trial, other than the baseline, that did not fail, and that reported a
-finite value of the objective while it met every constraint. With several objectives all of them count, in the trial's
-last report. A study without one ends FAILED, and the reason says what to do.
+A usable result is what a study is run for: a trial, other than the baseline, that did not fail, and that has a score:
+a finite value of the objective that counts (`core.scores`), of a report that met every constraint. With several
+objectives all of them count, in the trial's last report. A study without one ends FAILED, and the reason says what to
+do.
 """
 
 import math
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from headrace.last_words import cause, error_line, likeness
-from headrace.spec import StudySpec
+from headrace.spec import Scope, StudySpec
 from headrace.spec.objective import is_feasible, objective_vector
 from headrace.spec.surrogate import GATE
 from headrace_services.scheduler.core.lifecycle import Reason
@@ -32,7 +33,7 @@ class Result(Struct, frozen=True, kw_only=True):
     number: int
     baseline: bool
     step: int
-    best_value: float | None
+    score: float | None
     metrics: Mapping[str, float]
     """Of its last report."""
     reason: Reason | None
@@ -45,7 +46,7 @@ class Result(Struct, frozen=True, kw_only=True):
             number=trial.number,
             baseline=trial.baseline,
             step=trial.step,
-            best_value=trial.best_value,
+            score=trial.score,
             metrics=trial.metrics,
             reason=trial.reason,
             detail=trial.detail,
@@ -55,7 +56,7 @@ class Result(Struct, frozen=True, kw_only=True):
 def has_values(spec: StudySpec, result: Result) -> bool:
     """Whether the trial, failed or not, reported values that can be compared and meet the constraints."""
     if not spec.further_objectives:
-        return result.best_value is not None
+        return result.score is not None
     complete = objective_vector(spec.objectives, result.metrics) is not None
     return complete and is_feasible(spec.constraints, result.metrics)
 
@@ -157,8 +158,9 @@ class Results:
         if self._odd is not None:
             value = self._odd.metrics[first]
             said = "NaN" if math.isnan(value) else str(value)
+            how = "reported" if self._spec.objective.scope is Scope.BEST else "ended with"
             return (
-                f"no trial reported a finite '{first}' (trial {self._odd.number} reported {said}); training diverges "
+                f"no trial {how} a finite '{first}' (trial {self._odd.number} {how} {said}); training diverges "
                 "or the metric is computed wrongly: try a configuration by hand, or narrow the space"
             )
         if len(metrics) > 1:

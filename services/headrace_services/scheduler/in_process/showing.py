@@ -5,7 +5,6 @@ What the database counts and sorts for a server (`store.studies`) is found here 
 
 from collections import Counter
 from dataclasses import replace
-from math import isfinite
 
 from msgspec.structs import replace as with_
 
@@ -71,12 +70,8 @@ def _figures(rows: StudyRows, kept: Kept) -> Figures:
 
 
 def _leader(study: StudyInfo, trials: list[TrialInfo]) -> TrialInfo | None:
-    """The best trial by the first objective. A trial's best value is one that met the constraints."""
-    candidates = [
-        trial
-        for trial in trials
-        if not trial.baseline and trial.best_value is not None and isfinite(trial.best_value)
-    ]
+    """The best trial by the first objective. A score is a value that met the constraints."""
+    candidates = [trial for trial in trials if not trial.baseline and trial.score is not None]
     alone = Outcome(replace(study, front=(), spec=study.spec.model_copy(update={"further_objectives": ()})))
     return next(iter(alone.best_first(candidates)), None)
 

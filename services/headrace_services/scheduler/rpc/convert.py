@@ -30,6 +30,7 @@ from headrace_services.scheduler.core.records import (
     TrialView,
 )
 from headrace_services.scheduler.core.scales import ScaleChoice
+from headrace_services.scheduler.core.scores import score_step
 from headrace_services.scheduler.desk.figures import Preview
 from headrace_services.scheduler.rpc import names
 from headrace_services.scheduler.rpc.waiting import study_waits_for
@@ -191,6 +192,7 @@ def trial(
         **{part: getattr(record, part) for part in _TRIAL_PARTS},
         state=trial_pb2.TrialState.Value(f"TRIAL_STATE_{record.state}"),
         parameters=params_to_proto(record.params),
+        score_step=score_step(spec.objective, record),
         rung_results=[_rung_result(rung) for rung in view.rungs],
         checkpoint=checkpoint(record.checkpoint) if record.checkpoint else None,
         best_checkpoint=checkpoint(record.best_checkpoint) if record.best_checkpoint else None,

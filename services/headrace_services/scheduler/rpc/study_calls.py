@@ -215,7 +215,7 @@ class StudyCalls(Calls):
             if reason or level is None:
                 return convert.importances(importance.none(spec, reason))
             measured = await proposals.results_since(
-                conn, study.id, level, 0, upto, top=spec.rungs()[-1], most=importance.MOST
+                conn, study.id, level, 0, upto, budgets=spec.budgets, most=importance.MOST
             )
         results = [Result.of(spec, one.params, one.metrics) for one in measured]
         return convert.importances(await self.desk.importances(spec, level, results, caller=caller().peer))

@@ -31,6 +31,7 @@ _OUTCOMES = {
     worker_pb2.EXIT_OUTCOME_RELEASED: "RELEASED",
     worker_pb2.EXIT_OUTCOME_FAILED: "FAILED",
     worker_pb2.EXIT_OUTCOME_LOST: "LOST",
+    worker_pb2.EXIT_OUTCOME_NO_CHECKPOINT: "NO_CHECKPOINT",
 }
 _TRIAL = re.compile(r"studies/([^/]+)/trials/([0-9]{1,18})")
 

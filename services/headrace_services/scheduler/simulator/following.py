@@ -9,6 +9,7 @@ from headrace_services.scheduler.core.best_of import Found, Source, next_of_best
 from headrace_services.scheduler.core.inputs import ProposalsOver, Proposed
 from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.records import Trial
+from headrace_services.scheduler.core.scores import ranked
 from headrace_services.scheduler.simulator.rows import StudyRows
 
 
@@ -40,7 +41,7 @@ def _source(rows: StudyRows) -> Source:
         planned=rows.fold.sampled_limit,
         ended=sum(trial.state is State.TERMINATED for trial in rows.trials.values()),
         decided=sum(_is_decided(trial) for trial in own),
-        has_full=any(one.reason is Reason.COMPLETED and one.best_value is not None for one in own),
+        has_full=any(one.reason is Reason.COMPLETED and one.score is not None for one in own),
     )
 
 
@@ -50,17 +51,8 @@ def _is_decided(trial: Trial) -> bool:
 
 
 def _best_left(rows: StudyRows, other: StudyRows) -> Found | None:
-    sign = -1.0 if rows.study.spec.maximizes() else 1.0
     taken = {trial.source for trial in rows.trials.values()}
-    left = [
-        (sign * trial.best_value, -trial.step, trial.number)
-        for trial in other.trials.values()
-        if not trial.baseline
-        and trial.best_value is not None
-        and trial.reason is not Reason.FAILED
-        and trial.number not in taken
-    ]
-    if not left:
-        return None
-    number = min(left)[2]
-    return Found(number=number, params=other.trials[number].params)
+    for trial in ranked(other.study.spec.objective, other.trials.values()):
+        if trial.number not in taken:
+            return Found(number=trial.number, params=trial.params)
+    return None

@@ -1,6 +1,6 @@
 """What a simulation came to: cost, time, winner, regret.
 
-The winner is the trial with the best value that was ever reported, as in the service. Regret is how far its value,
+The winner is the trial that the service would name, by the objective's scope. Regret is how far its value,
 without the noise of the report, falls short of the best that any of the study's trials has at the full budget (0
 where it does not): run-all has a regret of 0 unless noise misled it.
 
@@ -11,8 +11,10 @@ Slots of a large job, in whose bubbles trials ran, are counted apart: no slot ti
 
 import math
 from dataclasses import dataclass
+from statistics import fmean as mean
+from typing import NamedTuple
 
-from headrace.spec import Goal
+from headrace.spec import Goal, Scope
 from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.simulator.engine import Simulation
 from headrace_services.scheduler.simulator.study import StudySimulation
@@ -33,6 +35,15 @@ class Improvement:
     """As it was reported."""
     truth: float | None
     """The same without noise."""
+
+
+class _Score(NamedTuple):
+    """The value of a trial that counts."""
+
+    trial: int
+    at_s: float
+    step: int
+    value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +95,9 @@ def summarise(simulation: Simulation, study: StudySimulation, *, within: float =
     offered_s = slots * record.end_s - record.down_s
     endings = [trial.reason for trial in rows.trials.values()]
     best, best_value = true_best(study)
-    found = improvements(simulation, study)
-    winner = found[-1].trial if found else None
-    winner_value = found[-1].value if found else None
-    winner_truth = found[-1].truth if found else None
+    scores = _ranked_scores(study)
+    winner = scores[0] if scores else None
+    winner_truth = study.curve(winner.trial).truth(winner.step) if winner else None
     reached_s = None if best_value is None else _reached(study, best_value, within)
     return Summary(
         trials=len(rows.trials),
@@ -104,12 +114,12 @@ def summarise(simulation: Simulation, study: StudySimulation, *, within: float =
         interruptions=record.interruptions,
         idle=max(0.0, 1.0 - held_s / offered_s) if offered_s else 0.0,
         idle_pending=record.idle_pending_s / offered_s if offered_s else 0.0,
-        winner=winner,
-        winner_value=winner_value,
+        winner=winner.trial if winner else None,
+        winner_value=winner.value if winner else None,
         best=best,
         best_value=best_value,
         survived=best is not None and rows.trials[best].reason is Reason.COMPLETED,
-        top=_top(study),
+        top=_top(study, scores),
         regret=_regret(winner_truth, best_value, study),
         to_target_s=reached_s,
         to_target_slot_s=None if reached_s is None else _spent(study, [reached_s], own)[0],
@@ -131,15 +141,34 @@ def _ranked_finals(study: StudySimulation) -> list[tuple[int, float]]:
     return sorted(finite, key=lambda pair: (sign * pair[1], pair[0]))
 
 
-def _top(study: StudySimulation) -> float | None:
-    """How much the best trials and those with the best reported values have in common."""
-    sign = _sign(study)
-    reported: dict[int, float] = {}
-    for _, trial, _, value in _reports(study):
-        reported[trial] = min(sign * value, reported.get(trial, math.inf))
+def _top(study: StudySimulation, own: list[_Score]) -> float | None:
+    """How much the best trials and those with the best scores have in common."""
     finals = [number for number, _ in _ranked_finals(study)][:TOP]
-    own = sorted(reported, key=lambda trial: (reported[trial], trial))[:TOP]
-    return len(set(finals) & set(own)) / len(finals) if finals else None
+    found = {one.trial for one in own[:TOP]}
+    return len(set(finals) & found) / len(finals) if finals else None
+
+
+def _ranked_scores(study: StudySimulation) -> list[_Score]:
+    """The trials' scores (`core.scores`), the best one first; of equals the one that was reported first. From all
+    reports: the rows of a simulation have some of them alone."""
+    objective, rows = study.spec.objective, study.rows.trials
+    reports: dict[int, list[_Score]] = {}
+    for at_s, trial, step, value in _reports(study):
+        reports.setdefault(trial, []).append(_Score(trial, at_s, step, value))
+
+    def place(score: _Score) -> tuple[bool, float, float, int]:
+        late = objective.full_budget_first and rows[score.trial].reason is not Reason.COMPLETED
+        return (late, objective.sign * score.value, score.at_s, score.trial)
+
+    if objective.scope is Scope.BEST:
+        return sorted((min(told, key=place) for told in reports.values()), key=place)
+    last = objective.k or 1
+    found = [
+        told[-1]._replace(value=mean(one.value for one in told[-last:]))
+        for trial, told in reports.items()
+        if (ended := rows[trial].value) is None or math.isfinite(ended)
+    ]
+    return sorted(found, key=place)
 
 
 def improvements(simulation: Simulation, study: StudySimulation) -> list[Improvement]:

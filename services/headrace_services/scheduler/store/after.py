@@ -83,12 +83,12 @@ async def pilot_trials(conn: AsyncConnection, name: str) -> list[PilotTrial]:
     """The trials of the pilot of this name, in the order of their numbers. A failed one has no value."""
     t, s = tables.trial, tables.study
     query = (
-        select(t.c.params, t.c.reason, t.c.best_value)
+        select(t.c.params, t.c.reason, t.c.score)
         .select_from(t.join(s, s.c.id == t.c.study_id))
         .where(s.c.name == name)
         .order_by(t.c.number)
     )
     return [
-        PilotTrial(params=row.params, value=row.best_value if row.reason == Reason.COMPLETED.value else None)
+        PilotTrial(params=row.params, value=row.score if row.reason == Reason.COMPLETED.value else None)
         for row in await conn.execute(query)
     ]

@@ -314,14 +314,14 @@ async def _user_paused_count(conn: AsyncConnection, study_id: int) -> int:
 
 async def _results(conn: AsyncConnection, study_id: int, need: ResultsAfter) -> tuple[Result, ...]:
     t = tables.trial
-    query = select(t.c.number, t.c.baseline, t.c.step, t.c.best_value, t.c.metrics, t.c.reason, t.c.detail)
+    query = select(t.c.number, t.c.baseline, t.c.step, t.c.score, t.c.metrics, t.c.reason, t.c.detail)
     page = query.where(t.c.study_id == study_id, t.c.number > need.number).order_by(t.c.number).limit(PAGE)
     return tuple(
         Result(
             number=row.number,
             baseline=row.baseline,
             step=row.step,
-            best_value=row.best_value,
+            score=row.score,
             metrics=row.metrics,
             reason=Reason(row.reason) if row.reason else None,
             detail=row.detail,

@@ -5,12 +5,14 @@ seen the study grows with the number of trials. Results are those up to the curs
 order of their commit, so a longer history always begins with a shorter one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, Text, and_, exists, func, or_, select, true
+from sqlalchemy import Select, Text, and_, exists, false, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.spec import Scope
 from headrace_services.scheduler.core.best_of import Found, Source
 from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
 from headrace_services.scheduler.core.records import Params, Study
@@ -73,14 +75,15 @@ async def results_since(
     cursor: int,
     upto: int,
     *,
-    top: int,
+    budgets: Sequence[int],
     most: int | None = None,
 ) -> list[Measured]:
     """The results at a level after an event, in the order of arrival; the newest `most` of them.
 
     At the top level a completed trial without an entry at a rung counts with its last report: the baseline, and a
-    program that ended by itself.
+    program that ended by itself. One that ended with a full budget of before is not compared with the present one's.
     """
+    top = budgets[-1]
     r, t, p = tables.rung_result, tables.trial, tables.report
     at = r.c.rung == 0 if level == FIRST else r.c.milestone == level
     reported = (
@@ -101,7 +104,7 @@ async def results_since(
         recorded = recorded.order_by(r.c.cursor.desc()).limit(most)
     found = [*await conn.execute(recorded)]
     if level in (FIRST, top):
-        unrecorded = _unrecorded(study_id, level, cursor, upto)
+        unrecorded = _unrecorded(study_id, level, cursor, upto, budgets[:-1])
         if most is not None:
             unrecorded = unrecorded.order_by(tables.trial.c.end_cursor.desc()).limit(most)
         found += await conn.execute(unrecorded)
@@ -109,7 +112,7 @@ async def results_since(
     return [_measured(row) for row in found[-most if most else 0 :]]
 
 
-def _unrecorded(study_id: int, level: int, cursor: int, upto: int) -> Select[Any]:
+def _unrecorded(study_id: int, level: int, cursor: int, upto: int, before: Sequence[int]) -> Select[Any]:
     t, r = tables.trial, tables.rung_result
     at = true() if level == FIRST else r.c.milestone == level
     return select(t.c.end_cursor.label("cursor"), t.c.params, t.c.generation, t.c.metrics).where(
@@ -118,6 +121,20 @@ def _unrecorded(study_id: int, level: int, cursor: int, upto: int) -> Select[Any
         t.c.end_cursor <= upto,
         t.c.reason == Reason.COMPLETED.value,
         ~exists().where(r.c.study_id == t.c.study_id, r.c.number == t.c.number, at),
+        ~_had_budget(before),
+    )
+
+
+def _had_budget(budgets: Sequence[int]) -> Any:
+    """Whether a trial ended with one of these full budgets: its last report is the one at that rung."""
+    t, r = tables.trial, tables.rung_result
+    if not budgets:
+        return false()
+    return exists().where(
+        r.c.study_id == t.c.study_id,
+        r.c.number == t.c.number,
+        r.c.milestone.in_(budgets),
+        r.c.step == t.c.step,
     )
 
 
@@ -138,10 +155,14 @@ async def earlier(conn: AsyncConnection, name: str, level: int, limit: int, *, t
     """What the newest `limit` trials of an earlier study measured when they first came to a level.
 
     However they ended, and whether they did: within a study a trial that was stopped counts at the rungs that it came
-    to. At the top level one that completed in fewer steps counts with its last report. Nothing where there is no such
-    study any more.
+    to. At the top level one that completed in fewer steps counts with its last report, unless the study was extended
+    and this one ended with its budget of before. Nothing where there is no such study any more.
     """
     s, t, p = tables.study, tables.trial, tables.report
+    extended = (
+        await conn.execute(select(s.c.spec["extended"]["steps"]).where(s.c.name == name))
+    ).scalar_one_or_none()
+    before = [step for step in extended if isinstance(step, int)] if isinstance(extended, list) else []
     reported = (
         select(p.c.metrics)
         .where(p.c.study_id == t.c.study_id, p.c.number == t.c.number, p.c.step >= level)
@@ -149,7 +170,7 @@ async def earlier(conn: AsyncConnection, name: str, level: int, limit: int, *, t
         .limit(1)
         .lateral()
     )
-    is_complete = t.c.reason == Reason.COMPLETED.value
+    is_complete = and_(t.c.reason == Reason.COMPLETED.value, ~_had_budget(before))
     metrics = func.coalesce(reported.c.metrics, t.c.metrics) if level == top else reported.c.metrics
     study = (
         select(s.c.id).where(s.c.name == name).scalar_subquery()
@@ -169,7 +190,7 @@ async def source(conn: AsyncConnection, name: str) -> Source | None:
     s, t = tables.study, tables.trial
     has_ended = t.c.state == State.TERMINATED.value
     is_decided = or_(has_ended, and_(t.c.state == State.PAUSED.value, t.c.milestone.is_(None)))
-    had_full = and_(t.c.reason == Reason.COMPLETED.value, t.c.best_value.is_not(None), ~t.c.baseline)
+    had_full = and_(t.c.reason == Reason.COMPLETED.value, t.c.score.is_not(None), ~t.c.baseline)
     counts = (
         select(
             func.count().filter(has_ended).label("ended"),
@@ -200,20 +221,24 @@ async def source(conn: AsyncConnection, name: str) -> Source | None:
 
 
 async def best_left(conn: AsyncConnection, source_id: int, study_id: int, *, maximize: bool) -> Found | None:
-    """The best sound trial of a source whose configuration no trial of the study has yet."""
-    t, mine = tables.trial, tables.trial.alias()
+    """The best trial of a source that did not fail, and whose configuration no trial of the study has yet
+    (`scores.ranked`). Its own study's scope says what counts."""
+    s, t, mine = tables.study, tables.trial, tables.trial.alias()
     taken = select(mine.c.source).where(mine.c.study_id == study_id, mine.c.source.is_not(None))
-    value = t.c.best_value.desc() if maximize else t.c.best_value.asc()
+    value = t.c.score.desc() if maximize else t.c.score.asc()
+    scope = s.c.spec["objective"]["scope"].as_string()
+    counts = (await conn.execute(select(scope).where(s.c.id == source_id))).scalar_one_or_none()
+    late = [t.c.reason.is_distinct_from(Reason.COMPLETED.value)] if counts == Scope.FULL_BUDGET else []
     query = (
         select(t.c.number, t.c.params)
         .where(
             t.c.study_id == source_id,
             ~t.c.baseline,
-            t.c.best_value.is_not(None),
+            t.c.score.is_not(None),
             t.c.reason.is_distinct_from(Reason.FAILED.value),
             t.c.number.not_in(taken),
         )
-        .order_by(value, t.c.step.desc(), t.c.number)
+        .order_by(*late, value, t.c.step.desc(), t.c.number)
         .limit(1)
     )
     row = (await conn.execute(query)).one_or_none()

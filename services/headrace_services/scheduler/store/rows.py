@@ -421,11 +421,14 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "best_checkpoint": checkpoint,
     "speeds": speeds,
     "bubbles": tuple,
+    "recent": tuple,
 }
 """How columns are read that are not as the record has them."""
 _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "value": number,
     "best_value": number,
+    "score": number,
+    "recent": lambda values: [number(value) for value in values],
     "metrics": finite_json,
     "checkpoint": checkpoint_columns,
     "best_checkpoint": checkpoint_columns,

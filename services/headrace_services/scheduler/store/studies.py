@@ -21,6 +21,7 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    true,
     tuple_,
     union_all,
 )
@@ -385,35 +386,42 @@ def _finalists(studies: Sequence[Study]) -> Any:
     """Each study's best trial and its baseline."""
     t = tables.trial
     ids = [study.id for study in studies]
-    greatest = [study.id for study in studies if study.spec.maximizes()]
-    least = [study.id for study in studies if not study.spec.maximizes()]
+    alike: dict[tuple[bool, bool], list[int]] = {}
+    for study in studies:
+        ranks = (study.spec.maximizes(), study.spec.objective.full_budget_first)
+        alike.setdefault(ranks, []).append(study.id)
     baselines = select(t.c.study_id, t.c.number).where(t.c.study_id.in_(ids), t.c.number == 0, t.c.baseline)
-    wanted: Any = union_all(baselines, _best(least, greatest=False), _best(greatest, greatest=True))
+    best = [_best(some, greatest=greatest, full_first=full) for (greatest, full), some in alike.items()]
+    wanted: Any = union_all(baselines, *best)
     return tuple_(t.c.study_id, t.c.number).in_(wanted)
 
 
-def _best(ids: list[int], *, greatest: bool) -> Select[Any]:
-    """The best of the sound trials; only where these have no values, of the others."""
+def _best(ids: list[int], *, greatest: bool, full_first: bool) -> Select[Any]:
+    """The best of the sound trials; only where these have no scores, of the others. `full_first`: one that completed
+    is before all others."""
     s = tables.study
-    number = func.coalesce(_first(greatest=greatest, sound=True), _first(greatest=greatest, sound=False))
+    full = [_first(greatest=greatest, sound=True, full=True)] if full_first else []
+    number = func.coalesce(
+        *full, _first(greatest=greatest, sound=True), _first(greatest=greatest, sound=False)
+    )
     return select(s.c.id, number).where(s.c.id.in_(ids))
 
 
-def _first(*, greatest: bool, sound: bool) -> Any:
-    """A trial is sound unless it failed, or diverged: its last value is not finite.
+def _first(*, greatest: bool, sound: bool, full: bool = False) -> Any:
+    """A trial is sound unless it failed, or diverged: its last value is not finite. `full`: among those that completed.
 
     Of equals the trial that completed, then the one that trained further: what it reached is known best. The index has
-    the order of values, so only equals are sorted.
+    the order of scores, so only equals are sorted.
     """
     s, t = tables.study, tables.trial.alias()
-    value = t.c.best_value.desc() if greatest else t.c.best_value.asc()
+    value = t.c.score.desc() if greatest else t.c.score.asc()
     completed = t.c.reason.is_not_distinct_from(Reason.COMPLETED.value)
     diverged = func.coalesce(t.c.value.in_([math.nan, math.inf, -math.inf]), False)
     is_sound = and_(t.c.reason.is_distinct_from(Reason.FAILED.value), ~diverged)
     return (
         select(t.c.number)
-        .where(t.c.study_id == s.c.id, ~t.c.baseline, t.c.best_value.is_not(None))
-        .where(is_sound if sound else ~is_sound)
+        .where(t.c.study_id == s.c.id, ~t.c.baseline, t.c.score.is_not(None))
+        .where(is_sound if sound else ~is_sound, completed if full else true())
         .order_by(value, completed.desc(), t.c.step.desc(), t.c.number)
         .limit(1)
         .correlate(s)

@@ -325,6 +325,10 @@ trial = Table(
     Column("value", Float),
     Column("best_value", Float),
     Column("best_step", BigInteger, nullable=False, server_default="0"),
+    # The value that counts, by the objective's scope.
+    Column("score", Float),
+    # The values of its last reports, where their mean counts.
+    Column("recent", ARRAY(Float), nullable=False, server_default="{}"),
     Column("metrics", Metrics, nullable=False, server_default="{}"),
     Column("reason", Text),
     Column("detail", Text, nullable=False, server_default=""),
@@ -381,7 +385,7 @@ trial = Table(
     ),
     Index("trial_state", "study_id", "state", "number"),
     Index("trial_ended", "study_id", "end_cursor", postgresql_where=text("end_cursor IS NOT NULL")),
-    Index("trial_best", "study_id", "best_value", postgresql_where=text("best_value IS NOT NULL")),
+    Index("trial_score", "study_id", "score", postgresql_where=text("score IS NOT NULL")),
 )
 
 report = Table(

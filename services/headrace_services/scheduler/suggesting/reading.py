@@ -60,7 +60,7 @@ async def read(
     top = spec.rungs()[-1]
     begin = known is None or known.level != level
     cursor = 0 if known is None or begin else known.cursor
-    measured = await proposals.results_since(conn, study.id, level, cursor, upto, top=top)
+    measured = await proposals.results_since(conn, study.id, level, cursor, upto, budgets=spec.budgets)
     warm: tuple[Result, ...] = ()
     if begin and spec.warm_start is not None:
         warm_level = level if level != FIRST_RESULT else spec.rungs()[0]

@@ -1,0 +1,62 @@
+"""Which value of a trial counts: its score, by the objective's `scope`.
+
+A score ranks a trial as a whole: the best one of a study, the configurations that another study takes over, and whether
+a study has a usable result. Policies compare the values at rungs, and targets (`until`) the values of reports.
+
+Only a finite value of a report that meets the constraints is a score. By `best` a trial keeps the one that it had; by
+the others it has none until a report has one again. A report without the objective's metric leaves all as it was.
+"""
+
+from collections.abc import Iterable
+from math import fsum, isfinite
+from typing import Any, assert_never
+
+from headrace.spec import Objective, Scope
+from headrace_services.scheduler.core.lifecycle import Reason
+from headrace_services.scheduler.core.records import Trial
+
+
+def scored(objective: Objective, trial: Trial, value: float | None, *, feasible: bool) -> dict[str, Any]:
+    """What a report changes of its trial's score. The trial has its best value already."""
+    match objective.scope:
+        case Scope.BEST:
+            return {"score": trial.best_value}
+        case _ if value is None:
+            return {}
+        case Scope.LAST | Scope.FULL_BUDGET:
+            return {"score": value if feasible and isfinite(value) else None}
+        case Scope.MEAN_LAST_K:
+            assert objective.k is not None
+            recent = (*trial.recent, value)[-objective.k :]
+            return {"score": _mean(recent) if feasible else None, "recent": recent}
+        case never:
+            assert_never(never)
+
+
+def score_step(objective: Objective, trial: Trial) -> int:
+    """The step of the report that made a trial's score what it is; 0 where it has none."""
+    if trial.score is None:
+        return 0
+    return trial.best_step if objective.scope is Scope.BEST else trial.step
+
+
+def ranked(objective: Objective, trials: Iterable[Trial]) -> list[Trial]:
+    """The trials that have a score and did not fail, the baseline aside, the best first.
+
+    Of equals the one that trained further is first, then the one with the lower number.
+    """
+
+    def key(trial: Trial) -> tuple[bool, float, int, int]:
+        assert trial.score is not None
+        late = objective.full_budget_first and trial.reason is not Reason.COMPLETED
+        return (late, objective.sign * trial.score, -trial.step, trial.number)
+
+    candidates = (trial for trial in trials if not trial.baseline and trial.score is not None)
+    return sorted((trial for trial in candidates if trial.reason is not Reason.FAILED), key=key)
+
+
+def _mean(values: tuple[float, ...]) -> float | None:
+    if not all(map(isfinite, values)):
+        return None
+    mean = fsum(value / len(values) for value in values)
+    return mean if isfinite(mean) else None
