@@ -73,6 +73,14 @@ proto: setup ## Generate the stubs of all clients from protos/: TypeScript's aft
 		else echo "proto: TypeScript's stubs are left as they are: 'make node-modules' was not run"; fi
 	@clients/go/proto.sh clients/go && echo "proto: clients/go/headrace/v1" || test $$? = 3
 
+node-modules: clients/typescript/node_modules/.package-lock.json ## Install what the TypeScript client is built with
+
+clients/typescript/node_modules/.package-lock.json: clients/typescript/package-lock.json
+	@command -v npm >/dev/null || { echo "The TypeScript client needs Node 20 or newer with npm, and there is none on the path." >&2; exit 1; }
+	@echo "node: installing the TypeScript client's packages"
+	@cd clients/typescript && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
 proto-baseline: setup ## At a release: make today's protos the contract that later ones must not break
 	@buf build protos --exclude-source-info -o protos/headrace.binpb
 	@echo "proto-baseline: protos/headrace.binpb"
