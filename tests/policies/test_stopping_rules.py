@@ -1,4 +1,4 @@
-"""Median stopping, the seed's own rule and learning curves: the definitions by hand, and what is said."""
+"""Median stopping and the seed's own rule: the definitions by hand, and what is said."""
 
 import random
 
