@@ -37,7 +37,7 @@ from headrace_services.scheduler.simulator.scenario import Scenario, simulate_se
 from headrace_services.scheduler.simulator.statistics import RESAMPLES, bootstrapped, expected_cost, mean
 from headrace_services.scheduler.simulator.variants import Variant, compared
 
-OURS = "run_all,median,asha,asha-stopping,hyperband,pasha,learning_curve"
+OURS = "run_all,median,asha,asha-stopping,hyperband,pasha"
 DEFAULT = "asha"
 WITHIN = 0.01
 HOUR = 3600.0

@@ -43,7 +43,6 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {"kind": "median"},
     {"kind": "median", "variant": "vizier", "completed_only": True},
     {"kind": "rung_median"},
-    {"kind": "learning_curve"},
     {"kind": "pbt", "interval": 3},
 )
 SAMPLERS: tuple[dict[str, Any], ...] = (

@@ -1,13 +1,11 @@
 # ruff: noqa: ARG002  (one signature for all)
-"""Stopping rules by their definitions: medians, and extrapolated learning curves."""
+"""Stopping rules by their definitions: medians."""
 
 import math
 import statistics
 from fractions import Fraction
 
-import numpy as np
 from oracle import Oracle, finite
-from scipy import stats
 
 
 class StoppingOracle(Oracle):
@@ -85,111 +83,3 @@ class RunningMedianOracle(VizierMedianOracle):
         averages = [self.average(t, rung) for t, _ in self.at(0, rung)]
         mine = self.average(trial, rung)
         return sum(average < mine for average in averages) > len(averages) / 2
-
-
-class LearningCurveOracle(StoppingOracle):
-    """The same mathematics by other means: each shape is a regression of its own, solved as a linear system."""
-
-    SHAPES = (
-        *(lambda x, c=c: x**-c for c in (0.1, 0.25, 0.5, 1.0, 2.0)),
-        *(lambda x, c=c: math.exp(-x / c) for c in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)),
-        lambda x: -x,
-    )
-    probability = None
-
-    def points(self, trial):
-        seen = {}
-        for rung in range(len(self.ladders[0])):
-            if self.recorded(trial, 0, rung) and finite(self.value(trial, 0, rung)):
-                seen.setdefault(self.steps[trial, rung], self.sign * self.value(trial, 0, rung))
-        return sorted(seen.items())
-
-    def to_beat(self, trial):
-        last = len(self.ladders[0]) - 1
-        completed = [self.sign * v for _, v in self.at(0, last) if finite(v)]
-        if completed:
-            return min(completed)
-        seen = [
-            self.sign * v for rung in range(last + 1) for t, v in self.at(0, rung) if t != trial and finite(v)
-        ]
-        return min(seen, default=None)
-
-    def enough(self, trial, rung):
-        if self.to_beat(trial) is None:
-            return False
-        known = len(self.points(trial)) >= self.policy.min_points
-        return known or not finite(self.value(trial, 0, rung))
-
-    def stops(self, trial, rung):
-        best = self.to_beat(trial)
-        parts = self.from_curve(self.points(trial))
-        peers = self.from_peers(trial, rung)
-        if peers:
-            count, part = peers
-            share = count / (count + 3)
-            parts = [(w * (1 - share), *rest) for w, *rest in parts] + [(share, *part)]
-        with np.errstate(over="ignore"):  # a quotient beyond the floats is certainty
-            self.probability = sum(
-                weight
-                * (
-                    stats.t.cdf((best - place) / scale, freedom)
-                    if scale
-                    else 0.5 * (1 + np.sign(best - place))
-                )
-                for weight, place, scale, freedom in parts
-            )
-        return self.probability < self.policy.threshold
-
-    def from_curve(self, points):
-        horizon = self.ladders[0][-1]
-        x = np.array([step / horizon for step, _ in points])
-        y = np.array([value for _, value in points])
-        unit = np.abs(y).max() or 1.0
-        width = ((y.max() / unit) - (y.min() / unit)) or 1e-3
-        z = (y / unit - y[-1] / unit) / width
-        near = np.diag((x / x[-1]) ** 2)
-        shape = 1 + np.trace(near) / 2
-        found = []
-        for function in self.SHAPES:
-            raw = np.array([function(v) for v in x])
-            phi = (raw - function(1.0)) / (raw[0] - function(1.0))
-            design = np.column_stack([np.ones(len(x)), phi])
-            prior = 0.01 * np.eye(2)
-            start = np.array([0.0, z[0]])
-            precision = design.T @ near @ design + prior
-            mean = np.linalg.solve(precision, design.T @ near @ z + prior @ start)
-            rest = z @ near @ z + start @ prior @ start - mean @ precision @ mean
-            rate = 0.002 + max(rest, 0.0) / 2
-            variance = rate / shape * (1 + np.linalg.inv(precision)[0, 0])
-            variance += (0.5 * mean[0]) ** 2 + (0.2 * (1 - x[-1])) ** 2
-            evidence = -0.5 * math.log(np.linalg.det(precision)) - shape * math.log(rate)
-            found.append(
-                (evidence, y[-1] + unit * width * mean[0], unit * width * math.sqrt(variance), 2 * shape)
-            )
-        most = max(evidence for evidence, *_ in found)
-        total = sum(math.exp(evidence - most) for evidence, *_ in found)
-        return [(math.exp(evidence - most) / total, *rest) for evidence, *rest in found]
-
-    def from_peers(self, trial, rung):
-        last = len(self.ladders[0]) - 1
-        pairs = [
-            (self.sign * self.value(t, 0, rung), self.sign * v)
-            for t, v in self.at(0, last)
-            if finite(v) and finite(self.value(t, 0, rung))
-        ]
-        if len(pairs) < 3:
-            return None
-        here = self.sign * self.value(trial, 0, rung)
-        unit = max(max(abs(a), abs(b)) for a, b in pairs)
-        unit = max(unit, abs(here)) or 1.0
-        x = np.array([a / unit for a, _ in pairs])
-        y = np.array([b / unit for _, b in pairs])
-        u, g = x - x.mean(), y - y.mean()
-        lean = max((u**2).mean(), 1e-12)
-        slope = (u @ g + lean) / (u @ u + lean)
-        rest = ((g - slope * u) ** 2).sum() + lean * (slope - 1) ** 2
-        shape = 1 + (len(x) - 1) / 2
-        rate = 0.01 * max((g**2).mean(), 1e-12) + rest / 2
-        ahead = here / unit - x.mean()
-        variance = rate / shape * (1 + 1 / len(x) + ahead**2 / (u @ u + lean))
-        return len(x), (unit * (y.mean() + slope * ahead), unit * math.sqrt(variance), 2 * shape)

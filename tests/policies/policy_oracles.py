@@ -6,7 +6,7 @@ Nothing here is shared with the policies but the names of the folds. Lists, sort
 
 from oracle import Oracle
 from oracles_asha import AshaPromotionOracle, AshaStoppingOracle, HedgedOracle, PashaOracle, PricedOracle
-from oracles_stopping import LearningCurveOracle, RungMedianOracle, RunningMedianOracle, VizierMedianOracle
+from oracles_stopping import RungMedianOracle, RunningMedianOracle, VizierMedianOracle
 from oracles_synchronous import PbtOracle, SynchronousOracle
 
 
@@ -37,8 +37,6 @@ def oracle_of(spec, ladders):
             return (VizierMedianOracle if vizier else RunningMedianOracle)(spec, ladders)
         case "rung_median":
             return RungMedianOracle(spec, ladders)
-        case "learning_curve":
-            return LearningCurveOracle(spec, ladders)
         case "pbt":
             return PbtOracle(spec, ladders)
     raise ValueError(f"no oracle of {policy.kind}")

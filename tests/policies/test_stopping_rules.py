@@ -1,15 +1,12 @@
-"""Median stopping, the seed's own rule and learning curves: the definitions by hand, and what is said."""
+"""Median stopping and the seed's own rule: the definitions by hand, and what is said."""
 
 import random
-import time
 
-import numpy as np
 import pytest
 from policy_drive import Driver, study
 
-from headrace.spec import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
+from headrace.spec import MedianPolicy, RungMedianPolicy
 from headrace_services.scheduler.core.policies import Action
-from headrace_services.scheduler.core.policies.forecast import of_curve, of_peers
 
 
 class TestRunningMedian:
@@ -143,84 +140,3 @@ class TestRungMedian:
         for trial, value in enumerate([-1.0, -1.0, -0.97]):
             driver.curve(trial, [0.0, value])
         assert driver.policy.verdict(2, 0, 1).action is Action.CONTINUE
-
-
-class TestLearningCurve:
-    spec = study(LearningCurvePolicy(interval=1, grace_steps=4), max_steps=50)
-
-    def falling(self, end, steps=50, noise=0.0, seed=0):
-        generator = random.Random(seed)
-        return [end + (1 - end) * (1 + t) ** -0.7 + generator.gauss(0, noise) for t in range(steps)]
-
-    def test_a_hopeless_curve_is_stopped_early_and_a_good_one_never(self):
-        driver = Driver(self.spec)
-        for trial in range(4):
-            driver.curve(trial, self.falling(0.1 + trial / 100, noise=0.002, seed=trial))
-        stopped = {}
-        for trial, end in ((10, 0.7), (11, 0.05)):
-            curve = self.falling(end, noise=0.002, seed=trial)
-            for rung, value in enumerate(curve[:-1]):
-                driver.record(trial, value, rung=rung)
-                if driver.policy.verdict(trial, 0, rung).action is Action.STOP:
-                    stopped[trial] = rung
-                    break
-        assert 3 <= stopped[10] <= 12
-        assert 11 not in stopped
-
-    def test_the_explanation_shows_the_forecast(self):
-        driver = Driver(self.spec)
-        driver.curve(0, self.falling(0.1))
-        driver.curve(1, self.falling(0.8)[:12])
-        explanation = driver.policy.verdict(1, 0, 11).explanation
-        assert explanation.probability < 0.05
-        assert explanation.expected_value == pytest.approx(0.81, abs=0.05)
-        assert 0 < explanation.expected_spread < 0.2
-        assert "the best value of a completed trial, with a probability of" in explanation.sentence
-        assert explanation.sentence.endswith("below 5%: it stops; rank 2 of 2 at the rung at step 12")
-
-    def test_too_few_points(self):
-        driver = Driver(study(LearningCurvePolicy(interval=1, grace_steps=1), max_steps=50))
-        driver.curve(0, self.falling(0.1))
-        driver.curve(1, [9.0, 9.0, 9.0])
-        verdict = driver.policy.verdict(1, 0, 2)
-        assert verdict.action is Action.CONTINUE
-        assert "3 of 4 points of its curve are known" in verdict.explanation.sentence
-
-    def test_it_is_fast(self):
-        steps, values = list(range(1, 200)), self.falling(0.3, 199)
-        start = time.process_time()
-        for _ in range(100):
-            of_curve(steps, values, 250).probability_below(0.2)
-        assert time.process_time() - start < 1.0  # about 0.02 s on an idle machine
-
-
-class TestForecast:
-    @pytest.mark.parametrize("power", [0.5, 1.0])
-    @pytest.mark.parametrize("unit", [1.0, 1e-200, 1e200])
-    def test_it_continues_a_power_law(self, power, unit):
-        steps = np.arange(1, 31)
-        values = unit * (0.3 + steps**-power)
-        forecast = of_curve(steps.tolist(), values.tolist(), 100)
-        assert forecast.expected == pytest.approx(unit * (0.3 + 100**-power), rel=0.1)
-        assert forecast.probability_below(forecast.expected - 6 * forecast.spread) < 0.05
-        assert forecast.probability_below(forecast.expected + 6 * forecast.spread) > 0.95
-
-    def test_more_points_make_it_surer(self):
-        values = [0.3 + t**-0.5 for t in range(1, 91)]
-        spreads = [of_curve(list(range(1, n + 1)), values[:n], 100).spread for n in (10, 30, 90)]
-        assert spreads[0] > spreads[1] > spreads[2]
-
-    def test_a_flat_curve_stays_where_it_is(self):
-        forecast = of_curve([1, 2, 3, 4], [0.5] * 4, 10)
-        assert forecast.expected == pytest.approx(0.5, abs=1e-3)
-        assert forecast.probability_below(0.4) < 0.01
-        zero = of_curve([1, 2, 3, 4], [0.0] * 4, 10)
-        assert zero.probability_below(-1.0) < 0.01 < 0.99 < zero.probability_below(1.0)
-
-    def test_peers(self):
-        now = [0.5, 0.6, 0.7, 0.8]
-        forecast = of_peers(now, [value - 0.2 for value in now], 0.65)
-        assert forecast.expected == pytest.approx(0.45, abs=0.02)
-        assert of_peers(now[:2], [0.3, 0.4], 0.65) is None
-        same = of_peers([0.5] * 4, [0.5] * 4, 0.5)
-        assert same.expected == pytest.approx(0.5)

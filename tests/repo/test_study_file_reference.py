@@ -12,7 +12,7 @@ from headrace.spec.plan import TransferPlan
 from headrace.spec.policy import POLICIES
 from headrace.spec.resources import Elastic, ElasticGrant
 from headrace.spec.sampler import SAMPLERS
-from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
+from headrace.spec.stopping import MedianPolicy, RungMedianPolicy
 from headrace.spec.study import Resources, StudySpec
 from headrace.spec.template import TrialTemplate
 from headrace.spec.transfer import Transfer
@@ -68,7 +68,6 @@ def test_every_key_is_there(title: str) -> None:
         *((AshaPolicy, name) for name in ("variant", "eta", "brackets", "arrival")),
         *((MedianPolicy, name) for name in ("variant", "completed_only")),
         *((RungMedianPolicy, name) for name in ("tolerance", "min_results")),
-        *((LearningCurvePolicy, name) for name in ("threshold", "min_points")),
         (Resources, "gpus"),
     ],
     ids=str,

@@ -26,7 +26,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "pasha": {"kind": "pasha", "eta": 3, "min_steps": 1},
     "median": {"kind": "median", "interval": 3},
     "rung-median": {"kind": "rung_median", "interval": 3},
-    "learning-curve": {"kind": "learning_curve", "interval": 2},
     "run-all": {"kind": "run_all"},
     "pbt": {"kind": "pbt", "interval": 3},
 }

@@ -26,7 +26,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "pasha": {"kind": "pasha", "eta": 2},
     "median": {"kind": "median", "interval": 3, "min_peers": 2},
     "vizier": {"kind": "median", "variant": "vizier", "interval": 3, "min_peers": 2},
-    "learning_curve": {"kind": "learning_curve", "interval": 2, "min_points": 2, "threshold": 0.4},
     "priced_asha": {"kind": "asha", "rungs": [1, 3, 9], "price_pauses": True},
 }
 

@@ -47,7 +47,7 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {"kind": "pasha", "eta": 3},
     {"kind": "median", "variant": "vizier"},
     {"kind": "rung_median"},
-    {"kind": "learning_curve"},
+    {"kind": "median"},
     {"kind": "pbt", "interval": 3},
 )
 

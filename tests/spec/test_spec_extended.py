@@ -43,7 +43,7 @@ def test_rungs_are_added_and_none_is_moved(
     assert parse_spec(extended.model_dump(mode="json")) == extended
 
 
-@pytest.mark.parametrize("kind", ["median", "rung_median", "learning_curve", "pbt"])
+@pytest.mark.parametrize("kind", ["median", "rung_median", "pbt"])
 def test_an_interval_that_nobody_chose_grows_with_the_budget(kind: str) -> None:
     extended = spec({"kind": kind}, 20).extended_to(trials=27, steps=2**40)
     rungs = extended.rungs()

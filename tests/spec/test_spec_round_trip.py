@@ -23,7 +23,6 @@ from headrace.spec import (
     GridSampler,
     HyperbandPolicy,
     IntDomain,
-    LearningCurvePolicy,
     MedianPolicy,
     Objective,
     PashaPolicy,
@@ -177,7 +176,6 @@ def specs(draw_):
                 MedianPolicy(rungs=rungs, variant="vizier", completed_only=draw_(st.booleans())),
                 MedianPolicy(rungs=rungs, min_peers=draw_(st.none() | st.integers(1, numbers.TRIALS))),
                 RungMedianPolicy(tolerance=draw_(st.floats(0, 0.99)), grace_steps=max_steps),
-                LearningCurvePolicy(threshold=draw_(st.floats(0, 0.99)), min_points=draw_(st.integers(1, 9))),
             ]
         )
     )

@@ -236,7 +236,7 @@ BAD = [
             "with rungs",
             "Remove",
         )
-        for kind in ("median", "rung_median", "learning_curve")
+        for kind in ("median", "rung_median")
     ),
     (
         {"policy__variant": "stopping", "policy__price_pauses": True},
@@ -263,7 +263,8 @@ BAD = [
     ({"policy": {"kind": "successive_halving", "cohort": 0}}, "policy.cohort", "at least 1", ""),
     ({"policy": {"kind": "pasha", "epsilon": -0.1}}, "policy.epsilon", "0 or more", "estimated"),
     ({"policy": {"kind": "rung_median", "tolerance": 1.0}}, "policy.tolerance", "below 1", "5%"),
-    ({"policy": {"kind": "learning_curve", "threshold": -0.1}}, "policy.threshold", "at least 0", "5%"),
+    ({"policy": {"kind": "learning_curve"}}, "policy.kind", "not a known kind", "removed"),
+    ({"policy": {"kind": "learning_curve"}}, "policy.kind", "not a known kind", "`policy: median`"),
     (
         {"policy": {"kind": "median", "grace_steps": 28}},
         "policy.grace_steps",

@@ -25,6 +25,66 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Which value of a trial counts where trials are compared as a whole. Rungs compare the values reported there.
+type Scope int32
+
+const (
+	Scope_SCOPE_UNSPECIFIED Scope = 0
+	// The best one of all its reports.
+	Scope_SCOPE_BEST Scope = 1
+	// That of its last report, if it is finite and the report meets the constraints.
+	Scope_SCOPE_LAST Scope = 2
+	// The same; but trials that completed are before all others.
+	Scope_SCOPE_FULL_BUDGET Scope = 3
+	// The mean of its last `k` reports, or of all where it has fewer. The last report meets the constraints.
+	Scope_SCOPE_MEAN_LAST_K Scope = 4
+)
+
+// Enum value maps for Scope.
+var (
+	Scope_name = map[int32]string{
+		0: "SCOPE_UNSPECIFIED",
+		1: "SCOPE_BEST",
+		2: "SCOPE_LAST",
+		3: "SCOPE_FULL_BUDGET",
+		4: "SCOPE_MEAN_LAST_K",
+	}
+	Scope_value = map[string]int32{
+		"SCOPE_UNSPECIFIED": 0,
+		"SCOPE_BEST":        1,
+		"SCOPE_LAST":        2,
+		"SCOPE_FULL_BUDGET": 3,
+		"SCOPE_MEAN_LAST_K": 4,
+	}
+)
+
+func (x Scope) Enum() *Scope {
+	p := new(Scope)
+	*p = x
+	return p
+}
+
+func (x Scope) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Scope) Descriptor() protoreflect.EnumDescriptor {
+	return file_headrace_v1_spec_proto_enumTypes[0].Descriptor()
+}
+
+func (Scope) Type() protoreflect.EnumType {
+	return &file_headrace_v1_spec_proto_enumTypes[0]
+}
+
+func (x Scope) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Scope.Descriptor instead.
+func (Scope) EnumDescriptor() ([]byte, []int) {
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{0}
+}
+
 // Which checkpoint of a trial stays beside the last ones.
 type Keep int32
 
@@ -61,11 +121,11 @@ func (x Keep) String() string {
 }
 
 func (Keep) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_spec_proto_enumTypes[0].Descriptor()
+	return file_headrace_v1_spec_proto_enumTypes[1].Descriptor()
 }
 
 func (Keep) Type() protoreflect.EnumType {
-	return &file_headrace_v1_spec_proto_enumTypes[0]
+	return &file_headrace_v1_spec_proto_enumTypes[1]
 }
 
 func (x Keep) Number() protoreflect.EnumNumber {
@@ -74,7 +134,7 @@ func (x Keep) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Keep.Descriptor instead.
 func (Keep) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{0}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{1}
 }
 
 // The direction of the objective.
@@ -111,11 +171,11 @@ func (x Goal) String() string {
 }
 
 func (Goal) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_spec_proto_enumTypes[1].Descriptor()
+	return file_headrace_v1_spec_proto_enumTypes[2].Descriptor()
 }
 
 func (Goal) Type() protoreflect.EnumType {
-	return &file_headrace_v1_spec_proto_enumTypes[1]
+	return &file_headrace_v1_spec_proto_enumTypes[2]
 }
 
 func (x Goal) Number() protoreflect.EnumNumber {
@@ -124,7 +184,7 @@ func (x Goal) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Goal.Descriptor instead.
 func (Goal) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{1}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{2}
 }
 
 // What happens to a trial outside the best 1/η of its rung.
@@ -163,11 +223,11 @@ func (x AshaVariant) String() string {
 }
 
 func (AshaVariant) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_spec_proto_enumTypes[2].Descriptor()
+	return file_headrace_v1_spec_proto_enumTypes[3].Descriptor()
 }
 
 func (AshaVariant) Type() protoreflect.EnumType {
-	return &file_headrace_v1_spec_proto_enumTypes[2]
+	return &file_headrace_v1_spec_proto_enumTypes[3]
 }
 
 func (x AshaVariant) Number() protoreflect.EnumNumber {
@@ -176,7 +236,7 @@ func (x AshaVariant) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AshaVariant.Descriptor instead.
 func (AshaVariant) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{2}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{3}
 }
 
 // What is compared with the other trials' running averages.
@@ -215,11 +275,11 @@ func (x MedianVariant) String() string {
 }
 
 func (MedianVariant) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_spec_proto_enumTypes[3].Descriptor()
+	return file_headrace_v1_spec_proto_enumTypes[4].Descriptor()
 }
 
 func (MedianVariant) Type() protoreflect.EnumType {
-	return &file_headrace_v1_spec_proto_enumTypes[3]
+	return &file_headrace_v1_spec_proto_enumTypes[4]
 }
 
 func (x MedianVariant) Number() protoreflect.EnumNumber {
@@ -228,7 +288,7 @@ func (x MedianVariant) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MedianVariant.Descriptor instead.
 func (MedianVariant) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{3}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{4}
 }
 
 // What becomes of a trial that arrives at a rung among the best 1/η of those that are there so far.
@@ -267,11 +327,11 @@ func (x AshaArrival) String() string {
 }
 
 func (AshaArrival) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_spec_proto_enumTypes[4].Descriptor()
+	return file_headrace_v1_spec_proto_enumTypes[5].Descriptor()
 }
 
 func (AshaArrival) Type() protoreflect.EnumType {
-	return &file_headrace_v1_spec_proto_enumTypes[4]
+	return &file_headrace_v1_spec_proto_enumTypes[5]
 }
 
 func (x AshaArrival) Number() protoreflect.EnumNumber {
@@ -280,7 +340,7 @@ func (x AshaArrival) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AshaArrival.Descriptor instead.
 func (AshaArrival) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{4}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{5}
 }
 
 // How many processes a grant of several slots is run with.
@@ -319,11 +379,11 @@ func (x Processes) String() string {
 }
 
 func (Processes) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_spec_proto_enumTypes[5].Descriptor()
+	return file_headrace_v1_spec_proto_enumTypes[6].Descriptor()
 }
 
 func (Processes) Type() protoreflect.EnumType {
-	return &file_headrace_v1_spec_proto_enumTypes[5]
+	return &file_headrace_v1_spec_proto_enumTypes[6]
 }
 
 func (x Processes) Number() protoreflect.EnumNumber {
@@ -332,7 +392,7 @@ func (x Processes) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Processes.Descriptor instead.
 func (Processes) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{5}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{6}
 }
 
 // The whole description of a study. `headrace.spec` holds the same fields as validated Python models;
@@ -760,7 +820,11 @@ type Objective struct {
 	Metric string                 `protobuf:"bytes,1,opt,name=metric,proto3" json:"metric,omitempty"`
 	Goal   Goal                   `protobuf:"varint,2,opt,name=goal,proto3,enum=headrace.v1.Goal" json:"goal,omitempty"`
 	// Which checkpoint of a trial stays beside the last ones. Unspecified means `KEEP_LAST`; the first objective's counts.
-	Keep          Keep `protobuf:"varint,3,opt,name=keep,proto3,enum=headrace.v1.Keep" json:"keep,omitempty"`
+	Keep Keep `protobuf:"varint,3,opt,name=keep,proto3,enum=headrace.v1.Keep" json:"keep,omitempty"`
+	// Which value of a trial counts. Unspecified means `SCOPE_BEST`. With several objectives: unspecified, or the last one.
+	Scope Scope `protobuf:"varint,4,opt,name=scope,proto3,enum=headrace.v1.Scope" json:"scope,omitempty"`
+	// With `SCOPE_MEAN_LAST_K`, and only there: of how many reports, 1 to 100.
+	K             int32 `protobuf:"varint,5,opt,name=k,proto3" json:"k,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -814,6 +878,20 @@ func (x *Objective) GetKeep() Keep {
 		return x.Keep
 	}
 	return Keep_KEEP_UNSPECIFIED
+}
+
+func (x *Objective) GetScope() Scope {
+	if x != nil {
+		return x.Scope
+	}
+	return Scope_SCOPE_UNSPECIFIED
+}
+
+func (x *Objective) GetK() int32 {
+	if x != nil {
+		return x.K
+	}
+	return 0
 }
 
 // A bound on a metric that the trial reports. A report that lacks the metric does not meet it.
@@ -2236,7 +2314,6 @@ type Policy struct {
 	//	*Policy_Pasha
 	//	*Policy_Median
 	//	*Policy_RungMedian
-	//	*Policy_LearningCurve
 	//	*Policy_Pbt
 	//	*Policy_Own
 	Kind isPolicy_Kind `protobuf_oneof:"kind"`
@@ -2347,15 +2424,6 @@ func (x *Policy) GetRungMedian() *RungMedianPolicy {
 	return nil
 }
 
-func (x *Policy) GetLearningCurve() *LearningCurvePolicy {
-	if x != nil {
-		if x, ok := x.Kind.(*Policy_LearningCurve); ok {
-			return x.LearningCurve
-		}
-	}
-	return nil
-}
-
 func (x *Policy) GetPbt() *PbtPolicy {
 	if x != nil {
 		if x, ok := x.Kind.(*Policy_Pbt); ok {
@@ -2413,10 +2481,6 @@ type Policy_RungMedian struct {
 	RungMedian *RungMedianPolicy `protobuf:"bytes,7,opt,name=rung_median,json=rungMedian,proto3,oneof"`
 }
 
-type Policy_LearningCurve struct {
-	LearningCurve *LearningCurvePolicy `protobuf:"bytes,8,opt,name=learning_curve,json=learningCurve,proto3,oneof"`
-}
-
 type Policy_Pbt struct {
 	Pbt *PbtPolicy `protobuf:"bytes,9,opt,name=pbt,proto3,oneof"`
 }
@@ -2438,8 +2502,6 @@ func (*Policy_Pasha) isPolicy_Kind() {}
 func (*Policy_Median) isPolicy_Kind() {}
 
 func (*Policy_RungMedian) isPolicy_Kind() {}
-
-func (*Policy_LearningCurve) isPolicy_Kind() {}
 
 func (*Policy_Pbt) isPolicy_Kind() {}
 
@@ -3124,87 +3186,6 @@ func (x *RungMedianPolicy) GetMinResults() int32 {
 	return 0
 }
 
-// A trial is stopped when its curve, extrapolated, is unlikely to beat the best value at the full budget.
-type LearningCurvePolicy struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// As in MedianPolicy.
-	Interval int64   `protobuf:"varint,1,opt,name=interval,proto3" json:"interval,omitempty"`
-	Rungs    []int64 `protobuf:"varint,2,rep,packed,name=rungs,proto3" json:"rungs,omitempty"`
-	// A trial whose probability to beat the best is below this is stopped; absent means 0.05.
-	Threshold *float64 `protobuf:"fixed64,3,opt,name=threshold,proto3,oneof" json:"threshold,omitempty"`
-	// No trial is stopped with fewer points of its curve known; 0 means 4.
-	MinPoints int32 `protobuf:"varint,4,opt,name=min_points,json=minPoints,proto3" json:"min_points,omitempty"`
-	// No trial is stopped before so many steps; 0 means a tenth of max_steps.
-	GraceSteps    int64 `protobuf:"varint,5,opt,name=grace_steps,json=graceSteps,proto3" json:"grace_steps,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *LearningCurvePolicy) Reset() {
-	*x = LearningCurvePolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[34]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *LearningCurvePolicy) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*LearningCurvePolicy) ProtoMessage() {}
-
-func (x *LearningCurvePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[34]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use LearningCurvePolicy.ProtoReflect.Descriptor instead.
-func (*LearningCurvePolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{34}
-}
-
-func (x *LearningCurvePolicy) GetInterval() int64 {
-	if x != nil {
-		return x.Interval
-	}
-	return 0
-}
-
-func (x *LearningCurvePolicy) GetRungs() []int64 {
-	if x != nil {
-		return x.Rungs
-	}
-	return nil
-}
-
-func (x *LearningCurvePolicy) GetThreshold() float64 {
-	if x != nil && x.Threshold != nil {
-		return *x.Threshold
-	}
-	return 0
-}
-
-func (x *LearningCurvePolicy) GetMinPoints() int32 {
-	if x != nil {
-		return x.MinPoints
-	}
-	return 0
-}
-
-func (x *LearningCurvePolicy) GetGraceSteps() int64 {
-	if x != nil {
-		return x.GraceSteps
-	}
-	return 0
-}
-
 // What one trial occupies while it runs.
 type Resources struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3232,7 +3213,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[35]
+	mi := &file_headrace_v1_spec_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3244,7 +3225,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[35]
+	mi := &file_headrace_v1_spec_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3257,7 +3238,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{35}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Resources) GetGpus() int32 {
@@ -3331,7 +3312,7 @@ type SizeTable struct {
 
 func (x *SizeTable) Reset() {
 	*x = SizeTable{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[36]
+	mi := &file_headrace_v1_spec_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3343,7 +3324,7 @@ func (x *SizeTable) String() string {
 func (*SizeTable) ProtoMessage() {}
 
 func (x *SizeTable) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[36]
+	mi := &file_headrace_v1_spec_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3356,7 +3337,7 @@ func (x *SizeTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SizeTable.ProtoReflect.Descriptor instead.
 func (*SizeTable) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{36}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SizeTable) GetParameter() string {
@@ -3400,7 +3381,7 @@ type SizeRow struct {
 
 func (x *SizeRow) Reset() {
 	*x = SizeRow{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[37]
+	mi := &file_headrace_v1_spec_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3412,7 +3393,7 @@ func (x *SizeRow) String() string {
 func (*SizeRow) ProtoMessage() {}
 
 func (x *SizeRow) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[37]
+	mi := &file_headrace_v1_spec_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3425,7 +3406,7 @@ func (x *SizeRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SizeRow.ProtoReflect.Descriptor instead.
 func (*SizeRow) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{37}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SizeRow) GetValue() *ParameterValue {
@@ -3469,7 +3450,7 @@ type Elastic struct {
 
 func (x *Elastic) Reset() {
 	*x = Elastic{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[38]
+	mi := &file_headrace_v1_spec_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3481,7 +3462,7 @@ func (x *Elastic) String() string {
 func (*Elastic) ProtoMessage() {}
 
 func (x *Elastic) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[38]
+	mi := &file_headrace_v1_spec_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3494,7 +3475,7 @@ func (x *Elastic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Elastic.ProtoReflect.Descriptor instead.
 func (*Elastic) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{38}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Elastic) GetGrants() []*ElasticGrant {
@@ -3527,7 +3508,7 @@ type ElasticGrant struct {
 
 func (x *ElasticGrant) Reset() {
 	*x = ElasticGrant{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[39]
+	mi := &file_headrace_v1_spec_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3539,7 +3520,7 @@ func (x *ElasticGrant) String() string {
 func (*ElasticGrant) ProtoMessage() {}
 
 func (x *ElasticGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[39]
+	mi := &file_headrace_v1_spec_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3552,7 +3533,7 @@ func (x *ElasticGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ElasticGrant.ProtoReflect.Descriptor instead.
 func (*ElasticGrant) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{39}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ElasticGrant) GetFromStep() int64 {
@@ -3592,7 +3573,7 @@ type Fuse struct {
 
 func (x *Fuse) Reset() {
 	*x = Fuse{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[40]
+	mi := &file_headrace_v1_spec_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3604,7 +3585,7 @@ func (x *Fuse) String() string {
 func (*Fuse) ProtoMessage() {}
 
 func (x *Fuse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[40]
+	mi := &file_headrace_v1_spec_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3617,7 +3598,7 @@ func (x *Fuse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fuse.ProtoReflect.Descriptor instead.
 func (*Fuse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{40}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Fuse) GetMost() int32 {
@@ -3666,7 +3647,7 @@ type Surrogate struct {
 
 func (x *Surrogate) Reset() {
 	*x = Surrogate{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[41]
+	mi := &file_headrace_v1_spec_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3678,7 +3659,7 @@ func (x *Surrogate) String() string {
 func (*Surrogate) ProtoMessage() {}
 
 func (x *Surrogate) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[41]
+	mi := &file_headrace_v1_spec_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3691,7 +3672,7 @@ func (x *Surrogate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Surrogate.ProtoReflect.Descriptor instead.
 func (*Surrogate) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{41}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Surrogate) GetModel() string {
@@ -3773,7 +3754,7 @@ type Pilot struct {
 
 func (x *Pilot) Reset() {
 	*x = Pilot{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[42]
+	mi := &file_headrace_v1_spec_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3785,7 +3766,7 @@ func (x *Pilot) String() string {
 func (*Pilot) ProtoMessage() {}
 
 func (x *Pilot) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[42]
+	mi := &file_headrace_v1_spec_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3798,7 +3779,7 @@ func (x *Pilot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pilot.ProtoReflect.Descriptor instead.
 func (*Pilot) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{42}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Pilot) GetScales() []int64 {
@@ -3861,7 +3842,7 @@ type Gate struct {
 
 func (x *Gate) Reset() {
 	*x = Gate{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[43]
+	mi := &file_headrace_v1_spec_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3873,7 +3854,7 @@ func (x *Gate) String() string {
 func (*Gate) ProtoMessage() {}
 
 func (x *Gate) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[43]
+	mi := &file_headrace_v1_spec_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3886,7 +3867,7 @@ func (x *Gate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gate.ProtoReflect.Descriptor instead.
 func (*Gate) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{43}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Gate) GetOff() bool {
@@ -3939,7 +3920,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[44]
+	mi := &file_headrace_v1_spec_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3951,7 +3932,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[44]
+	mi := &file_headrace_v1_spec_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3964,7 +3945,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{44}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Transfer) GetCallable() string {
@@ -4021,7 +4002,7 @@ type TransferPlan struct {
 
 func (x *TransferPlan) Reset() {
 	*x = TransferPlan{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[45]
+	mi := &file_headrace_v1_spec_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4033,7 +4014,7 @@ func (x *TransferPlan) String() string {
 func (*TransferPlan) ProtoMessage() {}
 
 func (x *TransferPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[45]
+	mi := &file_headrace_v1_spec_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4046,7 +4027,7 @@ func (x *TransferPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferPlan.ProtoReflect.Descriptor instead.
 func (*TransferPlan) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{45}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *TransferPlan) GetRequest() *PlanRequest {
@@ -4077,7 +4058,7 @@ type TrialPlan struct {
 
 func (x *TrialPlan) Reset() {
 	*x = TrialPlan{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[46]
+	mi := &file_headrace_v1_spec_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4089,7 +4070,7 @@ func (x *TrialPlan) String() string {
 func (*TrialPlan) ProtoMessage() {}
 
 func (x *TrialPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[46]
+	mi := &file_headrace_v1_spec_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4102,7 +4083,7 @@ func (x *TrialPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialPlan.ProtoReflect.Descriptor instead.
 func (*TrialPlan) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{46}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *TrialPlan) GetDegrees() *PlanDegrees {
@@ -4155,7 +4136,7 @@ type TrialTemplate struct {
 
 func (x *TrialTemplate) Reset() {
 	*x = TrialTemplate{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[47]
+	mi := &file_headrace_v1_spec_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4167,7 +4148,7 @@ func (x *TrialTemplate) String() string {
 func (*TrialTemplate) ProtoMessage() {}
 
 func (x *TrialTemplate) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[47]
+	mi := &file_headrace_v1_spec_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4180,7 +4161,7 @@ func (x *TrialTemplate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialTemplate.ProtoReflect.Descriptor instead.
 func (*TrialTemplate) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{47}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *TrialTemplate) GetProgram() isTrialTemplate_Program {
@@ -4285,7 +4266,7 @@ type CommandLine struct {
 
 func (x *CommandLine) Reset() {
 	*x = CommandLine{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[48]
+	mi := &file_headrace_v1_spec_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4297,7 +4278,7 @@ func (x *CommandLine) String() string {
 func (*CommandLine) ProtoMessage() {}
 
 func (x *CommandLine) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[48]
+	mi := &file_headrace_v1_spec_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4310,7 +4291,7 @@ func (x *CommandLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandLine.ProtoReflect.Descriptor instead.
 func (*CommandLine) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{48}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CommandLine) GetArgs() []string {
@@ -4368,11 +4349,13 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\x06_hours\"8\n" +
 	"\bExtended\x12\x16\n" +
 	"\x06trials\x18\x01 \x01(\x05R\x06trials\x12\x14\n" +
-	"\x05steps\x18\x02 \x03(\x03R\x05steps\"q\n" +
+	"\x05steps\x18\x02 \x03(\x03R\x05steps\"\xa9\x01\n" +
 	"\tObjective\x12\x16\n" +
 	"\x06metric\x18\x01 \x01(\tR\x06metric\x12%\n" +
 	"\x04goal\x18\x02 \x01(\x0e2\x11.headrace.v1.GoalR\x04goal\x12%\n" +
-	"\x04keep\x18\x03 \x01(\x0e2\x11.headrace.v1.KeepR\x04keep\"e\n" +
+	"\x04keep\x18\x03 \x01(\x0e2\x11.headrace.v1.KeepR\x04keep\x12(\n" +
+	"\x05scope\x18\x04 \x01(\x0e2\x12.headrace.v1.ScopeR\x05scope\x12\f\n" +
+	"\x01k\x18\x05 \x01(\x05R\x01k\"e\n" +
 	"\n" +
 	"Constraint\x12\x16\n" +
 	"\x06metric\x18\x01 \x01(\tR\x06metric\x12\x19\n" +
@@ -4480,7 +4463,7 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"population\";\n" +
 	"\rBestOfSampler\x12\x14\n" +
 	"\x05study\x18\x01 \x01(\tR\x05study\x12\x14\n" +
-	"\x05eager\x18\x02 \x01(\x01R\x05eager\"\xf9\x04\n" +
+	"\x05eager\x18\x02 \x01(\x01R\x05eager\"\xc4\x04\n" +
 	"\x06Policy\x124\n" +
 	"\arun_all\x18\x01 \x01(\v2\x19.headrace.v1.RunAllPolicyH\x00R\x06runAll\x12-\n" +
 	"\x04asha\x18\x02 \x01(\v2\x17.headrace.v1.AshaPolicyH\x00R\x04asha\x12U\n" +
@@ -4489,13 +4472,12 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\x05pasha\x18\x05 \x01(\v2\x18.headrace.v1.PashaPolicyH\x00R\x05pasha\x123\n" +
 	"\x06median\x18\x06 \x01(\v2\x19.headrace.v1.MedianPolicyH\x00R\x06median\x12@\n" +
 	"\vrung_median\x18\a \x01(\v2\x1d.headrace.v1.RungMedianPolicyH\x00R\n" +
-	"rungMedian\x12I\n" +
-	"\x0elearning_curve\x18\b \x01(\v2 .headrace.v1.LearningCurvePolicyH\x00R\rlearningCurve\x12*\n" +
+	"rungMedian\x12*\n" +
 	"\x03pbt\x18\t \x01(\v2\x16.headrace.v1.PbtPolicyH\x00R\x03pbt\x12*\n" +
 	"\x03own\x18\n" +
 	" \x01(\v2\x16.headrace.v1.OwnPolicyH\x00R\x03own\x12!\n" +
 	"\fprice_pauses\x18\x14 \x01(\bR\vpricePausesB\x06\n" +
-	"\x04kind\"\x0e\n" +
+	"\x04kindJ\x04\b\b\x10\tR\x0elearning_curve\"\x0e\n" +
 	"\fRunAllPolicy\"\xae\x01\n" +
 	"\tOwnPolicy\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12:\n" +
@@ -4553,17 +4535,7 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\vmin_results\x18\x05 \x01(\x05R\n" +
 	"minResultsB\f\n" +
 	"\n" +
-	"_tolerance\"\xb8\x01\n" +
-	"\x13LearningCurvePolicy\x12\x1a\n" +
-	"\binterval\x18\x01 \x01(\x03R\binterval\x12\x14\n" +
-	"\x05rungs\x18\x02 \x03(\x03R\x05rungs\x12!\n" +
-	"\tthreshold\x18\x03 \x01(\x01H\x00R\tthreshold\x88\x01\x01\x12\x1d\n" +
-	"\n" +
-	"min_points\x18\x04 \x01(\x05R\tminPoints\x12\x1f\n" +
-	"\vgrace_steps\x18\x05 \x01(\x03R\n" +
-	"graceStepsB\f\n" +
-	"\n" +
-	"_threshold\"\xec\x02\n" +
+	"_tolerance\"\xec\x02\n" +
 	"\tResources\x12\x12\n" +
 	"\x04gpus\x18\x01 \x01(\x05R\x04gpus\x12(\n" +
 	"\x10gpu_memory_bytes\x18\x02 \x01(\x03R\x0egpuMemoryBytes\x12:\n" +
@@ -4658,7 +4630,15 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\aprogramB\v\n" +
 	"\t_prestart\"!\n" +
 	"\vCommandLine\x12\x12\n" +
-	"\x04args\x18\x01 \x03(\tR\x04args*:\n" +
+	"\x04args\x18\x01 \x03(\tR\x04args*l\n" +
+	"\x05Scope\x12\x15\n" +
+	"\x11SCOPE_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"SCOPE_BEST\x10\x01\x12\x0e\n" +
+	"\n" +
+	"SCOPE_LAST\x10\x02\x12\x15\n" +
+	"\x11SCOPE_FULL_BUDGET\x10\x03\x12\x15\n" +
+	"\x11SCOPE_MEAN_LAST_K\x10\x04*:\n" +
 	"\x04Keep\x12\x14\n" +
 	"\x10KEEP_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tKEEP_LAST\x10\x01\x12\r\n" +
@@ -4696,50 +4676,50 @@ func file_headrace_v1_spec_proto_rawDescGZIP() []byte {
 	return file_headrace_v1_spec_proto_rawDescData
 }
 
-var file_headrace_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_headrace_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_headrace_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_headrace_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_headrace_v1_spec_proto_goTypes = []any{
-	(Keep)(0),                       // 0: headrace.v1.Keep
-	(Goal)(0),                       // 1: headrace.v1.Goal
-	(AshaVariant)(0),                // 2: headrace.v1.AshaVariant
-	(MedianVariant)(0),              // 3: headrace.v1.MedianVariant
-	(AshaArrival)(0),                // 4: headrace.v1.AshaArrival
-	(Processes)(0),                  // 5: headrace.v1.Processes
-	(*StudySpec)(nil),               // 6: headrace.v1.StudySpec
-	(*Until)(nil),                   // 7: headrace.v1.Until
-	(*Extended)(nil),                // 8: headrace.v1.Extended
-	(*Objective)(nil),               // 9: headrace.v1.Objective
-	(*Constraint)(nil),              // 10: headrace.v1.Constraint
-	(*WarmStart)(nil),               // 11: headrace.v1.WarmStart
-	(*Parameter)(nil),               // 12: headrace.v1.Parameter
-	(*FloatDomain)(nil),             // 13: headrace.v1.FloatDomain
-	(*IntDomain)(nil),               // 14: headrace.v1.IntDomain
-	(*CategoricalDomain)(nil),       // 15: headrace.v1.CategoricalDomain
-	(*Condition)(nil),               // 16: headrace.v1.Condition
-	(*ParameterValue)(nil),          // 17: headrace.v1.ParameterValue
-	(*ParameterAssignment)(nil),     // 18: headrace.v1.ParameterAssignment
-	(*Sampler)(nil),                 // 19: headrace.v1.Sampler
-	(*RandomSampler)(nil),           // 20: headrace.v1.RandomSampler
-	(*OwnSampler)(nil),              // 21: headrace.v1.OwnSampler
-	(*GridSampler)(nil),             // 22: headrace.v1.GridSampler
-	(*SobolSampler)(nil),            // 23: headrace.v1.SobolSampler
-	(*TpeSampler)(nil),              // 24: headrace.v1.TpeSampler
-	(*GpSampler)(nil),               // 25: headrace.v1.GpSampler
-	(*CmaEsSampler)(nil),            // 26: headrace.v1.CmaEsSampler
-	(*Nsga2Sampler)(nil),            // 27: headrace.v1.Nsga2Sampler
-	(*Nsga3Sampler)(nil),            // 28: headrace.v1.Nsga3Sampler
-	(*BestOfSampler)(nil),           // 29: headrace.v1.BestOfSampler
-	(*Policy)(nil),                  // 30: headrace.v1.Policy
-	(*RunAllPolicy)(nil),            // 31: headrace.v1.RunAllPolicy
-	(*OwnPolicy)(nil),               // 32: headrace.v1.OwnPolicy
-	(*AshaPolicy)(nil),              // 33: headrace.v1.AshaPolicy
-	(*PbtPolicy)(nil),               // 34: headrace.v1.PbtPolicy
-	(*SuccessiveHalvingPolicy)(nil), // 35: headrace.v1.SuccessiveHalvingPolicy
-	(*HyperbandPolicy)(nil),         // 36: headrace.v1.HyperbandPolicy
-	(*PashaPolicy)(nil),             // 37: headrace.v1.PashaPolicy
-	(*MedianPolicy)(nil),            // 38: headrace.v1.MedianPolicy
-	(*RungMedianPolicy)(nil),        // 39: headrace.v1.RungMedianPolicy
-	(*LearningCurvePolicy)(nil),     // 40: headrace.v1.LearningCurvePolicy
+	(Scope)(0),                      // 0: headrace.v1.Scope
+	(Keep)(0),                       // 1: headrace.v1.Keep
+	(Goal)(0),                       // 2: headrace.v1.Goal
+	(AshaVariant)(0),                // 3: headrace.v1.AshaVariant
+	(MedianVariant)(0),              // 4: headrace.v1.MedianVariant
+	(AshaArrival)(0),                // 5: headrace.v1.AshaArrival
+	(Processes)(0),                  // 6: headrace.v1.Processes
+	(*StudySpec)(nil),               // 7: headrace.v1.StudySpec
+	(*Until)(nil),                   // 8: headrace.v1.Until
+	(*Extended)(nil),                // 9: headrace.v1.Extended
+	(*Objective)(nil),               // 10: headrace.v1.Objective
+	(*Constraint)(nil),              // 11: headrace.v1.Constraint
+	(*WarmStart)(nil),               // 12: headrace.v1.WarmStart
+	(*Parameter)(nil),               // 13: headrace.v1.Parameter
+	(*FloatDomain)(nil),             // 14: headrace.v1.FloatDomain
+	(*IntDomain)(nil),               // 15: headrace.v1.IntDomain
+	(*CategoricalDomain)(nil),       // 16: headrace.v1.CategoricalDomain
+	(*Condition)(nil),               // 17: headrace.v1.Condition
+	(*ParameterValue)(nil),          // 18: headrace.v1.ParameterValue
+	(*ParameterAssignment)(nil),     // 19: headrace.v1.ParameterAssignment
+	(*Sampler)(nil),                 // 20: headrace.v1.Sampler
+	(*RandomSampler)(nil),           // 21: headrace.v1.RandomSampler
+	(*OwnSampler)(nil),              // 22: headrace.v1.OwnSampler
+	(*GridSampler)(nil),             // 23: headrace.v1.GridSampler
+	(*SobolSampler)(nil),            // 24: headrace.v1.SobolSampler
+	(*TpeSampler)(nil),              // 25: headrace.v1.TpeSampler
+	(*GpSampler)(nil),               // 26: headrace.v1.GpSampler
+	(*CmaEsSampler)(nil),            // 27: headrace.v1.CmaEsSampler
+	(*Nsga2Sampler)(nil),            // 28: headrace.v1.Nsga2Sampler
+	(*Nsga3Sampler)(nil),            // 29: headrace.v1.Nsga3Sampler
+	(*BestOfSampler)(nil),           // 30: headrace.v1.BestOfSampler
+	(*Policy)(nil),                  // 31: headrace.v1.Policy
+	(*RunAllPolicy)(nil),            // 32: headrace.v1.RunAllPolicy
+	(*OwnPolicy)(nil),               // 33: headrace.v1.OwnPolicy
+	(*AshaPolicy)(nil),              // 34: headrace.v1.AshaPolicy
+	(*PbtPolicy)(nil),               // 35: headrace.v1.PbtPolicy
+	(*SuccessiveHalvingPolicy)(nil), // 36: headrace.v1.SuccessiveHalvingPolicy
+	(*HyperbandPolicy)(nil),         // 37: headrace.v1.HyperbandPolicy
+	(*PashaPolicy)(nil),             // 38: headrace.v1.PashaPolicy
+	(*MedianPolicy)(nil),            // 39: headrace.v1.MedianPolicy
+	(*RungMedianPolicy)(nil),        // 40: headrace.v1.RungMedianPolicy
 	(*Resources)(nil),               // 41: headrace.v1.Resources
 	(*SizeTable)(nil),               // 42: headrace.v1.SizeTable
 	(*SizeRow)(nil),                 // 43: headrace.v1.SizeRow
@@ -4764,65 +4744,65 @@ var file_headrace_v1_spec_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),     // 62: google.protobuf.Duration
 }
 var file_headrace_v1_spec_proto_depIdxs = []int32{
-	9,  // 0: headrace.v1.StudySpec.objective:type_name -> headrace.v1.Objective
-	12, // 1: headrace.v1.StudySpec.space:type_name -> headrace.v1.Parameter
-	19, // 2: headrace.v1.StudySpec.sampler:type_name -> headrace.v1.Sampler
-	30, // 3: headrace.v1.StudySpec.policy:type_name -> headrace.v1.Policy
+	10, // 0: headrace.v1.StudySpec.objective:type_name -> headrace.v1.Objective
+	13, // 1: headrace.v1.StudySpec.space:type_name -> headrace.v1.Parameter
+	20, // 2: headrace.v1.StudySpec.sampler:type_name -> headrace.v1.Sampler
+	31, // 3: headrace.v1.StudySpec.policy:type_name -> headrace.v1.Policy
 	53, // 4: headrace.v1.StudySpec.template:type_name -> headrace.v1.TrialTemplate
 	41, // 5: headrace.v1.StudySpec.resources:type_name -> headrace.v1.Resources
-	18, // 6: headrace.v1.StudySpec.baseline:type_name -> headrace.v1.ParameterAssignment
-	18, // 7: headrace.v1.StudySpec.enqueued:type_name -> headrace.v1.ParameterAssignment
+	19, // 6: headrace.v1.StudySpec.baseline:type_name -> headrace.v1.ParameterAssignment
+	19, // 7: headrace.v1.StudySpec.enqueued:type_name -> headrace.v1.ParameterAssignment
 	44, // 8: headrace.v1.StudySpec.elastic:type_name -> headrace.v1.Elastic
 	46, // 9: headrace.v1.StudySpec.fuse:type_name -> headrace.v1.Fuse
 	50, // 10: headrace.v1.StudySpec.transfer:type_name -> headrace.v1.Transfer
 	47, // 11: headrace.v1.StudySpec.surrogate:type_name -> headrace.v1.Surrogate
 	49, // 12: headrace.v1.StudySpec.gate:type_name -> headrace.v1.Gate
-	9,  // 13: headrace.v1.StudySpec.further_objectives:type_name -> headrace.v1.Objective
-	10, // 14: headrace.v1.StudySpec.constraints:type_name -> headrace.v1.Constraint
-	11, // 15: headrace.v1.StudySpec.warm_start:type_name -> headrace.v1.WarmStart
-	7,  // 16: headrace.v1.StudySpec.until:type_name -> headrace.v1.Until
-	8,  // 17: headrace.v1.StudySpec.extended:type_name -> headrace.v1.Extended
-	1,  // 18: headrace.v1.Objective.goal:type_name -> headrace.v1.Goal
-	0,  // 19: headrace.v1.Objective.keep:type_name -> headrace.v1.Keep
-	13, // 20: headrace.v1.Parameter.float:type_name -> headrace.v1.FloatDomain
-	14, // 21: headrace.v1.Parameter.int:type_name -> headrace.v1.IntDomain
-	15, // 22: headrace.v1.Parameter.categorical:type_name -> headrace.v1.CategoricalDomain
-	16, // 23: headrace.v1.Parameter.conditions:type_name -> headrace.v1.Condition
-	17, // 24: headrace.v1.CategoricalDomain.values:type_name -> headrace.v1.ParameterValue
-	17, // 25: headrace.v1.Condition.values:type_name -> headrace.v1.ParameterValue
-	55, // 26: headrace.v1.ParameterAssignment.values:type_name -> headrace.v1.ParameterAssignment.ValuesEntry
-	20, // 27: headrace.v1.Sampler.random:type_name -> headrace.v1.RandomSampler
-	22, // 28: headrace.v1.Sampler.grid:type_name -> headrace.v1.GridSampler
-	23, // 29: headrace.v1.Sampler.sobol:type_name -> headrace.v1.SobolSampler
-	24, // 30: headrace.v1.Sampler.tpe:type_name -> headrace.v1.TpeSampler
-	25, // 31: headrace.v1.Sampler.gp:type_name -> headrace.v1.GpSampler
-	26, // 32: headrace.v1.Sampler.cmaes:type_name -> headrace.v1.CmaEsSampler
-	27, // 33: headrace.v1.Sampler.nsga2:type_name -> headrace.v1.Nsga2Sampler
-	28, // 34: headrace.v1.Sampler.nsga3:type_name -> headrace.v1.Nsga3Sampler
-	29, // 35: headrace.v1.Sampler.best_of:type_name -> headrace.v1.BestOfSampler
-	21, // 36: headrace.v1.Sampler.own:type_name -> headrace.v1.OwnSampler
-	18, // 37: headrace.v1.OwnSampler.options:type_name -> headrace.v1.ParameterAssignment
-	56, // 38: headrace.v1.GridSampler.points:type_name -> headrace.v1.GridSampler.PointsEntry
-	31, // 39: headrace.v1.Policy.run_all:type_name -> headrace.v1.RunAllPolicy
-	33, // 40: headrace.v1.Policy.asha:type_name -> headrace.v1.AshaPolicy
-	35, // 41: headrace.v1.Policy.successive_halving:type_name -> headrace.v1.SuccessiveHalvingPolicy
-	36, // 42: headrace.v1.Policy.hyperband:type_name -> headrace.v1.HyperbandPolicy
-	37, // 43: headrace.v1.Policy.pasha:type_name -> headrace.v1.PashaPolicy
-	38, // 44: headrace.v1.Policy.median:type_name -> headrace.v1.MedianPolicy
-	39, // 45: headrace.v1.Policy.rung_median:type_name -> headrace.v1.RungMedianPolicy
-	40, // 46: headrace.v1.Policy.learning_curve:type_name -> headrace.v1.LearningCurvePolicy
-	34, // 47: headrace.v1.Policy.pbt:type_name -> headrace.v1.PbtPolicy
-	32, // 48: headrace.v1.Policy.own:type_name -> headrace.v1.OwnPolicy
-	18, // 49: headrace.v1.OwnPolicy.options:type_name -> headrace.v1.ParameterAssignment
-	2,  // 50: headrace.v1.AshaPolicy.variant:type_name -> headrace.v1.AshaVariant
-	4,  // 51: headrace.v1.AshaPolicy.arrival:type_name -> headrace.v1.AshaArrival
-	3,  // 52: headrace.v1.MedianPolicy.variant:type_name -> headrace.v1.MedianVariant
+	10, // 13: headrace.v1.StudySpec.further_objectives:type_name -> headrace.v1.Objective
+	11, // 14: headrace.v1.StudySpec.constraints:type_name -> headrace.v1.Constraint
+	12, // 15: headrace.v1.StudySpec.warm_start:type_name -> headrace.v1.WarmStart
+	8,  // 16: headrace.v1.StudySpec.until:type_name -> headrace.v1.Until
+	9,  // 17: headrace.v1.StudySpec.extended:type_name -> headrace.v1.Extended
+	2,  // 18: headrace.v1.Objective.goal:type_name -> headrace.v1.Goal
+	1,  // 19: headrace.v1.Objective.keep:type_name -> headrace.v1.Keep
+	0,  // 20: headrace.v1.Objective.scope:type_name -> headrace.v1.Scope
+	14, // 21: headrace.v1.Parameter.float:type_name -> headrace.v1.FloatDomain
+	15, // 22: headrace.v1.Parameter.int:type_name -> headrace.v1.IntDomain
+	16, // 23: headrace.v1.Parameter.categorical:type_name -> headrace.v1.CategoricalDomain
+	17, // 24: headrace.v1.Parameter.conditions:type_name -> headrace.v1.Condition
+	18, // 25: headrace.v1.CategoricalDomain.values:type_name -> headrace.v1.ParameterValue
+	18, // 26: headrace.v1.Condition.values:type_name -> headrace.v1.ParameterValue
+	55, // 27: headrace.v1.ParameterAssignment.values:type_name -> headrace.v1.ParameterAssignment.ValuesEntry
+	21, // 28: headrace.v1.Sampler.random:type_name -> headrace.v1.RandomSampler
+	23, // 29: headrace.v1.Sampler.grid:type_name -> headrace.v1.GridSampler
+	24, // 30: headrace.v1.Sampler.sobol:type_name -> headrace.v1.SobolSampler
+	25, // 31: headrace.v1.Sampler.tpe:type_name -> headrace.v1.TpeSampler
+	26, // 32: headrace.v1.Sampler.gp:type_name -> headrace.v1.GpSampler
+	27, // 33: headrace.v1.Sampler.cmaes:type_name -> headrace.v1.CmaEsSampler
+	28, // 34: headrace.v1.Sampler.nsga2:type_name -> headrace.v1.Nsga2Sampler
+	29, // 35: headrace.v1.Sampler.nsga3:type_name -> headrace.v1.Nsga3Sampler
+	30, // 36: headrace.v1.Sampler.best_of:type_name -> headrace.v1.BestOfSampler
+	22, // 37: headrace.v1.Sampler.own:type_name -> headrace.v1.OwnSampler
+	19, // 38: headrace.v1.OwnSampler.options:type_name -> headrace.v1.ParameterAssignment
+	56, // 39: headrace.v1.GridSampler.points:type_name -> headrace.v1.GridSampler.PointsEntry
+	32, // 40: headrace.v1.Policy.run_all:type_name -> headrace.v1.RunAllPolicy
+	34, // 41: headrace.v1.Policy.asha:type_name -> headrace.v1.AshaPolicy
+	36, // 42: headrace.v1.Policy.successive_halving:type_name -> headrace.v1.SuccessiveHalvingPolicy
+	37, // 43: headrace.v1.Policy.hyperband:type_name -> headrace.v1.HyperbandPolicy
+	38, // 44: headrace.v1.Policy.pasha:type_name -> headrace.v1.PashaPolicy
+	39, // 45: headrace.v1.Policy.median:type_name -> headrace.v1.MedianPolicy
+	40, // 46: headrace.v1.Policy.rung_median:type_name -> headrace.v1.RungMedianPolicy
+	35, // 47: headrace.v1.Policy.pbt:type_name -> headrace.v1.PbtPolicy
+	33, // 48: headrace.v1.Policy.own:type_name -> headrace.v1.OwnPolicy
+	19, // 49: headrace.v1.OwnPolicy.options:type_name -> headrace.v1.ParameterAssignment
+	3,  // 50: headrace.v1.AshaPolicy.variant:type_name -> headrace.v1.AshaVariant
+	5,  // 51: headrace.v1.AshaPolicy.arrival:type_name -> headrace.v1.AshaArrival
+	4,  // 52: headrace.v1.MedianPolicy.variant:type_name -> headrace.v1.MedianVariant
 	57, // 53: headrace.v1.Resources.labels:type_name -> headrace.v1.Resources.LabelsEntry
-	5,  // 54: headrace.v1.Resources.processes:type_name -> headrace.v1.Processes
+	6,  // 54: headrace.v1.Resources.processes:type_name -> headrace.v1.Processes
 	42, // 55: headrace.v1.Resources.by:type_name -> headrace.v1.SizeTable
 	43, // 56: headrace.v1.SizeTable.rows:type_name -> headrace.v1.SizeRow
 	43, // 57: headrace.v1.SizeTable.otherwise:type_name -> headrace.v1.SizeRow
-	17, // 58: headrace.v1.SizeRow.value:type_name -> headrace.v1.ParameterValue
+	18, // 58: headrace.v1.SizeRow.value:type_name -> headrace.v1.ParameterValue
 	45, // 59: headrace.v1.Elastic.grants:type_name -> headrace.v1.ElasticGrant
 	48, // 60: headrace.v1.Surrogate.pilot:type_name -> headrace.v1.Pilot
 	41, // 61: headrace.v1.Transfer.resources:type_name -> headrace.v1.Resources
@@ -4836,7 +4816,7 @@ var file_headrace_v1_spec_proto_depIdxs = []int32{
 	62, // 69: headrace.v1.TrialTemplate.grace:type_name -> google.protobuf.Duration
 	62, // 70: headrace.v1.TrialTemplate.report_timeout:type_name -> google.protobuf.Duration
 	52, // 71: headrace.v1.TrialTemplate.plan:type_name -> headrace.v1.TrialPlan
-	17, // 72: headrace.v1.ParameterAssignment.ValuesEntry.value:type_name -> headrace.v1.ParameterValue
+	18, // 72: headrace.v1.ParameterAssignment.ValuesEntry.value:type_name -> headrace.v1.ParameterValue
 	73, // [73:73] is the sub-list for method output_type
 	73, // [73:73] is the sub-list for method input_type
 	73, // [73:73] is the sub-list for extension type_name
@@ -4887,16 +4867,14 @@ func file_headrace_v1_spec_proto_init() {
 		(*Policy_Pasha)(nil),
 		(*Policy_Median)(nil),
 		(*Policy_RungMedian)(nil),
-		(*Policy_LearningCurve)(nil),
 		(*Policy_Pbt)(nil),
 		(*Policy_Own)(nil),
 	}
 	file_headrace_v1_spec_proto_msgTypes[28].OneofWrappers = []any{}
 	file_headrace_v1_spec_proto_msgTypes[31].OneofWrappers = []any{}
 	file_headrace_v1_spec_proto_msgTypes[33].OneofWrappers = []any{}
-	file_headrace_v1_spec_proto_msgTypes[34].OneofWrappers = []any{}
-	file_headrace_v1_spec_proto_msgTypes[42].OneofWrappers = []any{}
-	file_headrace_v1_spec_proto_msgTypes[47].OneofWrappers = []any{
+	file_headrace_v1_spec_proto_msgTypes[41].OneofWrappers = []any{}
+	file_headrace_v1_spec_proto_msgTypes[46].OneofWrappers = []any{
 		(*TrialTemplate_Callable)(nil),
 		(*TrialTemplate_Command)(nil),
 	}
@@ -4905,8 +4883,8 @@ func file_headrace_v1_spec_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_spec_proto_rawDesc), len(file_headrace_v1_spec_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   54,
+			NumEnums:      7,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

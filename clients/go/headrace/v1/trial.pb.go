@@ -149,7 +149,7 @@ func (TerminationReason) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{1}
 }
 
-// One configuration and all that is known of it. The next field gets number 46.
+// One configuration and all that is known of it. The next field gets number 49.
 type Trial struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `studies/{study}/trials/{number}`.
@@ -173,6 +173,9 @@ type Trial struct {
 	// The best finite value of the objective so far, and the step it was seen at.
 	BestValue *float64 `protobuf:"fixed64,11,opt,name=best_value,json=bestValue,proto3,oneof" json:"best_value,omitempty"`
 	BestStep  int64    `protobuf:"varint,12,opt,name=best_step,json=bestStep,proto3" json:"best_step,omitempty"`
+	// The value that counts, by the objective's `scope`, and the step of the report that made it so. Absent where none does.
+	Score     *float64 `protobuf:"fixed64,46,opt,name=score,proto3,oneof" json:"score,omitempty"`
+	ScoreStep int64    `protobuf:"varint,48,opt,name=score_step,json=scoreStep,proto3" json:"score_step,omitempty"`
 	// Every rung the trial was recorded at, lowest first.
 	RungResults []*RungResult `protobuf:"bytes,13,rep,name=rung_results,json=rungResults,proto3" json:"rung_results,omitempty"`
 	// Why the trial is terminated; unspecified before.
@@ -340,6 +343,20 @@ func (x *Trial) GetBestValue() float64 {
 func (x *Trial) GetBestStep() int64 {
 	if x != nil {
 		return x.BestStep
+	}
+	return 0
+}
+
+func (x *Trial) GetScore() float64 {
+	if x != nil && x.Score != nil {
+		return *x.Score
+	}
+	return 0
+}
+
+func (x *Trial) GetScoreStep() int64 {
+	if x != nil {
+		return x.ScoreStep
 	}
 	return 0
 }
@@ -905,7 +922,7 @@ var File_headrace_v1_trial_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/trial.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\"\x84\x0e\n" +
+	"\x17headrace/v1/trial.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\"\xc8\x0e\n" +
 	"\x05Trial\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12-\n" +
@@ -922,7 +939,10 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	" \x01(\x01H\x01R\x05value\x88\x01\x01\x12\"\n" +
 	"\n" +
 	"best_value\x18\v \x01(\x01H\x02R\tbestValue\x88\x01\x01\x12\x1b\n" +
-	"\tbest_step\x18\f \x01(\x03R\bbestStep\x12:\n" +
+	"\tbest_step\x18\f \x01(\x03R\bbestStep\x12\x19\n" +
+	"\x05score\x18. \x01(\x01H\x03R\x05score\x88\x01\x01\x12\x1d\n" +
+	"\n" +
+	"score_step\x180 \x01(\x03R\tscoreStep\x12:\n" +
 	"\frung_results\x18\r \x03(\v2\x17.headrace.v1.RungResultR\vrungResults\x12M\n" +
 	"\x12termination_reason\x18\x0e \x01(\x0e2\x1e.headrace.v1.TerminationReasonR\x11terminationReason\x12\x16\n" +
 	"\x06detail\x18\x0f \x01(\tR\x06detail\x12:\n" +
@@ -948,14 +968,14 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\twaits_for\x18! \x01(\tR\bwaitsFor\x12.\n" +
 	"\alineage\x18\x1c \x03(\v2\x14.headrace.v1.ExploitR\alineage\x12R\n" +
 	"\x10objective_values\x18\x1d \x03(\v2'.headrace.v1.Trial.ObjectiveValuesEntryR\x0fobjectiveValues\x12\x1f\n" +
-	"\bfeasible\x18\x1e \x01(\bH\x03R\bfeasible\x88\x01\x01\x12#\n" +
+	"\bfeasible\x18\x1e \x01(\bH\x04R\bfeasible\x88\x01\x01\x12#\n" +
 	"\n" +
-	"generation\x18\x1f \x01(\x05H\x04R\n" +
+	"generation\x18\x1f \x01(\x05H\x05R\n" +
 	"generation\x88\x01\x01\x12\x1f\n" +
 	"\vlast_worker\x18\" \x01(\tR\n" +
 	"lastWorker\x12\x18\n" +
 	"\aunshown\x18( \x01(\tR\aunshown\x12\x1b\n" +
-	"\x06source\x18, \x01(\x03H\x05R\x06source\x88\x01\x01\x12\x16\n" +
+	"\x06source\x18, \x01(\x03H\x06R\x06source\x88\x01\x01\x12\x16\n" +
 	"\x06bundle\x18) \x01(\tR\x06bundle\x12%\n" +
 	"\x0ebundle_members\x18* \x01(\x05R\rbundleMembers\x12!\n" +
 	"\fbundle_seats\x18+ \x01(\x05R\vbundleSeats\x12\x18\n" +
@@ -970,7 +990,8 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\n" +
 	"_milestoneB\b\n" +
 	"\x06_valueB\r\n" +
-	"\v_best_valueB\v\n" +
+	"\v_best_valueB\b\n" +
+	"\x06_scoreB\v\n" +
 	"\t_feasibleB\r\n" +
 	"\v_generationB\t\n" +
 	"\a_source\"\xce\x02\n" +

@@ -147,6 +147,8 @@ const (
 	// The machine failed: the daemon died and took the process along, the checkpoint could not be fetched,
 	// the process was killed from outside (SIGKILL, the OOM killer). Not charged.
 	ExitOutcome_EXIT_OUTCOME_LOST ExitOutcome = 4
+	// The checkpoint to go on from is not in the store any more. Not charged: the trial begins anew.
+	ExitOutcome_EXIT_OUTCOME_NO_CHECKPOINT ExitOutcome = 5
 )
 
 // Enum value maps for ExitOutcome.
@@ -157,13 +159,15 @@ var (
 		2: "EXIT_OUTCOME_RELEASED",
 		3: "EXIT_OUTCOME_FAILED",
 		4: "EXIT_OUTCOME_LOST",
+		5: "EXIT_OUTCOME_NO_CHECKPOINT",
 	}
 	ExitOutcome_value = map[string]int32{
-		"EXIT_OUTCOME_UNSPECIFIED": 0,
-		"EXIT_OUTCOME_FINISHED":    1,
-		"EXIT_OUTCOME_RELEASED":    2,
-		"EXIT_OUTCOME_FAILED":      3,
-		"EXIT_OUTCOME_LOST":        4,
+		"EXIT_OUTCOME_UNSPECIFIED":   0,
+		"EXIT_OUTCOME_FINISHED":      1,
+		"EXIT_OUTCOME_RELEASED":      2,
+		"EXIT_OUTCOME_FAILED":        3,
+		"EXIT_OUTCOME_LOST":          4,
+		"EXIT_OUTCOME_NO_CHECKPOINT": 5,
 	}
 )
 
@@ -1297,8 +1301,9 @@ type Exited struct {
 	// For people: the exception's last line, the signal's name, the missing checkpoint.
 	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	// The end of the trial's log, at most 8 KiB.
-	LogTail  string `protobuf:"bytes,5,opt,name=log_tail,json=logTail,proto3" json:"log_tail,omitempty"`
-	ExitCode int32  `protobuf:"varint,6,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
+	LogTail string `protobuf:"bytes,5,opt,name=log_tail,json=logTail,proto3" json:"log_tail,omitempty"`
+	// Of its process; negative for a signal, which also ends a program that was told to leave and does not.
+	ExitCode int32 `protobuf:"varint,6,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
 	// The trial's bundle ran out of memory with so many members; 0: it did not. Nobody is charged, and the next bundle of
 	// the study on such a device has half as many.
 	OutOfMemory   int32 `protobuf:"varint,7,opt,name=out_of_memory,json=outOfMemory,proto3" json:"out_of_memory,omitempty"`
@@ -2304,13 +2309,14 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"DeviceKind\x12\x1b\n" +
 	"\x17DEVICE_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fDEVICE_KIND_CPU\x10\x01\x12\x13\n" +
-	"\x0fDEVICE_KIND_GPU\x10\x02*\x91\x01\n" +
+	"\x0fDEVICE_KIND_GPU\x10\x02*\xb1\x01\n" +
 	"\vExitOutcome\x12\x1c\n" +
 	"\x18EXIT_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15EXIT_OUTCOME_FINISHED\x10\x01\x12\x19\n" +
 	"\x15EXIT_OUTCOME_RELEASED\x10\x02\x12\x17\n" +
 	"\x13EXIT_OUTCOME_FAILED\x10\x03\x12\x15\n" +
-	"\x11EXIT_OUTCOME_LOST\x10\x042Y\n" +
+	"\x11EXIT_OUTCOME_LOST\x10\x04\x12\x1e\n" +
+	"\x1aEXIT_OUTCOME_NO_CHECKPOINT\x10\x052Y\n" +
 	"\rWorkerService\x12H\n" +
 	"\aSession\x12\x1b.headrace.v1.SessionRequest\x1a\x1c.headrace.v1.SessionResponse(\x010\x01B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 

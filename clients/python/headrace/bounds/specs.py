@@ -89,13 +89,6 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
         "grace_steps": STEPS,
         "min_results": COUNT,
     },
-    "LearningCurvePolicy": {
-        "interval": STEPS,
-        "rungs": RUNGS,
-        "threshold": SHARE,
-        "min_points": COUNT,
-        "grace_steps": STEPS,
-    },
     "PbtPolicy": {
         "interval": STEPS,
         "quantile": SHARE,

@@ -38,7 +38,7 @@ from headrace.last_words import error_line
 
 BAR_WIDTH = 30
 LEAST_BAR = 6
-RULES_THAT_STOP = ("running_median", "median", "rung_median", "learning_curve")
+RULES_THAT_STOP = ("running_median", "median", "rung_median")
 """They look at each trial again and again; that it goes on is no news."""
 LAST_EVENTS = 4
 FRONT_ROWS = 5

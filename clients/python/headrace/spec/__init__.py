@@ -45,7 +45,7 @@ from headrace.spec.sampler import (
     TpeSampler,
 )
 from headrace.spec.scalars import Value
-from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, MedianVariant, RungMedianPolicy
+from headrace.spec.stopping import MedianPolicy, MedianVariant, RungMedianPolicy
 from headrace.spec.study import (
     StudySpec,
     check_assignment,
@@ -78,7 +78,6 @@ __all__ = [
     "HyperbandPolicy",
     "IntDomain",
     "Keep",
-    "LearningCurvePolicy",
     "MedianPolicy",
     "MedianVariant",
     "ModelBased",

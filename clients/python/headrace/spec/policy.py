@@ -9,7 +9,7 @@ from headrace.spec.halving import AshaPolicy, HyperbandPolicy, PashaPolicy, Succ
 from headrace.spec.own import OwnPolicy
 from headrace.spec.pbt import PbtPolicy, pbt_problems
 from headrace.spec.problems import Problem
-from headrace.spec.stopping import LearningCurvePolicy, MedianPolicy, RungMedianPolicy
+from headrace.spec.stopping import MedianPolicy, RungMedianPolicy
 
 
 class RunAllPolicy(SpecModel):
@@ -49,7 +49,6 @@ _Kinds = (
     | PashaPolicy
     | MedianPolicy
     | RungMedianPolicy
-    | LearningCurvePolicy
     | PbtPolicy
     | OwnPolicy
 )

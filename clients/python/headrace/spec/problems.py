@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from headrace.errors import Violation, show_value
+from headrace.spec import elsewhere
 
 type_name: Final = "headrace"
 Loc = tuple[str | int, ...]
@@ -188,7 +189,7 @@ def _problem(details: ErrorDetails, known_keys: Callable[[Loc], Sequence[str]]) 
             )
         case "union_tag_invalid":
             key = str(context["discriminator"]).strip("'")
-            remedy = did_you_mean(
+            remedy = elsewhere.hint((*loc, key), str(context["tag"])) or did_you_mean(
                 str(context["tag"]), str(context["expected_tags"]).replace("'", "").split(", "), noun="kind"
             )
             return Problem(

@@ -17,12 +17,6 @@ def _tolerance(value: float) -> float:
     return value
 
 
-def _chance(value: float) -> float:
-    if not 0 <= value < 1:
-        raise fault("must be at least 0 and below 1", "0.05 stops what has less than a 5% chance.")
-    return value
-
-
 class MedianVariant(StrEnum):
     """What is compared with the others' running averages: the trial's own, or its best value so far (Vizier)."""
 
@@ -77,11 +71,3 @@ class RungMedianPolicy(EvenPolicy):
     kind: Literal["rung_median"] = "rung_median"
     tolerance: Annotated[Real, AfterValidator(_tolerance)] = 0.05
     min_results: Count = 3
-
-
-class LearningCurvePolicy(EvenPolicy):
-    """The extrapolated curve against the best value at the full budget."""
-
-    kind: Literal["learning_curve"] = "learning_curve"
-    threshold: Annotated[Real, AfterValidator(_chance)] = 0.05
-    min_points: Count = 4

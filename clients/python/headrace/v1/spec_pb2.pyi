@@ -1104,7 +1104,6 @@ class Policy(_message.Message):
     PASHA_FIELD_NUMBER: _builtins.int
     MEDIAN_FIELD_NUMBER: _builtins.int
     RUNG_MEDIAN_FIELD_NUMBER: _builtins.int
-    LEARNING_CURVE_FIELD_NUMBER: _builtins.int
     PBT_FIELD_NUMBER: _builtins.int
     OWN_FIELD_NUMBER: _builtins.int
     PRICE_PAUSES_FIELD_NUMBER: _builtins.int
@@ -1127,8 +1126,6 @@ class Policy(_message.Message):
     @_builtins.property
     def rung_median(self) -> Global___RungMedianPolicy: ...
     @_builtins.property
-    def learning_curve(self) -> Global___LearningCurvePolicy: ...
-    @_builtins.property
     def pbt(self) -> Global___PbtPolicy: ...
     @_builtins.property
     def own(self) -> Global___OwnPolicy: ...
@@ -1142,16 +1139,15 @@ class Policy(_message.Message):
         pasha: Global___PashaPolicy | None = ...,
         median: Global___MedianPolicy | None = ...,
         rung_median: Global___RungMedianPolicy | None = ...,
-        learning_curve: Global___LearningCurvePolicy | None = ...,
         pbt: Global___PbtPolicy | None = ...,
         own: Global___OwnPolicy | None = ...,
         price_pauses: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "learning_curve", b"learning_curve", "median", b"median", "own", b"own", "pasha", b"pasha", "pbt", b"pbt", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "median", b"median", "own", b"own", "pasha", b"pasha", "pbt", b"pbt", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "learning_curve", b"learning_curve", "median", b"median", "own", b"own", "pasha", b"pasha", "pbt", b"pbt", "price_pauses", b"price_pauses", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "median", b"median", "own", b"own", "pasha", b"pasha", "pbt", b"pbt", "price_pauses", b"price_pauses", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["run_all", "asha", "successive_halving", "hyperband", "pasha", "median", "rung_median", "learning_curve", "pbt", "own"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["run_all", "asha", "successive_halving", "hyperband", "pasha", "median", "rung_median", "pbt", "own"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1492,46 +1488,6 @@ class RungMedianPolicy(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tolerance) -> _WhichOneofReturnType__tolerance | None: ...
 
 Global___RungMedianPolicy: _TypeAlias = RungMedianPolicy  # noqa: Y015
-
-@_typing.final
-class LearningCurvePolicy(_message.Message):
-    """A trial is stopped when its curve, extrapolated, is unlikely to beat the best value at the full budget."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    INTERVAL_FIELD_NUMBER: _builtins.int
-    RUNGS_FIELD_NUMBER: _builtins.int
-    THRESHOLD_FIELD_NUMBER: _builtins.int
-    MIN_POINTS_FIELD_NUMBER: _builtins.int
-    GRACE_STEPS_FIELD_NUMBER: _builtins.int
-    interval: _builtins.int
-    """As in MedianPolicy."""
-    threshold: _builtins.float
-    """A trial whose probability to beat the best is below this is stopped; absent means 0.05."""
-    min_points: _builtins.int
-    """No trial is stopped with fewer points of its curve known; 0 means 4."""
-    grace_steps: _builtins.int
-    """No trial is stopped before so many steps; 0 means a tenth of max_steps."""
-    @_builtins.property
-    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    def __init__(
-        self,
-        *,
-        interval: _builtins.int = ...,
-        rungs: _abc.Iterable[_builtins.int] | None = ...,
-        threshold: _builtins.float | None = ...,
-        min_points: _builtins.int = ...,
-        grace_steps: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_threshold", b"_threshold", "threshold", b"threshold"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_threshold", b"_threshold", "grace_steps", b"grace_steps", "interval", b"interval", "min_points", b"min_points", "rungs", b"rungs", "threshold", b"threshold"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__threshold: _TypeAlias = _typing.Literal["threshold"]  # noqa: Y015
-    _WhichOneofArgType__threshold: _TypeAlias = _typing.Literal["_threshold", b"_threshold"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__threshold) -> _WhichOneofReturnType__threshold | None: ...
-
-Global___LearningCurvePolicy: _TypeAlias = LearningCurvePolicy  # noqa: Y015
 
 @_typing.final
 class Resources(_message.Message):

@@ -5,7 +5,6 @@ from typing import assert_never
 from headrace.spec import (
     AshaPolicy,
     HyperbandPolicy,
-    LearningCurvePolicy,
     MedianPolicy,
     OwnPolicy,
     PashaPolicy,
@@ -71,11 +70,6 @@ def _plain(spec: StudySpec) -> Policy:
             return make_pasha(spec, pasha)
         case MedianPolicy() as median:
             return make_median(spec, median)
-        case LearningCurvePolicy() as learning_curve:
-            # Slow to import (SciPy), and a scheduler must be back soon after it was killed.
-            from headrace_services.scheduler.core.policies.learning_curve import make_learning_curve
-
-            return make_learning_curve(spec, learning_curve)
         case RungMedianPolicy() as rung_median:
             return make_rung_median(spec, rung_median)
         case PbtPolicy() as pbt:

@@ -95,11 +95,9 @@ class StoppingRule(Policy):
         *,
         kept: int | None = None,
         cutoff: float | None = None,
-        forecast: tuple[float, float, float] | None = None,
     ) -> Verdict:
         """A verdict. `kept` counts the results on the good side of `cutoff`; it means nothing without a cutoff."""
         place = self._rankings[result.rung].place(result.trial)
-        expected, spread, probability = forecast or (None, None, None)
         explanation = Explanation(
             rule=self.rule,
             bracket=0,
@@ -110,9 +108,6 @@ class StoppingRule(Policy):
             results=place.results,
             kept=place.results if kept is None else kept,
             cutoff_value=cutoff,
-            expected_value=expected,
-            expected_spread=spread,
-            probability=probability,
             sentence=f"{said}; {place_sentence(result, place.rank, place.results)}",
         )
         return Verdict(action=action, explanation=explanation)

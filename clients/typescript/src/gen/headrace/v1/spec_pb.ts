@@ -17,7 +17,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file headrace/v1/spec.proto.
  */
 export const file_headrace_v1_spec: GenFile = /*@__PURE__*/
-  fileDesc("ChZoZWFkcmFjZS92MS9zcGVjLnByb3RvEgtoZWFkcmFjZS52MSLZBwoJU3R1ZHlTcGVjEikKCW9iamVjdGl2ZRgBIAEoCzIWLmhlYWRyYWNlLnYxLk9iamVjdGl2ZRIlCgVzcGFjZRgCIAMoCzIWLmhlYWRyYWNlLnYxLlBhcmFtZXRlchIlCgdzYW1wbGVyGAMgASgLMhQuaGVhZHJhY2UudjEuU2FtcGxlchIjCgZwb2xpY3kYBCABKAsyEy5oZWFkcmFjZS52MS5Qb2xpY3kSLAoIdGVtcGxhdGUYBSABKAsyGi5oZWFkcmFjZS52MS5UcmlhbFRlbXBsYXRlEikKCXJlc291cmNlcxgGIAEoCzIWLmhlYWRyYWNlLnYxLlJlc291cmNlcxISCgptYXhfdHJpYWxzGAcgASgFEhQKDG1heF9wYXJhbGxlbBgIIAEoBRIRCgltYXhfc3RlcHMYCSABKAMSEwoLbWF4X3JldHJpZXMYCiABKAUSDAoEc2VlZBgLIAEoAxIyCghiYXNlbGluZRgMIAEoCzIgLmhlYWRyYWNlLnYxLlBhcmFtZXRlckFzc2lnbm1lbnQSMgoIZW5xdWV1ZWQYDSADKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50EhgKEGNoZWNrcG9pbnRzX2tlcHQYDiABKAUSDgoGd2VpZ2h0GBQgASgBEhAKCHByaW9yaXR5GBUgASgFEiUKB2VsYXN0aWMYFiABKAsyFC5oZWFkcmFjZS52MS5FbGFzdGljEh8KBGZ1c2UYFyABKAsyES5oZWFkcmFjZS52MS5GdXNlEicKCHRyYW5zZmVyGBggASgLMhUuaGVhZHJhY2UudjEuVHJhbnNmZXISKQoJc3Vycm9nYXRlGBkgASgLMhYuaGVhZHJhY2UudjEuU3Vycm9nYXRlEh8KBGdhdGUYGiABKAsyES5oZWFkcmFjZS52MS5HYXRlEg0KBWFmdGVyGBsgASgJEjIKEmZ1cnRoZXJfb2JqZWN0aXZlcxgPIAMoCzIWLmhlYWRyYWNlLnYxLk9iamVjdGl2ZRIsCgtjb25zdHJhaW50cxgQIAMoCzIXLmhlYWRyYWNlLnYxLkNvbnN0cmFpbnQSKgoKd2FybV9zdGFydBgRIAEoCzIWLmhlYWRyYWNlLnYxLldhcm1TdGFydBIaChJtYXhfZWFybHlfZmFpbHVyZXMYEiABKAUSDwoHYnViYmxlcxgvIAEoCBIhCgV1bnRpbBgwIAEoCzISLmhlYWRyYWNlLnYxLlVudGlsEicKCGV4dGVuZGVkGDEgASgLMhUuaGVhZHJhY2UudjEuRXh0ZW5kZWQiWwoFVW50aWwSEgoFdmFsdWUYASABKAFIAIgBARISCgVob3VycxgCIAEoAUgBiAEBEhYKDm5vX2ltcHJvdmVtZW50GAMgASgFQggKBl92YWx1ZUIICgZfaG91cnMiKQoIRXh0ZW5kZWQSDgoGdHJpYWxzGAEgASgFEg0KBXN0ZXBzGAIgAygDIl0KCU9iamVjdGl2ZRIOCgZtZXRyaWMYASABKAkSHwoEZ29hbBgCIAEoDjIRLmhlYWRyYWNlLnYxLkdvYWwSHwoEa2VlcBgDIAEoDjIRLmhlYWRyYWNlLnYxLktlZXAiTAoKQ29uc3RyYWludBIOCgZtZXRyaWMYASABKAkSEQoHYXRfbW9zdBgCIAEoAUgAEhIKCGF0X2xlYXN0GAMgASgBSABCBwoFYm91bmQiLgoJV2FybVN0YXJ0Eg0KBXN0dWR5GAEgASgJEhIKCm1heF90cmlhbHMYAiABKAUi2AEKCVBhcmFtZXRlchIMCgRuYW1lGAEgASgJEikKBWZsb2F0GAIgASgLMhguaGVhZHJhY2UudjEuRmxvYXREb21haW5IABIlCgNpbnQYAyABKAsyFi5oZWFkcmFjZS52MS5JbnREb21haW5IABI1CgtjYXRlZ29yaWNhbBgEIAEoCzIeLmhlYWRyYWNlLnYxLkNhdGVnb3JpY2FsRG9tYWluSAASKgoKY29uZGl0aW9ucxgFIAMoCzIWLmhlYWRyYWNlLnYxLkNvbmRpdGlvbkIICgZkb21haW4iQwoLRmxvYXREb21haW4SCwoDbG93GAEgASgBEgwKBGhpZ2gYAiABKAESCwoDbG9nGAMgASgIEgwKBHN0ZXAYBCABKAEiQQoJSW50RG9tYWluEgsKA2xvdxgBIAEoAxIMCgRoaWdoGAIgASgDEgsKA2xvZxgDIAEoCBIMCgRzdGVwGAQgASgDIkAKEUNhdGVnb3JpY2FsRG9tYWluEisKBnZhbHVlcxgBIAMoCzIbLmhlYWRyYWNlLnYxLlBhcmFtZXRlclZhbHVlIs0BCglDb25kaXRpb24SEQoJcGFyYW1ldGVyGAEgASgJEisKBnZhbHVlcxgCIAMoCzIbLmhlYWRyYWNlLnYxLlBhcmFtZXRlclZhbHVlEhUKCGF0X2xlYXN0GAMgASgBSACIAQESEgoFYWJvdmUYBCABKAFIAYgBARIUCgdhdF9tb3N0GAUgASgBSAKIAQESEgoFYmVsb3cYBiABKAFIA4gBAUILCglfYXRfbGVhc3RCCAoGX2Fib3ZlQgoKCF9hdF9tb3N0QggKBl9iZWxvdyJyCg5QYXJhbWV0ZXJWYWx1ZRIVCgtmbG9hdF92YWx1ZRgBIAEoAUgAEhMKCWludF92YWx1ZRgCIAEoA0gAEhYKDHN0cmluZ192YWx1ZRgDIAEoCUgAEhQKCmJvb2xfdmFsdWUYBCABKAhIAEIGCgRraW5kIp8BChNQYXJhbWV0ZXJBc3NpZ25tZW50EjwKBnZhbHVlcxgBIAMoCzIsLmhlYWRyYWNlLnYxLlBhcmFtZXRlckFzc2lnbm1lbnQuVmFsdWVzRW50cnkaSgoLVmFsdWVzRW50cnkSCwoDa2V5GAEgASgJEioKBXZhbHVlGAIgASgLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWU6AjgBIr4DCgdTYW1wbGVyEiwKBnJhbmRvbRgBIAEoCzIaLmhlYWRyYWNlLnYxLlJhbmRvbVNhbXBsZXJIABIoCgRncmlkGAIgASgLMhguaGVhZHJhY2UudjEuR3JpZFNhbXBsZXJIABIqCgVzb2JvbBgDIAEoCzIZLmhlYWRyYWNlLnYxLlNvYm9sU2FtcGxlckgAEiYKA3RwZRgEIAEoCzIXLmhlYWRyYWNlLnYxLlRwZVNhbXBsZXJIABIkCgJncBgFIAEoCzIWLmhlYWRyYWNlLnYxLkdwU2FtcGxlckgAEioKBWNtYWVzGAYgASgLMhkuaGVhZHJhY2UudjEuQ21hRXNTYW1wbGVySAASKgoFbnNnYTIYByABKAsyGS5oZWFkcmFjZS52MS5Oc2dhMlNhbXBsZXJIABIqCgVuc2dhMxgIIAEoCzIZLmhlYWRyYWNlLnYxLk5zZ2EzU2FtcGxlckgAEi0KB2Jlc3Rfb2YYCSABKAsyGi5oZWFkcmFjZS52MS5CZXN0T2ZTYW1wbGVySAASJgoDb3duGAogASgLMhcuaGVhZHJhY2UudjEuT3duU2FtcGxlckgAQgYKBGtpbmQiDwoNUmFuZG9tU2FtcGxlciJNCgpPd25TYW1wbGVyEgwKBG5hbWUYASABKAkSMQoHb3B0aW9ucxgCIAEoCzIgLmhlYWRyYWNlLnYxLlBhcmFtZXRlckFzc2lnbm1lbnQicgoLR3JpZFNhbXBsZXISNAoGcG9pbnRzGAEgAygLMiQuaGVhZHJhY2UudjEuR3JpZFNhbXBsZXIuUG9pbnRzRW50cnkaLQoLUG9pbnRzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgFOgI4ASIOCgxTb2JvbFNhbXBsZXIiTQoKVHBlU2FtcGxlchIWCg5zdGFydHVwX3RyaWFscxgBIAEoBRISCgpjYW5kaWRhdGVzGAIgASgFEhMKC21heF9yZXN1bHRzGAMgASgFIjgKCUdwU2FtcGxlchIWCg5zdGFydHVwX3RyaWFscxgBIAEoBRITCgttYXhfcmVzdWx0cxgCIAEoBSI6CgxDbWFFc1NhbXBsZXISFgoOc3RhcnR1cF90cmlhbHMYASABKAUSEgoKcG9wdWxhdGlvbhgCIAEoBSIiCgxOc2dhMlNhbXBsZXISEgoKcG9wdWxhdGlvbhgBIAEoBSIiCgxOc2dhM1NhbXBsZXISEgoKcG9wdWxhdGlvbhgBIAEoBSItCg1CZXN0T2ZTYW1wbGVyEg0KBXN0dWR5GAEgASgJEg0KBWVhZ2VyGAIgASgBIowECgZQb2xpY3kSLAoHcnVuX2FsbBgBIAEoCzIZLmhlYWRyYWNlLnYxLlJ1bkFsbFBvbGljeUgAEicKBGFzaGEYAiABKAsyFy5oZWFkcmFjZS52MS5Bc2hhUG9saWN5SAASQgoSc3VjY2Vzc2l2ZV9oYWx2aW5nGAMgASgLMiQuaGVhZHJhY2UudjEuU3VjY2Vzc2l2ZUhhbHZpbmdQb2xpY3lIABIxCgloeXBlcmJhbmQYBCABKAsyHC5oZWFkcmFjZS52MS5IeXBlcmJhbmRQb2xpY3lIABIpCgVwYXNoYRgFIAEoCzIYLmhlYWRyYWNlLnYxLlBhc2hhUG9saWN5SAASKwoGbWVkaWFuGAYgASgLMhkuaGVhZHJhY2UudjEuTWVkaWFuUG9saWN5SAASNAoLcnVuZ19tZWRpYW4YByABKAsyHS5oZWFkcmFjZS52MS5SdW5nTWVkaWFuUG9saWN5SAASOgoObGVhcm5pbmdfY3VydmUYCCABKAsyIC5oZWFkcmFjZS52MS5MZWFybmluZ0N1cnZlUG9saWN5SAASJQoDcGJ0GAkgASgLMhYuaGVhZHJhY2UudjEuUGJ0UG9saWN5SAASJQoDb3duGAogASgLMhYuaGVhZHJhY2UudjEuT3duUG9saWN5SAASFAoMcHJpY2VfcGF1c2VzGBQgASgIQgYKBGtpbmQiDgoMUnVuQWxsUG9saWN5IoIBCglPd25Qb2xpY3kSDAoEbmFtZRgBIAEoCRIxCgdvcHRpb25zGAIgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudBIQCghpbnRlcnZhbBgDIAEoAxINCgVydW5ncxgEIAMoAxITCgtncmFjZV9zdGVwcxgFIAEoAyKzAQoKQXNoYVBvbGljeRIpCgd2YXJpYW50GAEgASgOMhguaGVhZHJhY2UudjEuQXNoYVZhcmlhbnQSCwoDZXRhGAIgASgFEhEKCW1pbl9zdGVwcxgDIAEoAxINCgVydW5ncxgEIAMoAxIQCghicmFja2V0cxgFIAEoBRIpCgdhcnJpdmFsGAYgASgOMhguaGVhZHJhY2UudjEuQXNoYUFycml2YWwSDgoGZWZmb3J0GAcgASgBIo0BCglQYnRQb2xpY3kSEAoIaW50ZXJ2YWwYASABKAMSEAoIcXVhbnRpbGUYAiABKAESIQoUcmVzYW1wbGVfcHJvYmFiaWxpdHkYAyABKAFIAIgBARIPCgdmYWN0b3JzGAQgAygBEg8KB211dGFibGUYBSADKAlCFwoVX3Jlc2FtcGxlX3Byb2JhYmlsaXR5IlgKF1N1Y2Nlc3NpdmVIYWx2aW5nUG9saWN5EgsKA2V0YRgBIAEoBRIRCgltaW5fc3RlcHMYAiABKAMSDQoFcnVuZ3MYAyADKAMSDgoGY29ob3J0GAQgASgFIkAKD0h5cGVyYmFuZFBvbGljeRILCgNldGEYASABKAUSEQoJbWluX3N0ZXBzGAIgASgDEg0KBXJ1bmdzGAMgAygDIl4KC1Bhc2hhUG9saWN5EgsKA2V0YRgBIAEoBRIRCgltaW5fc3RlcHMYAiABKAMSDQoFcnVuZ3MYAyADKAMSFAoHZXBzaWxvbhgEIAEoAUgAiAEBQgoKCF9lcHNpbG9uIpwBCgxNZWRpYW5Qb2xpY3kSEAoIaW50ZXJ2YWwYASABKAMSDQoFcnVuZ3MYAiADKAMSFgoOY29tcGxldGVkX29ubHkYAyABKAgSEwoLZ3JhY2Vfc3RlcHMYBCABKAMSEQoJbWluX3BlZXJzGAUgASgFEisKB3ZhcmlhbnQYBiABKA4yGi5oZWFkcmFjZS52MS5NZWRpYW5WYXJpYW50IoMBChBSdW5nTWVkaWFuUG9saWN5EhAKCGludGVydmFsGAEgASgDEg0KBXJ1bmdzGAIgAygDEhYKCXRvbGVyYW5jZRgDIAEoAUgAiAEBEhMKC2dyYWNlX3N0ZXBzGAQgASgDEhMKC21pbl9yZXN1bHRzGAUgASgFQgwKCl90b2xlcmFuY2UihQEKE0xlYXJuaW5nQ3VydmVQb2xpY3kSEAoIaW50ZXJ2YWwYASABKAMSDQoFcnVuZ3MYAiADKAMSFgoJdGhyZXNob2xkGAMgASgBSACIAQESEgoKbWluX3BvaW50cxgEIAEoBRITCgtncmFjZV9zdGVwcxgFIAEoA0IMCgpfdGhyZXNob2xkIpkCCglSZXNvdXJjZXMSDAoEZ3B1cxgBIAEoBRIYChBncHVfbWVtb3J5X2J5dGVzGAIgASgDEjIKBmxhYmVscxgDIAMoCzIiLmhlYWRyYWNlLnYxLlJlc291cmNlcy5MYWJlbHNFbnRyeRIRCglncHVfbWlsbGkYBCABKAUSEQoJZ3B1X3R5cGVzGAUgAygJEgwKBGNwdXMYBiABKAUSKQoJcHJvY2Vzc2VzGAcgASgOMhYuaGVhZHJhY2UudjEuUHJvY2Vzc2VzEiIKAmJ5GAggASgLMhYuaGVhZHJhY2UudjEuU2l6ZVRhYmxlGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEifwoJU2l6ZVRhYmxlEhEKCXBhcmFtZXRlchgBIAEoCRISCgpmcm9tX3ZhbHVlGAIgASgIEiIKBHJvd3MYAyADKAsyFC5oZWFkcmFjZS52MS5TaXplUm93EicKCW90aGVyd2lzZRgEIAEoCzIULmhlYWRyYWNlLnYxLlNpemVSb3ciZAoHU2l6ZVJvdxIqCgV2YWx1ZRgBIAEoCzIbLmhlYWRyYWNlLnYxLlBhcmFtZXRlclZhbHVlEgwKBGdwdXMYAiABKAUSEQoJZ3B1X21pbGxpGAMgASgFEgwKBGNwdXMYBCABKAUiQwoHRWxhc3RpYxIpCgZncmFudHMYASADKAsyGS5oZWFkcmFjZS52MS5FbGFzdGljR3JhbnQSDQoFc3BhcmUYAiABKAUiQwoMRWxhc3RpY0dyYW50EhEKCWZyb21fc3RlcBgBIAEoAxINCgVzbG90cxgCIAEoBRIRCglncHVfbWlsbGkYAyABKAUiMQoERnVzZRIMCgRtb3N0GAEgASgFEg0KBWFwYXJ0GAIgAygJEgwKBGF1dG8YAyABKAgioAEKCVN1cnJvZ2F0ZRINCgVtb2RlbBgBIAEoCRINCgV3aWR0aBgCIAEoAxINCgVzY2FsZRgDIAEoAxIRCglvcHRpbWl6ZXIYBCABKAkSDgoGaW5wdXRzGAUgASgJEg4KBmFjY2VwdBgGIAMoCRIhCgVwaWxvdBgHIAEoCzISLmhlYWRyYWNlLnYxLlBpbG90EhAKCHNjYWxlX2J5GAggASgJIqUBCgVQaWxvdBIOCgZzY2FsZXMYASADKAMSFgoOY29uZmlndXJhdGlvbnMYAiABKAUSDQoFc3RlcHMYAyABKAMSGgoNbGVhc3Rfa2VuZGFsbBgEIAEoAUgAiAEBEhgKC21vc3RfcmVncmV0GAUgASgBSAGIAQESDQoFc3R1ZHkYBiABKAlCEAoOX2xlYXN0X2tlbmRhbGxCDgoMX21vc3RfcmVncmV0Ij8KBEdhdGUSCwoDb2ZmGAEgASgIEg4KBndpZHRocxgCIAMoAxILCgNrZXkYAyABKAkSDQoFc3R1ZHkYBCABKAkimwEKCFRyYW5zZmVyEhAKCGNhbGxhYmxlGAEgASgJEgsKA3RvcBgCIAEoBRINCgVlYWdlchgDIAEoARINCgVzdGVwcxgEIAEoAxIpCglyZXNvdXJjZXMYBSABKAsyFi5oZWFkcmFjZS52MS5SZXNvdXJjZXMSJwoEcGxhbhgGIAEoCzIZLmhlYWRyYWNlLnYxLlRyYW5zZmVyUGxhbiJhCgxUcmFuc2ZlclBsYW4SKQoHcmVxdWVzdBgBIAEoCzIYLmhlYWRyYWNlLnYxLlBsYW5SZXF1ZXN0EiYKBmFuc3dlchgCIAEoCzIWLmhlYWRyYWNlLnYxLlRyaWFsUGxhbiKrAQoJVHJpYWxQbGFuEikKB2RlZ3JlZXMYASABKAsyGC5oZWFkcmFjZS52MS5QbGFuRGVncmVlcxITCgtpdGVyYXRpb25fcxgCIAEoARIwCgVmaWxlcxgDIAMoCzIhLmhlYWRyYWNlLnYxLlRyaWFsUGxhbi5GaWxlc0VudHJ5GiwKCkZpbGVzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASKFAwoNVHJpYWxUZW1wbGF0ZRISCghjYWxsYWJsZRgBIAEoCUgAEisKB2NvbW1hbmQYAiABKAsyGC5oZWFkcmFjZS52MS5Db21tYW5kTGluZUgAEhMKC3dvcmtpbmdfZGlyGAMgASgJEjAKA2VudhgEIAMoCzIjLmhlYWRyYWNlLnYxLlRyaWFsVGVtcGxhdGUuRW52RW50cnkSDgoGcHl0aG9uGAUgASgJEigKBWdyYWNlGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEjEKDnJlcG9ydF90aW1lb3V0GAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhUKCHByZXN0YXJ0GAggASgISAGIAQESJAoEcGxhbhgJIAEoCzIWLmhlYWRyYWNlLnYxLlRyaWFsUGxhbhoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBQgkKB3Byb2dyYW1CCwoJX3ByZXN0YXJ0IhsKC0NvbW1hbmRMaW5lEgwKBGFyZ3MYASADKAkqOgoES2VlcBIUChBLRUVQX1VOU1BFQ0lGSUVEEAASDQoJS0VFUF9MQVNUEAESDQoJS0VFUF9CRVNUEAIqQgoER29hbBIUChBHT0FMX1VOU1BFQ0lGSUVEEAASEQoNR09BTF9NSU5JTUlaRRABEhEKDUdPQUxfTUFYSU1JWkUQAipiCgtBc2hhVmFyaWFudBIcChhBU0hBX1ZBUklBTlRfVU5TUEVDSUZJRUQQABIaChZBU0hBX1ZBUklBTlRfUFJPTU9USU9OEAESGQoVQVNIQV9WQVJJQU5UX1NUT1BQSU5HEAIqZgoNTWVkaWFuVmFyaWFudBIeChpNRURJQU5fVkFSSUFOVF9VTlNQRUNJRklFRBAAEhoKFk1FRElBTl9WQVJJQU5UX0FWRVJBR0UQARIZChVNRURJQU5fVkFSSUFOVF9WSVpJRVIQAipjCgtBc2hhQXJyaXZhbBIcChhBU0hBX0FSUklWQUxfVU5TUEVDSUZJRUQQABIZChVBU0hBX0FSUklWQUxfQ0FVVElPVVMQARIbChdBU0hBX0FSUklWQUxfT1BUSU1JU1RJQxACKlEKCVByb2Nlc3NlcxIZChVQUk9DRVNTRVNfVU5TUEVDSUZJRUQQABIRCg1QUk9DRVNTRVNfT05FEAESFgoSUFJPQ0VTU0VTX1BFUl9TTE9UEAJCQFo+Z2l0aHViLmNvbS9oZWFkcmFjZS9oZWFkcmFjZS9jbGllbnRzL2dvL2hlYWRyYWNlL3YxO2hlYWRyYWNldjFiBnByb3RvMw", [file_google_protobuf_duration, file_headrace_v1_planner]);
+  fileDesc("ChZoZWFkcmFjZS92MS9zcGVjLnByb3RvEgtoZWFkcmFjZS52MSLZBwoJU3R1ZHlTcGVjEikKCW9iamVjdGl2ZRgBIAEoCzIWLmhlYWRyYWNlLnYxLk9iamVjdGl2ZRIlCgVzcGFjZRgCIAMoCzIWLmhlYWRyYWNlLnYxLlBhcmFtZXRlchIlCgdzYW1wbGVyGAMgASgLMhQuaGVhZHJhY2UudjEuU2FtcGxlchIjCgZwb2xpY3kYBCABKAsyEy5oZWFkcmFjZS52MS5Qb2xpY3kSLAoIdGVtcGxhdGUYBSABKAsyGi5oZWFkcmFjZS52MS5UcmlhbFRlbXBsYXRlEikKCXJlc291cmNlcxgGIAEoCzIWLmhlYWRyYWNlLnYxLlJlc291cmNlcxISCgptYXhfdHJpYWxzGAcgASgFEhQKDG1heF9wYXJhbGxlbBgIIAEoBRIRCgltYXhfc3RlcHMYCSABKAMSEwoLbWF4X3JldHJpZXMYCiABKAUSDAoEc2VlZBgLIAEoAxIyCghiYXNlbGluZRgMIAEoCzIgLmhlYWRyYWNlLnYxLlBhcmFtZXRlckFzc2lnbm1lbnQSMgoIZW5xdWV1ZWQYDSADKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50EhgKEGNoZWNrcG9pbnRzX2tlcHQYDiABKAUSDgoGd2VpZ2h0GBQgASgBEhAKCHByaW9yaXR5GBUgASgFEiUKB2VsYXN0aWMYFiABKAsyFC5oZWFkcmFjZS52MS5FbGFzdGljEh8KBGZ1c2UYFyABKAsyES5oZWFkcmFjZS52MS5GdXNlEicKCHRyYW5zZmVyGBggASgLMhUuaGVhZHJhY2UudjEuVHJhbnNmZXISKQoJc3Vycm9nYXRlGBkgASgLMhYuaGVhZHJhY2UudjEuU3Vycm9nYXRlEh8KBGdhdGUYGiABKAsyES5oZWFkcmFjZS52MS5HYXRlEg0KBWFmdGVyGBsgASgJEjIKEmZ1cnRoZXJfb2JqZWN0aXZlcxgPIAMoCzIWLmhlYWRyYWNlLnYxLk9iamVjdGl2ZRIsCgtjb25zdHJhaW50cxgQIAMoCzIXLmhlYWRyYWNlLnYxLkNvbnN0cmFpbnQSKgoKd2FybV9zdGFydBgRIAEoCzIWLmhlYWRyYWNlLnYxLldhcm1TdGFydBIaChJtYXhfZWFybHlfZmFpbHVyZXMYEiABKAUSDwoHYnViYmxlcxgvIAEoCBIhCgV1bnRpbBgwIAEoCzISLmhlYWRyYWNlLnYxLlVudGlsEicKCGV4dGVuZGVkGDEgASgLMhUuaGVhZHJhY2UudjEuRXh0ZW5kZWQiWwoFVW50aWwSEgoFdmFsdWUYASABKAFIAIgBARISCgVob3VycxgCIAEoAUgBiAEBEhYKDm5vX2ltcHJvdmVtZW50GAMgASgFQggKBl92YWx1ZUIICgZfaG91cnMiKQoIRXh0ZW5kZWQSDgoGdHJpYWxzGAEgASgFEg0KBXN0ZXBzGAIgAygDIosBCglPYmplY3RpdmUSDgoGbWV0cmljGAEgASgJEh8KBGdvYWwYAiABKA4yES5oZWFkcmFjZS52MS5Hb2FsEh8KBGtlZXAYAyABKA4yES5oZWFkcmFjZS52MS5LZWVwEiEKBXNjb3BlGAQgASgOMhIuaGVhZHJhY2UudjEuU2NvcGUSCQoBaxgFIAEoBSJMCgpDb25zdHJhaW50Eg4KBm1ldHJpYxgBIAEoCRIRCgdhdF9tb3N0GAIgASgBSAASEgoIYXRfbGVhc3QYAyABKAFIAEIHCgVib3VuZCIuCglXYXJtU3RhcnQSDQoFc3R1ZHkYASABKAkSEgoKbWF4X3RyaWFscxgCIAEoBSLYAQoJUGFyYW1ldGVyEgwKBG5hbWUYASABKAkSKQoFZmxvYXQYAiABKAsyGC5oZWFkcmFjZS52MS5GbG9hdERvbWFpbkgAEiUKA2ludBgDIAEoCzIWLmhlYWRyYWNlLnYxLkludERvbWFpbkgAEjUKC2NhdGVnb3JpY2FsGAQgASgLMh4uaGVhZHJhY2UudjEuQ2F0ZWdvcmljYWxEb21haW5IABIqCgpjb25kaXRpb25zGAUgAygLMhYuaGVhZHJhY2UudjEuQ29uZGl0aW9uQggKBmRvbWFpbiJDCgtGbG9hdERvbWFpbhILCgNsb3cYASABKAESDAoEaGlnaBgCIAEoARILCgNsb2cYAyABKAgSDAoEc3RlcBgEIAEoASJBCglJbnREb21haW4SCwoDbG93GAEgASgDEgwKBGhpZ2gYAiABKAMSCwoDbG9nGAMgASgIEgwKBHN0ZXAYBCABKAMiQAoRQ2F0ZWdvcmljYWxEb21haW4SKwoGdmFsdWVzGAEgAygLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWUizQEKCUNvbmRpdGlvbhIRCglwYXJhbWV0ZXIYASABKAkSKwoGdmFsdWVzGAIgAygLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWUSFQoIYXRfbGVhc3QYAyABKAFIAIgBARISCgVhYm92ZRgEIAEoAUgBiAEBEhQKB2F0X21vc3QYBSABKAFIAogBARISCgViZWxvdxgGIAEoAUgDiAEBQgsKCV9hdF9sZWFzdEIICgZfYWJvdmVCCgoIX2F0X21vc3RCCAoGX2JlbG93InIKDlBhcmFtZXRlclZhbHVlEhUKC2Zsb2F0X3ZhbHVlGAEgASgBSAASEwoJaW50X3ZhbHVlGAIgASgDSAASFgoMc3RyaW5nX3ZhbHVlGAMgASgJSAASFAoKYm9vbF92YWx1ZRgEIAEoCEgAQgYKBGtpbmQinwEKE1BhcmFtZXRlckFzc2lnbm1lbnQSPAoGdmFsdWVzGAEgAygLMiwuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudC5WYWx1ZXNFbnRyeRpKCgtWYWx1ZXNFbnRyeRILCgNrZXkYASABKAkSKgoFdmFsdWUYAiABKAsyGy5oZWFkcmFjZS52MS5QYXJhbWV0ZXJWYWx1ZToCOAEivgMKB1NhbXBsZXISLAoGcmFuZG9tGAEgASgLMhouaGVhZHJhY2UudjEuUmFuZG9tU2FtcGxlckgAEigKBGdyaWQYAiABKAsyGC5oZWFkcmFjZS52MS5HcmlkU2FtcGxlckgAEioKBXNvYm9sGAMgASgLMhkuaGVhZHJhY2UudjEuU29ib2xTYW1wbGVySAASJgoDdHBlGAQgASgLMhcuaGVhZHJhY2UudjEuVHBlU2FtcGxlckgAEiQKAmdwGAUgASgLMhYuaGVhZHJhY2UudjEuR3BTYW1wbGVySAASKgoFY21hZXMYBiABKAsyGS5oZWFkcmFjZS52MS5DbWFFc1NhbXBsZXJIABIqCgVuc2dhMhgHIAEoCzIZLmhlYWRyYWNlLnYxLk5zZ2EyU2FtcGxlckgAEioKBW5zZ2EzGAggASgLMhkuaGVhZHJhY2UudjEuTnNnYTNTYW1wbGVySAASLQoHYmVzdF9vZhgJIAEoCzIaLmhlYWRyYWNlLnYxLkJlc3RPZlNhbXBsZXJIABImCgNvd24YCiABKAsyFy5oZWFkcmFjZS52MS5Pd25TYW1wbGVySABCBgoEa2luZCIPCg1SYW5kb21TYW1wbGVyIk0KCk93blNhbXBsZXISDAoEbmFtZRgBIAEoCRIxCgdvcHRpb25zGAIgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudCJyCgtHcmlkU2FtcGxlchI0CgZwb2ludHMYASADKAsyJC5oZWFkcmFjZS52MS5HcmlkU2FtcGxlci5Qb2ludHNFbnRyeRotCgtQb2ludHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAU6AjgBIg4KDFNvYm9sU2FtcGxlciJNCgpUcGVTYW1wbGVyEhYKDnN0YXJ0dXBfdHJpYWxzGAEgASgFEhIKCmNhbmRpZGF0ZXMYAiABKAUSEwoLbWF4X3Jlc3VsdHMYAyABKAUiOAoJR3BTYW1wbGVyEhYKDnN0YXJ0dXBfdHJpYWxzGAEgASgFEhMKC21heF9yZXN1bHRzGAIgASgFIjoKDENtYUVzU2FtcGxlchIWCg5zdGFydHVwX3RyaWFscxgBIAEoBRISCgpwb3B1bGF0aW9uGAIgASgFIiIKDE5zZ2EyU2FtcGxlchISCgpwb3B1bGF0aW9uGAEgASgFIiIKDE5zZ2EzU2FtcGxlchISCgpwb3B1bGF0aW9uGAEgASgFIi0KDUJlc3RPZlNhbXBsZXISDQoFc3R1ZHkYASABKAkSDQoFZWFnZXIYAiABKAEi5gMKBlBvbGljeRIsCgdydW5fYWxsGAEgASgLMhkuaGVhZHJhY2UudjEuUnVuQWxsUG9saWN5SAASJwoEYXNoYRgCIAEoCzIXLmhlYWRyYWNlLnYxLkFzaGFQb2xpY3lIABJCChJzdWNjZXNzaXZlX2hhbHZpbmcYAyABKAsyJC5oZWFkcmFjZS52MS5TdWNjZXNzaXZlSGFsdmluZ1BvbGljeUgAEjEKCWh5cGVyYmFuZBgEIAEoCzIcLmhlYWRyYWNlLnYxLkh5cGVyYmFuZFBvbGljeUgAEikKBXBhc2hhGAUgASgLMhguaGVhZHJhY2UudjEuUGFzaGFQb2xpY3lIABIrCgZtZWRpYW4YBiABKAsyGS5oZWFkcmFjZS52MS5NZWRpYW5Qb2xpY3lIABI0CgtydW5nX21lZGlhbhgHIAEoCzIdLmhlYWRyYWNlLnYxLlJ1bmdNZWRpYW5Qb2xpY3lIABIlCgNwYnQYCSABKAsyFi5oZWFkcmFjZS52MS5QYnRQb2xpY3lIABIlCgNvd24YCiABKAsyFi5oZWFkcmFjZS52MS5Pd25Qb2xpY3lIABIUCgxwcmljZV9wYXVzZXMYFCABKAhCBgoEa2luZEoECAgQCVIObGVhcm5pbmdfY3VydmUiDgoMUnVuQWxsUG9saWN5IoIBCglPd25Qb2xpY3kSDAoEbmFtZRgBIAEoCRIxCgdvcHRpb25zGAIgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudBIQCghpbnRlcnZhbBgDIAEoAxINCgVydW5ncxgEIAMoAxITCgtncmFjZV9zdGVwcxgFIAEoAyKzAQoKQXNoYVBvbGljeRIpCgd2YXJpYW50GAEgASgOMhguaGVhZHJhY2UudjEuQXNoYVZhcmlhbnQSCwoDZXRhGAIgASgFEhEKCW1pbl9zdGVwcxgDIAEoAxINCgVydW5ncxgEIAMoAxIQCghicmFja2V0cxgFIAEoBRIpCgdhcnJpdmFsGAYgASgOMhguaGVhZHJhY2UudjEuQXNoYUFycml2YWwSDgoGZWZmb3J0GAcgASgBIo0BCglQYnRQb2xpY3kSEAoIaW50ZXJ2YWwYASABKAMSEAoIcXVhbnRpbGUYAiABKAESIQoUcmVzYW1wbGVfcHJvYmFiaWxpdHkYAyABKAFIAIgBARIPCgdmYWN0b3JzGAQgAygBEg8KB211dGFibGUYBSADKAlCFwoVX3Jlc2FtcGxlX3Byb2JhYmlsaXR5IlgKF1N1Y2Nlc3NpdmVIYWx2aW5nUG9saWN5EgsKA2V0YRgBIAEoBRIRCgltaW5fc3RlcHMYAiABKAMSDQoFcnVuZ3MYAyADKAMSDgoGY29ob3J0GAQgASgFIkAKD0h5cGVyYmFuZFBvbGljeRILCgNldGEYASABKAUSEQoJbWluX3N0ZXBzGAIgASgDEg0KBXJ1bmdzGAMgAygDIl4KC1Bhc2hhUG9saWN5EgsKA2V0YRgBIAEoBRIRCgltaW5fc3RlcHMYAiABKAMSDQoFcnVuZ3MYAyADKAMSFAoHZXBzaWxvbhgEIAEoAUgAiAEBQgoKCF9lcHNpbG9uIpwBCgxNZWRpYW5Qb2xpY3kSEAoIaW50ZXJ2YWwYASABKAMSDQoFcnVuZ3MYAiADKAMSFgoOY29tcGxldGVkX29ubHkYAyABKAgSEwoLZ3JhY2Vfc3RlcHMYBCABKAMSEQoJbWluX3BlZXJzGAUgASgFEisKB3ZhcmlhbnQYBiABKA4yGi5oZWFkcmFjZS52MS5NZWRpYW5WYXJpYW50IoMBChBSdW5nTWVkaWFuUG9saWN5EhAKCGludGVydmFsGAEgASgDEg0KBXJ1bmdzGAIgAygDEhYKCXRvbGVyYW5jZRgDIAEoAUgAiAEBEhMKC2dyYWNlX3N0ZXBzGAQgASgDEhMKC21pbl9yZXN1bHRzGAUgASgFQgwKCl90b2xlcmFuY2UimQIKCVJlc291cmNlcxIMCgRncHVzGAEgASgFEhgKEGdwdV9tZW1vcnlfYnl0ZXMYAiABKAMSMgoGbGFiZWxzGAMgAygLMiIuaGVhZHJhY2UudjEuUmVzb3VyY2VzLkxhYmVsc0VudHJ5EhEKCWdwdV9taWxsaRgEIAEoBRIRCglncHVfdHlwZXMYBSADKAkSDAoEY3B1cxgGIAEoBRIpCglwcm9jZXNzZXMYByABKA4yFi5oZWFkcmFjZS52MS5Qcm9jZXNzZXMSIgoCYnkYCCABKAsyFi5oZWFkcmFjZS52MS5TaXplVGFibGUaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJ/CglTaXplVGFibGUSEQoJcGFyYW1ldGVyGAEgASgJEhIKCmZyb21fdmFsdWUYAiABKAgSIgoEcm93cxgDIAMoCzIULmhlYWRyYWNlLnYxLlNpemVSb3cSJwoJb3RoZXJ3aXNlGAQgASgLMhQuaGVhZHJhY2UudjEuU2l6ZVJvdyJkCgdTaXplUm93EioKBXZhbHVlGAEgASgLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWUSDAoEZ3B1cxgCIAEoBRIRCglncHVfbWlsbGkYAyABKAUSDAoEY3B1cxgEIAEoBSJDCgdFbGFzdGljEikKBmdyYW50cxgBIAMoCzIZLmhlYWRyYWNlLnYxLkVsYXN0aWNHcmFudBINCgVzcGFyZRgCIAEoBSJDCgxFbGFzdGljR3JhbnQSEQoJZnJvbV9zdGVwGAEgASgDEg0KBXNsb3RzGAIgASgFEhEKCWdwdV9taWxsaRgDIAEoBSIxCgRGdXNlEgwKBG1vc3QYASABKAUSDQoFYXBhcnQYAiADKAkSDAoEYXV0bxgDIAEoCCKgAQoJU3Vycm9nYXRlEg0KBW1vZGVsGAEgASgJEg0KBXdpZHRoGAIgASgDEg0KBXNjYWxlGAMgASgDEhEKCW9wdGltaXplchgEIAEoCRIOCgZpbnB1dHMYBSABKAkSDgoGYWNjZXB0GAYgAygJEiEKBXBpbG90GAcgASgLMhIuaGVhZHJhY2UudjEuUGlsb3QSEAoIc2NhbGVfYnkYCCABKAkipQEKBVBpbG90Eg4KBnNjYWxlcxgBIAMoAxIWCg5jb25maWd1cmF0aW9ucxgCIAEoBRINCgVzdGVwcxgDIAEoAxIaCg1sZWFzdF9rZW5kYWxsGAQgASgBSACIAQESGAoLbW9zdF9yZWdyZXQYBSABKAFIAYgBARINCgVzdHVkeRgGIAEoCUIQCg5fbGVhc3Rfa2VuZGFsbEIOCgxfbW9zdF9yZWdyZXQiPwoER2F0ZRILCgNvZmYYASABKAgSDgoGd2lkdGhzGAIgAygDEgsKA2tleRgDIAEoCRINCgVzdHVkeRgEIAEoCSKbAQoIVHJhbnNmZXISEAoIY2FsbGFibGUYASABKAkSCwoDdG9wGAIgASgFEg0KBWVhZ2VyGAMgASgBEg0KBXN0ZXBzGAQgASgDEikKCXJlc291cmNlcxgFIAEoCzIWLmhlYWRyYWNlLnYxLlJlc291cmNlcxInCgRwbGFuGAYgASgLMhkuaGVhZHJhY2UudjEuVHJhbnNmZXJQbGFuImEKDFRyYW5zZmVyUGxhbhIpCgdyZXF1ZXN0GAEgASgLMhguaGVhZHJhY2UudjEuUGxhblJlcXVlc3QSJgoGYW5zd2VyGAIgASgLMhYuaGVhZHJhY2UudjEuVHJpYWxQbGFuIqsBCglUcmlhbFBsYW4SKQoHZGVncmVlcxgBIAEoCzIYLmhlYWRyYWNlLnYxLlBsYW5EZWdyZWVzEhMKC2l0ZXJhdGlvbl9zGAIgASgBEjAKBWZpbGVzGAMgAygLMiEuaGVhZHJhY2UudjEuVHJpYWxQbGFuLkZpbGVzRW50cnkaLAoKRmlsZXNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIoUDCg1UcmlhbFRlbXBsYXRlEhIKCGNhbGxhYmxlGAEgASgJSAASKwoHY29tbWFuZBgCIAEoCzIYLmhlYWRyYWNlLnYxLkNvbW1hbmRMaW5lSAASEwoLd29ya2luZ19kaXIYAyABKAkSMAoDZW52GAQgAygLMiMuaGVhZHJhY2UudjEuVHJpYWxUZW1wbGF0ZS5FbnZFbnRyeRIOCgZweXRob24YBSABKAkSKAoFZ3JhY2UYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMQoOcmVwb3J0X3RpbWVvdXQYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFQoIcHJlc3RhcnQYCCABKAhIAYgBARIkCgRwbGFuGAkgASgLMhYuaGVhZHJhY2UudjEuVHJpYWxQbGFuGioKCEVudkVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAFCCQoHcHJvZ3JhbUILCglfcHJlc3RhcnQiGwoLQ29tbWFuZExpbmUSDAoEYXJncxgBIAMoCSpsCgVTY29wZRIVChFTQ09QRV9VTlNQRUNJRklFRBAAEg4KClNDT1BFX0JFU1QQARIOCgpTQ09QRV9MQVNUEAISFQoRU0NPUEVfRlVMTF9CVURHRVQQAxIVChFTQ09QRV9NRUFOX0xBU1RfSxAEKjoKBEtlZXASFAoQS0VFUF9VTlNQRUNJRklFRBAAEg0KCUtFRVBfTEFTVBABEg0KCUtFRVBfQkVTVBACKkIKBEdvYWwSFAoQR09BTF9VTlNQRUNJRklFRBAAEhEKDUdPQUxfTUlOSU1JWkUQARIRCg1HT0FMX01BWElNSVpFEAIqYgoLQXNoYVZhcmlhbnQSHAoYQVNIQV9WQVJJQU5UX1VOU1BFQ0lGSUVEEAASGgoWQVNIQV9WQVJJQU5UX1BST01PVElPThABEhkKFUFTSEFfVkFSSUFOVF9TVE9QUElORxACKmYKDU1lZGlhblZhcmlhbnQSHgoaTUVESUFOX1ZBUklBTlRfVU5TUEVDSUZJRUQQABIaChZNRURJQU5fVkFSSUFOVF9BVkVSQUdFEAESGQoVTUVESUFOX1ZBUklBTlRfVklaSUVSEAIqYwoLQXNoYUFycml2YWwSHAoYQVNIQV9BUlJJVkFMX1VOU1BFQ0lGSUVEEAASGQoVQVNIQV9BUlJJVkFMX0NBVVRJT1VTEAESGwoXQVNIQV9BUlJJVkFMX09QVElNSVNUSUMQAipRCglQcm9jZXNzZXMSGQoVUFJPQ0VTU0VTX1VOU1BFQ0lGSUVEEAASEQoNUFJPQ0VTU0VTX09ORRABEhYKElBST0NFU1NFU19QRVJfU0xPVBACQkBaPmdpdGh1Yi5jb20vaGVhZHJhY2UvaGVhZHJhY2UvY2xpZW50cy9nby9oZWFkcmFjZS92MTtoZWFkcmFjZXYxYgZwcm90bzM", [file_google_protobuf_duration, file_headrace_v1_planner]);
 
 /**
  * The whole description of a study. `headrace.spec` holds the same fields as validated Python models;
@@ -323,6 +323,20 @@ export type Objective = Message<"headrace.v1.Objective"> & {
    * @generated from field: headrace.v1.Keep keep = 3;
    */
   keep: Keep;
+
+  /**
+   * Which value of a trial counts. Unspecified means `SCOPE_BEST`. With several objectives: unspecified, or the last one.
+   *
+   * @generated from field: headrace.v1.Scope scope = 4;
+   */
+  scope: Scope;
+
+  /**
+   * With `SCOPE_MEAN_LAST_K`, and only there: of how many reports, 1 to 100.
+   *
+   * @generated from field: int32 k = 5;
+   */
+  k: number;
 };
 
 /**
@@ -1025,12 +1039,6 @@ export type Policy = Message<"headrace.v1.Policy"> & {
     case: "rungMedian";
   } | {
     /**
-     * @generated from field: headrace.v1.LearningCurvePolicy learning_curve = 8;
-     */
-    value: LearningCurvePolicy;
-    case: "learningCurve";
-  } | {
-    /**
      * @generated from field: headrace.v1.PbtPolicy pbt = 9;
      */
     value: PbtPolicy;
@@ -1447,53 +1455,6 @@ export const RungMedianPolicySchema: GenMessage<RungMedianPolicy> = /*@__PURE__*
   messageDesc(file_headrace_v1_spec, 33);
 
 /**
- * A trial is stopped when its curve, extrapolated, is unlikely to beat the best value at the full budget.
- *
- * @generated from message headrace.v1.LearningCurvePolicy
- */
-export type LearningCurvePolicy = Message<"headrace.v1.LearningCurvePolicy"> & {
-  /**
-   * As in MedianPolicy.
-   *
-   * @generated from field: int64 interval = 1;
-   */
-  interval: bigint;
-
-  /**
-   * @generated from field: repeated int64 rungs = 2;
-   */
-  rungs: bigint[];
-
-  /**
-   * A trial whose probability to beat the best is below this is stopped; absent means 0.05.
-   *
-   * @generated from field: optional double threshold = 3;
-   */
-  threshold?: number | undefined;
-
-  /**
-   * No trial is stopped with fewer points of its curve known; 0 means 4.
-   *
-   * @generated from field: int32 min_points = 4;
-   */
-  minPoints: number;
-
-  /**
-   * No trial is stopped before so many steps; 0 means a tenth of max_steps.
-   *
-   * @generated from field: int64 grace_steps = 5;
-   */
-  graceSteps: bigint;
-};
-
-/**
- * Describes the message headrace.v1.LearningCurvePolicy.
- * Use `create(LearningCurvePolicySchema)` to create a new message.
- */
-export const LearningCurvePolicySchema: GenMessage<LearningCurvePolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 34);
-
-/**
  * What one trial occupies while it runs.
  *
  * @generated from message headrace.v1.Resources
@@ -1563,7 +1524,7 @@ export type Resources = Message<"headrace.v1.Resources"> & {
  * Use `create(ResourcesSchema)` to create a new message.
  */
 export const ResourcesSchema: GenMessage<Resources> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 35);
+  messageDesc(file_headrace_v1_spec, 34);
 
 /**
  * How much a trial takes, by the value of one parameter. A trial keeps its size for its whole life.
@@ -1601,7 +1562,7 @@ export type SizeTable = Message<"headrace.v1.SizeTable"> & {
  * Use `create(SizeTableSchema)` to create a new message.
  */
 export const SizeTableSchema: GenMessage<SizeTable> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 36);
+  messageDesc(file_headrace_v1_spec, 35);
 
 /**
  * The size that goes with a value, or with a threshold. 0 stands for what `Resources` says.
@@ -1635,7 +1596,7 @@ export type SizeRow = Message<"headrace.v1.SizeRow"> & {
  * Use `create(SizeRowSchema)` to create a new message.
  */
 export const SizeRowSchema: GenMessage<SizeRow> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 37);
+  messageDesc(file_headrace_v1_spec, 36);
 
 /**
  * How a trial's grant changes on its way. A trial changes its grant at a rung: it is paused and resumed.
@@ -1663,7 +1624,7 @@ export type Elastic = Message<"headrace.v1.Elastic"> & {
  * Use `create(ElasticSchema)` to create a new message.
  */
 export const ElasticSchema: GenMessage<Elastic> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 38);
+  messageDesc(file_headrace_v1_spec, 37);
 
 /**
  * From a step on, so many slots: GPUs, or CPU slots where no GPU is asked for. Cores that must come with GPUs grow with
@@ -1699,7 +1660,7 @@ export type ElasticGrant = Message<"headrace.v1.ElasticGrant"> & {
  * Use `create(ElasticGrantSchema)` to create a new message.
  */
 export const ElasticGrantSchema: GenMessage<ElasticGrant> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 39);
+  messageDesc(file_headrace_v1_spec, 38);
 
 /**
  * Several trials of one model train in one process, a bundle, on one grant. The program is a callable that takes a bundle.
@@ -1735,7 +1696,7 @@ export type Fuse = Message<"headrace.v1.Fuse"> & {
  * Use `create(FuseSchema)` to create a new message.
  */
 export const FuseSchema: GenMessage<Fuse> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 40);
+  messageDesc(file_headrace_v1_spec, 39);
 
 /**
  * A small copy of a model, in maximal update parametrization. Exactly one of width and scale is set.
@@ -1805,7 +1766,7 @@ export type Surrogate = Message<"headrace.v1.Surrogate"> & {
  * Use `create(SurrogateSchema)` to create a new message.
  */
 export const SurrogateSchema: GenMessage<Surrogate> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 41);
+  messageDesc(file_headrace_v1_spec, 40);
 
 /**
  * How small a copy may be, found by a study of its own, `{study}-scale`, before the gate. It trains the same
@@ -1863,7 +1824,7 @@ export type Pilot = Message<"headrace.v1.Pilot"> & {
  * Use `create(PilotSchema)` to create a new message.
  */
 export const PilotSchema: GenMessage<Pilot> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 42);
+  messageDesc(file_headrace_v1_spec, 41);
 
 /**
  * The coordinate check of a surrogate. It is a study of its own, `{study}-gate`, after which the first one begins.
@@ -1906,7 +1867,7 @@ export type Gate = Message<"headrace.v1.Gate"> & {
  * Use `create(GateSchema)` to create a new message.
  */
 export const GateSchema: GenMessage<Gate> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 43);
+  messageDesc(file_headrace_v1_spec, 42);
 
 /**
  * The study that follows: `{study}-target`. It has the same objective and space, takes the best configurations of the
@@ -1963,7 +1924,7 @@ export type Transfer = Message<"headrace.v1.Transfer"> & {
  * Use `create(TransferSchema)` to create a new message.
  */
 export const TransferSchema: GenMessage<Transfer> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 44);
+  messageDesc(file_headrace_v1_spec, 43);
 
 /**
  * A question to a planner. It is asked and answered before the study is created.
@@ -1989,7 +1950,7 @@ export type TransferPlan = Message<"headrace.v1.TransferPlan"> & {
  * Use `create(TransferPlanSchema)` to create a new message.
  */
 export const TransferPlanSchema: GenMessage<TransferPlan> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 45);
+  messageDesc(file_headrace_v1_spec, 44);
 
 /**
  * A plan as trials have it. Each process of a trial finds the files in a folder.
@@ -2022,7 +1983,7 @@ export type TrialPlan = Message<"headrace.v1.TrialPlan"> & {
  * Use `create(TrialPlanSchema)` to create a new message.
  */
 export const TrialPlanSchema: GenMessage<TrialPlan> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 46);
+  messageDesc(file_headrace_v1_spec, 45);
 
 /**
  * What a trial runs.
@@ -2107,7 +2068,7 @@ export type TrialTemplate = Message<"headrace.v1.TrialTemplate"> & {
  * Use `create(TrialTemplateSchema)` to create a new message.
  */
 export const TrialTemplateSchema: GenMessage<TrialTemplate> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 47);
+  messageDesc(file_headrace_v1_spec, 46);
 
 /**
  * A program and its arguments, never passed through a shell.
@@ -2126,7 +2087,53 @@ export type CommandLine = Message<"headrace.v1.CommandLine"> & {
  * Use `create(CommandLineSchema)` to create a new message.
  */
 export const CommandLineSchema: GenMessage<CommandLine> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 48);
+  messageDesc(file_headrace_v1_spec, 47);
+
+/**
+ * Which value of a trial counts where trials are compared as a whole. Rungs compare the values reported there.
+ *
+ * @generated from enum headrace.v1.Scope
+ */
+export enum Scope {
+  /**
+   * @generated from enum value: SCOPE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * The best one of all its reports.
+   *
+   * @generated from enum value: SCOPE_BEST = 1;
+   */
+  BEST = 1,
+
+  /**
+   * That of its last report, if it is finite and the report meets the constraints.
+   *
+   * @generated from enum value: SCOPE_LAST = 2;
+   */
+  LAST = 2,
+
+  /**
+   * The same; but trials that completed are before all others.
+   *
+   * @generated from enum value: SCOPE_FULL_BUDGET = 3;
+   */
+  FULL_BUDGET = 3,
+
+  /**
+   * The mean of its last `k` reports, or of all where it has fewer. The last report meets the constraints.
+   *
+   * @generated from enum value: SCOPE_MEAN_LAST_K = 4;
+   */
+  MEAN_LAST_K = 4,
+}
+
+/**
+ * Describes the enum headrace.v1.Scope.
+ */
+export const ScopeSchema: GenEnum<Scope> = /*@__PURE__*/
+  enumDesc(file_headrace_v1_spec, 0);
 
 /**
  * Which checkpoint of a trial stays beside the last ones.
@@ -2158,7 +2165,7 @@ export enum Keep {
  * Describes the enum headrace.v1.Keep.
  */
 export const KeepSchema: GenEnum<Keep> = /*@__PURE__*/
-  enumDesc(file_headrace_v1_spec, 0);
+  enumDesc(file_headrace_v1_spec, 1);
 
 /**
  * The direction of the objective.
@@ -2186,7 +2193,7 @@ export enum Goal {
  * Describes the enum headrace.v1.Goal.
  */
 export const GoalSchema: GenEnum<Goal> = /*@__PURE__*/
-  enumDesc(file_headrace_v1_spec, 1);
+  enumDesc(file_headrace_v1_spec, 2);
 
 /**
  * What happens to a trial outside the best 1/η of its rung.
@@ -2218,7 +2225,7 @@ export enum AshaVariant {
  * Describes the enum headrace.v1.AshaVariant.
  */
 export const AshaVariantSchema: GenEnum<AshaVariant> = /*@__PURE__*/
-  enumDesc(file_headrace_v1_spec, 2);
+  enumDesc(file_headrace_v1_spec, 3);
 
 /**
  * What is compared with the other trials' running averages.
@@ -2250,7 +2257,7 @@ export enum MedianVariant {
  * Describes the enum headrace.v1.MedianVariant.
  */
 export const MedianVariantSchema: GenEnum<MedianVariant> = /*@__PURE__*/
-  enumDesc(file_headrace_v1_spec, 3);
+  enumDesc(file_headrace_v1_spec, 4);
 
 /**
  * What becomes of a trial that arrives at a rung among the best 1/η of those that are there so far.
@@ -2282,7 +2289,7 @@ export enum AshaArrival {
  * Describes the enum headrace.v1.AshaArrival.
  */
 export const AshaArrivalSchema: GenEnum<AshaArrival> = /*@__PURE__*/
-  enumDesc(file_headrace_v1_spec, 4);
+  enumDesc(file_headrace_v1_spec, 5);
 
 /**
  * How many processes a grant of several slots is run with.
@@ -2314,5 +2321,5 @@ export enum Processes {
  * Describes the enum headrace.v1.Processes.
  */
 export const ProcessesSchema: GenEnum<Processes> = /*@__PURE__*/
-  enumDesc(file_headrace_v1_spec, 5);
+  enumDesc(file_headrace_v1_spec, 6);
 
