@@ -10,6 +10,7 @@ from policy_oracles import oracle_of
 
 from headrace.spec import (
     AshaPolicy,
+    AutoPolicy,
     HyperbandPolicy,
     LearningCurvePolicy,
     MedianPolicy,
@@ -22,6 +23,12 @@ from headrace.spec import (
 from headrace_services.scheduler.own import histories
 
 KINDS = {
+    "auto": [
+        (AutoPolicy(), 27),
+        (AutoPolicy(eta=2, rungs=(2, 5, 12, 40)), 40),
+        (AutoPolicy(effort=0), 9),
+        (AutoPolicy(effort=0.6, min_steps=2), 18),
+    ],
     "run_all": [(RunAllPolicy(), 5)],
     "asha_promotion": [
         (AshaPolicy(), 27),
@@ -42,6 +49,7 @@ KINDS = {
     "priced_pauses": [
         (AshaPolicy(price_pauses=True, eta=2), 8),
         (AshaPolicy(price_pauses=True, brackets=2), 27),
+        (AutoPolicy(price_pauses=True, eta=2), 8),
     ],
     "successive_halving": [
         (SuccessiveHalvingPolicy(eta=2), 4),
