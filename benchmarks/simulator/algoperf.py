@@ -27,6 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import peer_loop
 import syne_tune_peer as peer
 
 from headrace.spec import RunAllPolicy, StudySpec
@@ -90,16 +91,9 @@ def one_seed(work: tuple[Scenario, int]) -> dict[str, dict[str, Any]]:
     spec = scenario.spec
     order = RecordedCurves.shuffled(scenario.file, seed=seed, trials=spec.max_trials).order
     slots = sum(machine.slots for machine in scenario.machines)
+    task = peer_loop.Task(maximize=spec.maximizes(), max_t=spec.max_steps, trials=spec.max_trials, seed=seed)
     for label, make in peer.PEERS.items():
-        run = peer.run(
-            make,
-            order,
-            workers=slots,
-            maximize=spec.maximizes(),
-            max_t=spec.max_steps,
-            seed=seed,
-            within=WITHIN,
-        )
+        run = peer_loop.run(make, order, task, workers=slots, within=WITHIN)
         found[label] = {**asdict(run), "idle_pending": None}
     return found
 

@@ -33,6 +33,8 @@ LARGE = 0.1
 """How often a study is made of what is large only together."""
 FORBIDDEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 POLICIES: tuple[dict[str, Any], ...] = (
+    {"kind": "auto"},
+    {"kind": "auto", "effort": 0.0},
     {"kind": "run_all"},
     {"kind": "asha", "eta": 3},
     {"kind": "asha", "arrival": "optimistic", "effort": 0.2},

@@ -204,7 +204,7 @@ class PashaOracle(AshaPromotionOracle):
         return True
 
 
-class PricedOracle(AshaPromotionOracle):
+class PricedOracle(HedgedOracle):
     """ASHA's promotion, and the sum for each pause."""
 
     def __init__(self, spec, ladders):

@@ -9,6 +9,7 @@ from policy_oracles import oracle_of
 
 from headrace.spec import (
     AshaPolicy,
+    AutoPolicy,
     HyperbandPolicy,
     MedianPolicy,
     PashaPolicy,
@@ -20,6 +21,12 @@ from headrace.spec import (
 from headrace_services.scheduler.own import histories
 
 KINDS = {
+    "auto": [
+        (AutoPolicy(), 27),
+        (AutoPolicy(eta=2, rungs=(2, 5, 12, 40)), 40),
+        (AutoPolicy(effort=0), 9),
+        (AutoPolicy(effort=0.6, min_steps=2), 18),
+    ],
     "run_all": [(RunAllPolicy(), 5)],
     "asha_promotion": [
         (AshaPolicy(), 27),
@@ -40,6 +47,7 @@ KINDS = {
     "priced_pauses": [
         (AshaPolicy(price_pauses=True, eta=2), 8),
         (AshaPolicy(price_pauses=True, brackets=2), 27),
+        (AutoPolicy(price_pauses=True, eta=2), 8),
     ],
     "successive_halving": [
         (SuccessiveHalvingPolicy(eta=2), 4),

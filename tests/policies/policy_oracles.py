@@ -9,14 +9,24 @@ from oracles_asha import AshaPromotionOracle, AshaStoppingOracle, HedgedOracle, 
 from oracles_stopping import RungMedianOracle, RunningMedianOracle, VizierMedianOracle
 from oracles_synchronous import PbtOracle, SynchronousOracle
 
+from headrace.spec import AshaPolicy
+
 
 class RunAllOracle(Oracle):
     def verdict(self, trial, bracket, rung, more):
         return "CONTINUE"
 
 
+def auto(policy):
+    """What `auto` is, in the words of `asha`."""
+    settings = {name: getattr(policy, name) for name in ("eta", "rungs", "effort", "price_pauses")}
+    return AshaPolicy(**settings, min_steps=policy.min_steps, arrival="optimistic")
+
+
 def oracle_of(spec, ladders):
     """The oracle of a study's policy."""
+    if spec.policy.kind == "auto":
+        spec = spec.model_copy(update={"policy": auto(spec.policy)})
     policy = spec.policy
     if getattr(policy, "price_pauses", False):
         return PricedOracle(spec, ladders)

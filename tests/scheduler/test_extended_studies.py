@@ -17,6 +17,7 @@ from headrace_services.scheduler.replay.replaying import replay
 from headrace_services.scheduler.store import tables
 
 POLICIES: dict[str, dict[str, Any]] = {
+    "auto": {"kind": "auto"},
     "asha": {"kind": "asha", "eta": 3, "min_steps": 1},
     "asha-brackets": {"kind": "asha", "eta": 3, "min_steps": 1, "brackets": 2},
     "asha-effort": {"kind": "asha", "eta": 3, "min_steps": 1, "effort": 0.4},

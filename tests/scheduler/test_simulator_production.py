@@ -95,6 +95,7 @@ def told(number: int | None, kind: str, message: str) -> Told:
 
 
 POLICIES: dict[str, dict[str, Any]] = {
+    "auto": {"kind": "auto", "rungs": [1, 3, 9, 27]},
     "asha": {"kind": "asha", "eta": 3, "rungs": [1, 3, 9, 27]},
     "asha-stopping": {"kind": "asha", "variant": "stopping", "eta": 3, "rungs": [1, 3, 9, 27]},
     "hedged": {"kind": "asha", "eta": 3, "rungs": [1, 3, 9, 27], "arrival": "optimistic", "effort": 0.3},

@@ -15,6 +15,7 @@ from headrace.spec import (
     AshaArrival,
     AshaPolicy,
     AshaVariant,
+    AutoPolicy,
     CategoricalDomain,
     CommandLine,
     Condition,
@@ -165,6 +166,8 @@ def specs(draw_):
         st.sampled_from(
             [
                 RunAllPolicy(),
+                AutoPolicy(eta=eta, rungs=rungs, effort=draw_(st.floats(0, 1))),
+                AutoPolicy(min_steps=draw_(st.integers(1, max_steps)), price_pauses=draw_(st.booleans())),
                 AshaPolicy(variant=variant, eta=eta, rungs=rungs, brackets=draw_(st.integers(1, len(rungs)))),
                 AshaPolicy(
                     eta=eta, arrival=draw_(st.sampled_from(AshaArrival)), effort=draw_(st.floats(0, 1))
@@ -293,7 +296,7 @@ def test_what_unset_fields_mean():
     message.ClearField("policy")
     message.ClearField("sampler")
     spec = from_proto(message)
-    assert spec.policy == AshaPolicy()
+    assert spec.policy == AutoPolicy()
     assert spec.sampler == RandomSampler()
     assert spec.template is None
 

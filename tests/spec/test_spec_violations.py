@@ -227,7 +227,7 @@ BAD = [
             "more than the full budget of 27",
             "at most 27",
         )
-        for kind in ("successive_halving", "hyperband", "pasha")
+        for kind in ("auto", "successive_halving", "hyperband", "pasha")
     ),
     *(
         (
@@ -251,6 +251,8 @@ BAD = [
         "never pauses",
         "Remove it",
     ),
+    ({"policy": {"kind": "auto", "effort": -0.1}}, "policy.effort", "a share", "0 (none) to 1 (all)"),
+    ({"policy": {"kind": "auto", "brackets": 2}}, "policy.brackets", "not a known key", ""),
     ({"policy__effort": 1.5}, "policy.effort", "a share", "0 (none) to 1 (all)"),
     ({"policy__arrival": "hopeful"}, "policy.arrival", "not a known choice", "cautious, optimistic"),
     (

@@ -8,7 +8,7 @@ from study_file_samples import MINIMAL, SOUND
 
 from headrace.errors import InvalidFieldError
 from headrace.spec import (
-    AshaPolicy,
+    AutoPolicy,
     CommandLine,
     Condition,
     FloatDomain,
@@ -49,8 +49,8 @@ def test_a_sound_file(load, tmp_path):
 def test_a_minimal_file(load):
     spec = load(MINIMAL).spec
     assert spec.template is None
-    assert spec.policy == AshaPolicy()
-    assert spec.rungs() == (1, 3, 9)
+    assert spec.policy == AutoPolicy()
+    assert spec.rungs() == (1, 2, 4, 8, 9)
 
 
 def test_a_command_and_a_folder_of_its_own(load, tmp_path):

@@ -2302,7 +2302,7 @@ func (x *BestOfSampler) GetEager() float64 {
 	return 0
 }
 
-// How trials are stopped, paused and promoted.
+// How trials are stopped, paused and promoted. Without a kind it is `auto`.
 type Policy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Kind:
@@ -2316,6 +2316,7 @@ type Policy struct {
 	//	*Policy_RungMedian
 	//	*Policy_Pbt
 	//	*Policy_Own
+	//	*Policy_Auto
 	Kind isPolicy_Kind `protobuf_oneof:"kind"`
 	// A trial that the policy would pause goes on instead where its slot has no better use for the time that writing
 	// and reading the checkpoint takes. Only for policies that pause; measured, so that nothing is assumed of it.
@@ -2442,6 +2443,15 @@ func (x *Policy) GetOwn() *OwnPolicy {
 	return nil
 }
 
+func (x *Policy) GetAuto() *AutoPolicy {
+	if x != nil {
+		if x, ok := x.Kind.(*Policy_Auto); ok {
+			return x.Auto
+		}
+	}
+	return nil
+}
+
 func (x *Policy) GetPricePauses() bool {
 	if x != nil {
 		return x.PricePauses
@@ -2489,6 +2499,10 @@ type Policy_Own struct {
 	Own *OwnPolicy `protobuf:"bytes,10,opt,name=own,proto3,oneof"`
 }
 
+type Policy_Auto struct {
+	Auto *AutoPolicy `protobuf:"bytes,11,opt,name=auto,proto3,oneof"`
+}
+
 func (*Policy_RunAll) isPolicy_Kind() {}
 
 func (*Policy_Asha) isPolicy_Kind() {}
@@ -2506,6 +2520,8 @@ func (*Policy_RungMedian) isPolicy_Kind() {}
 func (*Policy_Pbt) isPolicy_Kind() {}
 
 func (*Policy_Own) isPolicy_Kind() {}
+
+func (*Policy_Auto) isPolicy_Kind() {}
 
 // Every trial runs to the full budget.
 type RunAllPolicy struct {
@@ -2544,6 +2560,78 @@ func (*RunAllPolicy) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{25}
 }
 
+// What a study without a policy gets: asynchronous successive halving with settings that were measured.
+type AutoPolicy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The share of run-all's cost that waiting trials may use up when no promotion is left; absent means 0.2.
+	Effort *float64 `protobuf:"fixed64,1,opt,name=effort,proto3,oneof" json:"effort,omitempty"`
+	// The reduction factor η ≥ 2; 0 means 3.
+	Eta int32 `protobuf:"varint,2,opt,name=eta,proto3" json:"eta,omitempty"`
+	// The first rung, as in AshaPolicy; excludes `rungs`.
+	MinSteps      int64   `protobuf:"varint,3,opt,name=min_steps,json=minSteps,proto3" json:"min_steps,omitempty"`
+	Rungs         []int64 `protobuf:"varint,4,rep,packed,name=rungs,proto3" json:"rungs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AutoPolicy) Reset() {
+	*x = AutoPolicy{}
+	mi := &file_headrace_v1_spec_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AutoPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AutoPolicy) ProtoMessage() {}
+
+func (x *AutoPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_spec_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AutoPolicy.ProtoReflect.Descriptor instead.
+func (*AutoPolicy) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *AutoPolicy) GetEffort() float64 {
+	if x != nil && x.Effort != nil {
+		return *x.Effort
+	}
+	return 0
+}
+
+func (x *AutoPolicy) GetEta() int32 {
+	if x != nil {
+		return x.Eta
+	}
+	return 0
+}
+
+func (x *AutoPolicy) GetMinSteps() int64 {
+	if x != nil {
+		return x.MinSteps
+	}
+	return 0
+}
+
+func (x *AutoPolicy) GetRungs() []int64 {
+	if x != nil {
+		return x.Rungs
+	}
+	return nil
+}
+
 // A policy of an installed package, found by the entry point of this name in the group `headrace.policies`.
 type OwnPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2562,7 +2650,7 @@ type OwnPolicy struct {
 
 func (x *OwnPolicy) Reset() {
 	*x = OwnPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[26]
+	mi := &file_headrace_v1_spec_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2662,7 @@ func (x *OwnPolicy) String() string {
 func (*OwnPolicy) ProtoMessage() {}
 
 func (x *OwnPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[26]
+	mi := &file_headrace_v1_spec_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2675,7 @@ func (x *OwnPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnPolicy.ProtoReflect.Descriptor instead.
 func (*OwnPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{26}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *OwnPolicy) GetName() string {
@@ -2647,7 +2735,7 @@ type AshaPolicy struct {
 
 func (x *AshaPolicy) Reset() {
 	*x = AshaPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[27]
+	mi := &file_headrace_v1_spec_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2659,7 +2747,7 @@ func (x *AshaPolicy) String() string {
 func (*AshaPolicy) ProtoMessage() {}
 
 func (x *AshaPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[27]
+	mi := &file_headrace_v1_spec_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2672,7 +2760,7 @@ func (x *AshaPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AshaPolicy.ProtoReflect.Descriptor instead.
 func (*AshaPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{27}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AshaPolicy) GetVariant() AshaVariant {
@@ -2743,7 +2831,7 @@ type PbtPolicy struct {
 
 func (x *PbtPolicy) Reset() {
 	*x = PbtPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[28]
+	mi := &file_headrace_v1_spec_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2755,7 +2843,7 @@ func (x *PbtPolicy) String() string {
 func (*PbtPolicy) ProtoMessage() {}
 
 func (x *PbtPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[28]
+	mi := &file_headrace_v1_spec_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2768,7 +2856,7 @@ func (x *PbtPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbtPolicy.ProtoReflect.Descriptor instead.
 func (*PbtPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{28}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PbtPolicy) GetInterval() int64 {
@@ -2823,7 +2911,7 @@ type SuccessiveHalvingPolicy struct {
 
 func (x *SuccessiveHalvingPolicy) Reset() {
 	*x = SuccessiveHalvingPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[29]
+	mi := &file_headrace_v1_spec_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2835,7 +2923,7 @@ func (x *SuccessiveHalvingPolicy) String() string {
 func (*SuccessiveHalvingPolicy) ProtoMessage() {}
 
 func (x *SuccessiveHalvingPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[29]
+	mi := &file_headrace_v1_spec_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2848,7 +2936,7 @@ func (x *SuccessiveHalvingPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuccessiveHalvingPolicy.ProtoReflect.Descriptor instead.
 func (*SuccessiveHalvingPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{29}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SuccessiveHalvingPolicy) GetEta() int32 {
@@ -2893,7 +2981,7 @@ type HyperbandPolicy struct {
 
 func (x *HyperbandPolicy) Reset() {
 	*x = HyperbandPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[30]
+	mi := &file_headrace_v1_spec_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +2993,7 @@ func (x *HyperbandPolicy) String() string {
 func (*HyperbandPolicy) ProtoMessage() {}
 
 func (x *HyperbandPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[30]
+	mi := &file_headrace_v1_spec_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +3006,7 @@ func (x *HyperbandPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HyperbandPolicy.ProtoReflect.Descriptor instead.
 func (*HyperbandPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{30}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *HyperbandPolicy) GetEta() int32 {
@@ -2959,7 +3047,7 @@ type PashaPolicy struct {
 
 func (x *PashaPolicy) Reset() {
 	*x = PashaPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[31]
+	mi := &file_headrace_v1_spec_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2971,7 +3059,7 @@ func (x *PashaPolicy) String() string {
 func (*PashaPolicy) ProtoMessage() {}
 
 func (x *PashaPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[31]
+	mi := &file_headrace_v1_spec_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2984,7 +3072,7 @@ func (x *PashaPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PashaPolicy.ProtoReflect.Descriptor instead.
 func (*PashaPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{31}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PashaPolicy) GetEta() int32 {
@@ -3035,7 +3123,7 @@ type MedianPolicy struct {
 
 func (x *MedianPolicy) Reset() {
 	*x = MedianPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[32]
+	mi := &file_headrace_v1_spec_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3047,7 +3135,7 @@ func (x *MedianPolicy) String() string {
 func (*MedianPolicy) ProtoMessage() {}
 
 func (x *MedianPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[32]
+	mi := &file_headrace_v1_spec_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3060,7 +3148,7 @@ func (x *MedianPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MedianPolicy.ProtoReflect.Descriptor instead.
 func (*MedianPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{32}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *MedianPolicy) GetInterval() int64 {
@@ -3123,7 +3211,7 @@ type RungMedianPolicy struct {
 
 func (x *RungMedianPolicy) Reset() {
 	*x = RungMedianPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[33]
+	mi := &file_headrace_v1_spec_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3135,7 +3223,7 @@ func (x *RungMedianPolicy) String() string {
 func (*RungMedianPolicy) ProtoMessage() {}
 
 func (x *RungMedianPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[33]
+	mi := &file_headrace_v1_spec_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3148,7 +3236,7 @@ func (x *RungMedianPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RungMedianPolicy.ProtoReflect.Descriptor instead.
 func (*RungMedianPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{33}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RungMedianPolicy) GetInterval() int64 {
@@ -3213,7 +3301,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[34]
+	mi := &file_headrace_v1_spec_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3225,7 +3313,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[34]
+	mi := &file_headrace_v1_spec_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3238,7 +3326,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{34}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Resources) GetGpus() int32 {
@@ -3312,7 +3400,7 @@ type SizeTable struct {
 
 func (x *SizeTable) Reset() {
 	*x = SizeTable{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[35]
+	mi := &file_headrace_v1_spec_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3324,7 +3412,7 @@ func (x *SizeTable) String() string {
 func (*SizeTable) ProtoMessage() {}
 
 func (x *SizeTable) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[35]
+	mi := &file_headrace_v1_spec_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3337,7 +3425,7 @@ func (x *SizeTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SizeTable.ProtoReflect.Descriptor instead.
 func (*SizeTable) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{35}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SizeTable) GetParameter() string {
@@ -3381,7 +3469,7 @@ type SizeRow struct {
 
 func (x *SizeRow) Reset() {
 	*x = SizeRow{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[36]
+	mi := &file_headrace_v1_spec_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3393,7 +3481,7 @@ func (x *SizeRow) String() string {
 func (*SizeRow) ProtoMessage() {}
 
 func (x *SizeRow) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[36]
+	mi := &file_headrace_v1_spec_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3406,7 +3494,7 @@ func (x *SizeRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SizeRow.ProtoReflect.Descriptor instead.
 func (*SizeRow) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{36}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SizeRow) GetValue() *ParameterValue {
@@ -3450,7 +3538,7 @@ type Elastic struct {
 
 func (x *Elastic) Reset() {
 	*x = Elastic{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[37]
+	mi := &file_headrace_v1_spec_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3462,7 +3550,7 @@ func (x *Elastic) String() string {
 func (*Elastic) ProtoMessage() {}
 
 func (x *Elastic) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[37]
+	mi := &file_headrace_v1_spec_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3475,7 +3563,7 @@ func (x *Elastic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Elastic.ProtoReflect.Descriptor instead.
 func (*Elastic) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{37}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Elastic) GetGrants() []*ElasticGrant {
@@ -3508,7 +3596,7 @@ type ElasticGrant struct {
 
 func (x *ElasticGrant) Reset() {
 	*x = ElasticGrant{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[38]
+	mi := &file_headrace_v1_spec_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3520,7 +3608,7 @@ func (x *ElasticGrant) String() string {
 func (*ElasticGrant) ProtoMessage() {}
 
 func (x *ElasticGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[38]
+	mi := &file_headrace_v1_spec_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3533,7 +3621,7 @@ func (x *ElasticGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ElasticGrant.ProtoReflect.Descriptor instead.
 func (*ElasticGrant) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{38}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ElasticGrant) GetFromStep() int64 {
@@ -3573,7 +3661,7 @@ type Fuse struct {
 
 func (x *Fuse) Reset() {
 	*x = Fuse{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[39]
+	mi := &file_headrace_v1_spec_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3585,7 +3673,7 @@ func (x *Fuse) String() string {
 func (*Fuse) ProtoMessage() {}
 
 func (x *Fuse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[39]
+	mi := &file_headrace_v1_spec_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3598,7 +3686,7 @@ func (x *Fuse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fuse.ProtoReflect.Descriptor instead.
 func (*Fuse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{39}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Fuse) GetMost() int32 {
@@ -3647,7 +3735,7 @@ type Surrogate struct {
 
 func (x *Surrogate) Reset() {
 	*x = Surrogate{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[40]
+	mi := &file_headrace_v1_spec_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3659,7 +3747,7 @@ func (x *Surrogate) String() string {
 func (*Surrogate) ProtoMessage() {}
 
 func (x *Surrogate) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[40]
+	mi := &file_headrace_v1_spec_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3672,7 +3760,7 @@ func (x *Surrogate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Surrogate.ProtoReflect.Descriptor instead.
 func (*Surrogate) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{40}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Surrogate) GetModel() string {
@@ -3754,7 +3842,7 @@ type Pilot struct {
 
 func (x *Pilot) Reset() {
 	*x = Pilot{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[41]
+	mi := &file_headrace_v1_spec_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3766,7 +3854,7 @@ func (x *Pilot) String() string {
 func (*Pilot) ProtoMessage() {}
 
 func (x *Pilot) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[41]
+	mi := &file_headrace_v1_spec_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3779,7 +3867,7 @@ func (x *Pilot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pilot.ProtoReflect.Descriptor instead.
 func (*Pilot) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{41}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Pilot) GetScales() []int64 {
@@ -3842,7 +3930,7 @@ type Gate struct {
 
 func (x *Gate) Reset() {
 	*x = Gate{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[42]
+	mi := &file_headrace_v1_spec_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3854,7 +3942,7 @@ func (x *Gate) String() string {
 func (*Gate) ProtoMessage() {}
 
 func (x *Gate) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[42]
+	mi := &file_headrace_v1_spec_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3867,7 +3955,7 @@ func (x *Gate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gate.ProtoReflect.Descriptor instead.
 func (*Gate) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{42}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Gate) GetOff() bool {
@@ -3920,7 +4008,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[43]
+	mi := &file_headrace_v1_spec_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3932,7 +4020,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[43]
+	mi := &file_headrace_v1_spec_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3945,7 +4033,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{43}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Transfer) GetCallable() string {
@@ -4002,7 +4090,7 @@ type TransferPlan struct {
 
 func (x *TransferPlan) Reset() {
 	*x = TransferPlan{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[44]
+	mi := &file_headrace_v1_spec_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4014,7 +4102,7 @@ func (x *TransferPlan) String() string {
 func (*TransferPlan) ProtoMessage() {}
 
 func (x *TransferPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[44]
+	mi := &file_headrace_v1_spec_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4027,7 +4115,7 @@ func (x *TransferPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferPlan.ProtoReflect.Descriptor instead.
 func (*TransferPlan) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{44}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *TransferPlan) GetRequest() *PlanRequest {
@@ -4058,7 +4146,7 @@ type TrialPlan struct {
 
 func (x *TrialPlan) Reset() {
 	*x = TrialPlan{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[45]
+	mi := &file_headrace_v1_spec_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4070,7 +4158,7 @@ func (x *TrialPlan) String() string {
 func (*TrialPlan) ProtoMessage() {}
 
 func (x *TrialPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[45]
+	mi := &file_headrace_v1_spec_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4083,7 +4171,7 @@ func (x *TrialPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialPlan.ProtoReflect.Descriptor instead.
 func (*TrialPlan) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{45}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *TrialPlan) GetDegrees() *PlanDegrees {
@@ -4136,7 +4224,7 @@ type TrialTemplate struct {
 
 func (x *TrialTemplate) Reset() {
 	*x = TrialTemplate{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[46]
+	mi := &file_headrace_v1_spec_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4148,7 +4236,7 @@ func (x *TrialTemplate) String() string {
 func (*TrialTemplate) ProtoMessage() {}
 
 func (x *TrialTemplate) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[46]
+	mi := &file_headrace_v1_spec_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4161,7 +4249,7 @@ func (x *TrialTemplate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialTemplate.ProtoReflect.Descriptor instead.
 func (*TrialTemplate) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{46}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *TrialTemplate) GetProgram() isTrialTemplate_Program {
@@ -4266,7 +4354,7 @@ type CommandLine struct {
 
 func (x *CommandLine) Reset() {
 	*x = CommandLine{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[47]
+	mi := &file_headrace_v1_spec_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4278,7 +4366,7 @@ func (x *CommandLine) String() string {
 func (*CommandLine) ProtoMessage() {}
 
 func (x *CommandLine) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[47]
+	mi := &file_headrace_v1_spec_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4291,7 +4379,7 @@ func (x *CommandLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandLine.ProtoReflect.Descriptor instead.
 func (*CommandLine) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{47}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CommandLine) GetArgs() []string {
@@ -4463,7 +4551,7 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"population\";\n" +
 	"\rBestOfSampler\x12\x14\n" +
 	"\x05study\x18\x01 \x01(\tR\x05study\x12\x14\n" +
-	"\x05eager\x18\x02 \x01(\x01R\x05eager\"\xc4\x04\n" +
+	"\x05eager\x18\x02 \x01(\x01R\x05eager\"\xf3\x04\n" +
 	"\x06Policy\x124\n" +
 	"\arun_all\x18\x01 \x01(\v2\x19.headrace.v1.RunAllPolicyH\x00R\x06runAll\x12-\n" +
 	"\x04asha\x18\x02 \x01(\v2\x17.headrace.v1.AshaPolicyH\x00R\x04asha\x12U\n" +
@@ -4475,10 +4563,18 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"rungMedian\x12*\n" +
 	"\x03pbt\x18\t \x01(\v2\x16.headrace.v1.PbtPolicyH\x00R\x03pbt\x12*\n" +
 	"\x03own\x18\n" +
-	" \x01(\v2\x16.headrace.v1.OwnPolicyH\x00R\x03own\x12!\n" +
+	" \x01(\v2\x16.headrace.v1.OwnPolicyH\x00R\x03own\x12-\n" +
+	"\x04auto\x18\v \x01(\v2\x17.headrace.v1.AutoPolicyH\x00R\x04auto\x12!\n" +
 	"\fprice_pauses\x18\x14 \x01(\bR\vpricePausesB\x06\n" +
 	"\x04kindJ\x04\b\b\x10\tR\x0elearning_curve\"\x0e\n" +
-	"\fRunAllPolicy\"\xae\x01\n" +
+	"\fRunAllPolicy\"y\n" +
+	"\n" +
+	"AutoPolicy\x12\x1b\n" +
+	"\x06effort\x18\x01 \x01(\x01H\x00R\x06effort\x88\x01\x01\x12\x10\n" +
+	"\x03eta\x18\x02 \x01(\x05R\x03eta\x12\x1b\n" +
+	"\tmin_steps\x18\x03 \x01(\x03R\bminSteps\x12\x14\n" +
+	"\x05rungs\x18\x04 \x03(\x03R\x05rungsB\t\n" +
+	"\a_effort\"\xae\x01\n" +
 	"\tOwnPolicy\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12:\n" +
 	"\aoptions\x18\x02 \x01(\v2 .headrace.v1.ParameterAssignmentR\aoptions\x12\x1a\n" +
@@ -4677,7 +4773,7 @@ func file_headrace_v1_spec_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_headrace_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_headrace_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_headrace_v1_spec_proto_goTypes = []any{
 	(Scope)(0),                      // 0: headrace.v1.Scope
 	(Keep)(0),                       // 1: headrace.v1.Keep
@@ -4712,51 +4808,52 @@ var file_headrace_v1_spec_proto_goTypes = []any{
 	(*BestOfSampler)(nil),           // 30: headrace.v1.BestOfSampler
 	(*Policy)(nil),                  // 31: headrace.v1.Policy
 	(*RunAllPolicy)(nil),            // 32: headrace.v1.RunAllPolicy
-	(*OwnPolicy)(nil),               // 33: headrace.v1.OwnPolicy
-	(*AshaPolicy)(nil),              // 34: headrace.v1.AshaPolicy
-	(*PbtPolicy)(nil),               // 35: headrace.v1.PbtPolicy
-	(*SuccessiveHalvingPolicy)(nil), // 36: headrace.v1.SuccessiveHalvingPolicy
-	(*HyperbandPolicy)(nil),         // 37: headrace.v1.HyperbandPolicy
-	(*PashaPolicy)(nil),             // 38: headrace.v1.PashaPolicy
-	(*MedianPolicy)(nil),            // 39: headrace.v1.MedianPolicy
-	(*RungMedianPolicy)(nil),        // 40: headrace.v1.RungMedianPolicy
-	(*Resources)(nil),               // 41: headrace.v1.Resources
-	(*SizeTable)(nil),               // 42: headrace.v1.SizeTable
-	(*SizeRow)(nil),                 // 43: headrace.v1.SizeRow
-	(*Elastic)(nil),                 // 44: headrace.v1.Elastic
-	(*ElasticGrant)(nil),            // 45: headrace.v1.ElasticGrant
-	(*Fuse)(nil),                    // 46: headrace.v1.Fuse
-	(*Surrogate)(nil),               // 47: headrace.v1.Surrogate
-	(*Pilot)(nil),                   // 48: headrace.v1.Pilot
-	(*Gate)(nil),                    // 49: headrace.v1.Gate
-	(*Transfer)(nil),                // 50: headrace.v1.Transfer
-	(*TransferPlan)(nil),            // 51: headrace.v1.TransferPlan
-	(*TrialPlan)(nil),               // 52: headrace.v1.TrialPlan
-	(*TrialTemplate)(nil),           // 53: headrace.v1.TrialTemplate
-	(*CommandLine)(nil),             // 54: headrace.v1.CommandLine
-	nil,                             // 55: headrace.v1.ParameterAssignment.ValuesEntry
-	nil,                             // 56: headrace.v1.GridSampler.PointsEntry
-	nil,                             // 57: headrace.v1.Resources.LabelsEntry
-	nil,                             // 58: headrace.v1.TrialPlan.FilesEntry
-	nil,                             // 59: headrace.v1.TrialTemplate.EnvEntry
-	(*PlanRequest)(nil),             // 60: headrace.v1.PlanRequest
-	(*PlanDegrees)(nil),             // 61: headrace.v1.PlanDegrees
-	(*durationpb.Duration)(nil),     // 62: google.protobuf.Duration
+	(*AutoPolicy)(nil),              // 33: headrace.v1.AutoPolicy
+	(*OwnPolicy)(nil),               // 34: headrace.v1.OwnPolicy
+	(*AshaPolicy)(nil),              // 35: headrace.v1.AshaPolicy
+	(*PbtPolicy)(nil),               // 36: headrace.v1.PbtPolicy
+	(*SuccessiveHalvingPolicy)(nil), // 37: headrace.v1.SuccessiveHalvingPolicy
+	(*HyperbandPolicy)(nil),         // 38: headrace.v1.HyperbandPolicy
+	(*PashaPolicy)(nil),             // 39: headrace.v1.PashaPolicy
+	(*MedianPolicy)(nil),            // 40: headrace.v1.MedianPolicy
+	(*RungMedianPolicy)(nil),        // 41: headrace.v1.RungMedianPolicy
+	(*Resources)(nil),               // 42: headrace.v1.Resources
+	(*SizeTable)(nil),               // 43: headrace.v1.SizeTable
+	(*SizeRow)(nil),                 // 44: headrace.v1.SizeRow
+	(*Elastic)(nil),                 // 45: headrace.v1.Elastic
+	(*ElasticGrant)(nil),            // 46: headrace.v1.ElasticGrant
+	(*Fuse)(nil),                    // 47: headrace.v1.Fuse
+	(*Surrogate)(nil),               // 48: headrace.v1.Surrogate
+	(*Pilot)(nil),                   // 49: headrace.v1.Pilot
+	(*Gate)(nil),                    // 50: headrace.v1.Gate
+	(*Transfer)(nil),                // 51: headrace.v1.Transfer
+	(*TransferPlan)(nil),            // 52: headrace.v1.TransferPlan
+	(*TrialPlan)(nil),               // 53: headrace.v1.TrialPlan
+	(*TrialTemplate)(nil),           // 54: headrace.v1.TrialTemplate
+	(*CommandLine)(nil),             // 55: headrace.v1.CommandLine
+	nil,                             // 56: headrace.v1.ParameterAssignment.ValuesEntry
+	nil,                             // 57: headrace.v1.GridSampler.PointsEntry
+	nil,                             // 58: headrace.v1.Resources.LabelsEntry
+	nil,                             // 59: headrace.v1.TrialPlan.FilesEntry
+	nil,                             // 60: headrace.v1.TrialTemplate.EnvEntry
+	(*PlanRequest)(nil),             // 61: headrace.v1.PlanRequest
+	(*PlanDegrees)(nil),             // 62: headrace.v1.PlanDegrees
+	(*durationpb.Duration)(nil),     // 63: google.protobuf.Duration
 }
 var file_headrace_v1_spec_proto_depIdxs = []int32{
 	10, // 0: headrace.v1.StudySpec.objective:type_name -> headrace.v1.Objective
 	13, // 1: headrace.v1.StudySpec.space:type_name -> headrace.v1.Parameter
 	20, // 2: headrace.v1.StudySpec.sampler:type_name -> headrace.v1.Sampler
 	31, // 3: headrace.v1.StudySpec.policy:type_name -> headrace.v1.Policy
-	53, // 4: headrace.v1.StudySpec.template:type_name -> headrace.v1.TrialTemplate
-	41, // 5: headrace.v1.StudySpec.resources:type_name -> headrace.v1.Resources
+	54, // 4: headrace.v1.StudySpec.template:type_name -> headrace.v1.TrialTemplate
+	42, // 5: headrace.v1.StudySpec.resources:type_name -> headrace.v1.Resources
 	19, // 6: headrace.v1.StudySpec.baseline:type_name -> headrace.v1.ParameterAssignment
 	19, // 7: headrace.v1.StudySpec.enqueued:type_name -> headrace.v1.ParameterAssignment
-	44, // 8: headrace.v1.StudySpec.elastic:type_name -> headrace.v1.Elastic
-	46, // 9: headrace.v1.StudySpec.fuse:type_name -> headrace.v1.Fuse
-	50, // 10: headrace.v1.StudySpec.transfer:type_name -> headrace.v1.Transfer
-	47, // 11: headrace.v1.StudySpec.surrogate:type_name -> headrace.v1.Surrogate
-	49, // 12: headrace.v1.StudySpec.gate:type_name -> headrace.v1.Gate
+	45, // 8: headrace.v1.StudySpec.elastic:type_name -> headrace.v1.Elastic
+	47, // 9: headrace.v1.StudySpec.fuse:type_name -> headrace.v1.Fuse
+	51, // 10: headrace.v1.StudySpec.transfer:type_name -> headrace.v1.Transfer
+	48, // 11: headrace.v1.StudySpec.surrogate:type_name -> headrace.v1.Surrogate
+	50, // 12: headrace.v1.StudySpec.gate:type_name -> headrace.v1.Gate
 	10, // 13: headrace.v1.StudySpec.further_objectives:type_name -> headrace.v1.Objective
 	11, // 14: headrace.v1.StudySpec.constraints:type_name -> headrace.v1.Constraint
 	12, // 15: headrace.v1.StudySpec.warm_start:type_name -> headrace.v1.WarmStart
@@ -4771,7 +4868,7 @@ var file_headrace_v1_spec_proto_depIdxs = []int32{
 	17, // 24: headrace.v1.Parameter.conditions:type_name -> headrace.v1.Condition
 	18, // 25: headrace.v1.CategoricalDomain.values:type_name -> headrace.v1.ParameterValue
 	18, // 26: headrace.v1.Condition.values:type_name -> headrace.v1.ParameterValue
-	55, // 27: headrace.v1.ParameterAssignment.values:type_name -> headrace.v1.ParameterAssignment.ValuesEntry
+	56, // 27: headrace.v1.ParameterAssignment.values:type_name -> headrace.v1.ParameterAssignment.ValuesEntry
 	21, // 28: headrace.v1.Sampler.random:type_name -> headrace.v1.RandomSampler
 	23, // 29: headrace.v1.Sampler.grid:type_name -> headrace.v1.GridSampler
 	24, // 30: headrace.v1.Sampler.sobol:type_name -> headrace.v1.SobolSampler
@@ -4783,45 +4880,46 @@ var file_headrace_v1_spec_proto_depIdxs = []int32{
 	30, // 36: headrace.v1.Sampler.best_of:type_name -> headrace.v1.BestOfSampler
 	22, // 37: headrace.v1.Sampler.own:type_name -> headrace.v1.OwnSampler
 	19, // 38: headrace.v1.OwnSampler.options:type_name -> headrace.v1.ParameterAssignment
-	56, // 39: headrace.v1.GridSampler.points:type_name -> headrace.v1.GridSampler.PointsEntry
+	57, // 39: headrace.v1.GridSampler.points:type_name -> headrace.v1.GridSampler.PointsEntry
 	32, // 40: headrace.v1.Policy.run_all:type_name -> headrace.v1.RunAllPolicy
-	34, // 41: headrace.v1.Policy.asha:type_name -> headrace.v1.AshaPolicy
-	36, // 42: headrace.v1.Policy.successive_halving:type_name -> headrace.v1.SuccessiveHalvingPolicy
-	37, // 43: headrace.v1.Policy.hyperband:type_name -> headrace.v1.HyperbandPolicy
-	38, // 44: headrace.v1.Policy.pasha:type_name -> headrace.v1.PashaPolicy
-	39, // 45: headrace.v1.Policy.median:type_name -> headrace.v1.MedianPolicy
-	40, // 46: headrace.v1.Policy.rung_median:type_name -> headrace.v1.RungMedianPolicy
-	35, // 47: headrace.v1.Policy.pbt:type_name -> headrace.v1.PbtPolicy
-	33, // 48: headrace.v1.Policy.own:type_name -> headrace.v1.OwnPolicy
-	19, // 49: headrace.v1.OwnPolicy.options:type_name -> headrace.v1.ParameterAssignment
-	3,  // 50: headrace.v1.AshaPolicy.variant:type_name -> headrace.v1.AshaVariant
-	5,  // 51: headrace.v1.AshaPolicy.arrival:type_name -> headrace.v1.AshaArrival
-	4,  // 52: headrace.v1.MedianPolicy.variant:type_name -> headrace.v1.MedianVariant
-	57, // 53: headrace.v1.Resources.labels:type_name -> headrace.v1.Resources.LabelsEntry
-	6,  // 54: headrace.v1.Resources.processes:type_name -> headrace.v1.Processes
-	42, // 55: headrace.v1.Resources.by:type_name -> headrace.v1.SizeTable
-	43, // 56: headrace.v1.SizeTable.rows:type_name -> headrace.v1.SizeRow
-	43, // 57: headrace.v1.SizeTable.otherwise:type_name -> headrace.v1.SizeRow
-	18, // 58: headrace.v1.SizeRow.value:type_name -> headrace.v1.ParameterValue
-	45, // 59: headrace.v1.Elastic.grants:type_name -> headrace.v1.ElasticGrant
-	48, // 60: headrace.v1.Surrogate.pilot:type_name -> headrace.v1.Pilot
-	41, // 61: headrace.v1.Transfer.resources:type_name -> headrace.v1.Resources
-	51, // 62: headrace.v1.Transfer.plan:type_name -> headrace.v1.TransferPlan
-	60, // 63: headrace.v1.TransferPlan.request:type_name -> headrace.v1.PlanRequest
-	52, // 64: headrace.v1.TransferPlan.answer:type_name -> headrace.v1.TrialPlan
-	61, // 65: headrace.v1.TrialPlan.degrees:type_name -> headrace.v1.PlanDegrees
-	58, // 66: headrace.v1.TrialPlan.files:type_name -> headrace.v1.TrialPlan.FilesEntry
-	54, // 67: headrace.v1.TrialTemplate.command:type_name -> headrace.v1.CommandLine
-	59, // 68: headrace.v1.TrialTemplate.env:type_name -> headrace.v1.TrialTemplate.EnvEntry
-	62, // 69: headrace.v1.TrialTemplate.grace:type_name -> google.protobuf.Duration
-	62, // 70: headrace.v1.TrialTemplate.report_timeout:type_name -> google.protobuf.Duration
-	52, // 71: headrace.v1.TrialTemplate.plan:type_name -> headrace.v1.TrialPlan
-	18, // 72: headrace.v1.ParameterAssignment.ValuesEntry.value:type_name -> headrace.v1.ParameterValue
-	73, // [73:73] is the sub-list for method output_type
-	73, // [73:73] is the sub-list for method input_type
-	73, // [73:73] is the sub-list for extension type_name
-	73, // [73:73] is the sub-list for extension extendee
-	0,  // [0:73] is the sub-list for field type_name
+	35, // 41: headrace.v1.Policy.asha:type_name -> headrace.v1.AshaPolicy
+	37, // 42: headrace.v1.Policy.successive_halving:type_name -> headrace.v1.SuccessiveHalvingPolicy
+	38, // 43: headrace.v1.Policy.hyperband:type_name -> headrace.v1.HyperbandPolicy
+	39, // 44: headrace.v1.Policy.pasha:type_name -> headrace.v1.PashaPolicy
+	40, // 45: headrace.v1.Policy.median:type_name -> headrace.v1.MedianPolicy
+	41, // 46: headrace.v1.Policy.rung_median:type_name -> headrace.v1.RungMedianPolicy
+	36, // 47: headrace.v1.Policy.pbt:type_name -> headrace.v1.PbtPolicy
+	34, // 48: headrace.v1.Policy.own:type_name -> headrace.v1.OwnPolicy
+	33, // 49: headrace.v1.Policy.auto:type_name -> headrace.v1.AutoPolicy
+	19, // 50: headrace.v1.OwnPolicy.options:type_name -> headrace.v1.ParameterAssignment
+	3,  // 51: headrace.v1.AshaPolicy.variant:type_name -> headrace.v1.AshaVariant
+	5,  // 52: headrace.v1.AshaPolicy.arrival:type_name -> headrace.v1.AshaArrival
+	4,  // 53: headrace.v1.MedianPolicy.variant:type_name -> headrace.v1.MedianVariant
+	58, // 54: headrace.v1.Resources.labels:type_name -> headrace.v1.Resources.LabelsEntry
+	6,  // 55: headrace.v1.Resources.processes:type_name -> headrace.v1.Processes
+	43, // 56: headrace.v1.Resources.by:type_name -> headrace.v1.SizeTable
+	44, // 57: headrace.v1.SizeTable.rows:type_name -> headrace.v1.SizeRow
+	44, // 58: headrace.v1.SizeTable.otherwise:type_name -> headrace.v1.SizeRow
+	18, // 59: headrace.v1.SizeRow.value:type_name -> headrace.v1.ParameterValue
+	46, // 60: headrace.v1.Elastic.grants:type_name -> headrace.v1.ElasticGrant
+	49, // 61: headrace.v1.Surrogate.pilot:type_name -> headrace.v1.Pilot
+	42, // 62: headrace.v1.Transfer.resources:type_name -> headrace.v1.Resources
+	52, // 63: headrace.v1.Transfer.plan:type_name -> headrace.v1.TransferPlan
+	61, // 64: headrace.v1.TransferPlan.request:type_name -> headrace.v1.PlanRequest
+	53, // 65: headrace.v1.TransferPlan.answer:type_name -> headrace.v1.TrialPlan
+	62, // 66: headrace.v1.TrialPlan.degrees:type_name -> headrace.v1.PlanDegrees
+	59, // 67: headrace.v1.TrialPlan.files:type_name -> headrace.v1.TrialPlan.FilesEntry
+	55, // 68: headrace.v1.TrialTemplate.command:type_name -> headrace.v1.CommandLine
+	60, // 69: headrace.v1.TrialTemplate.env:type_name -> headrace.v1.TrialTemplate.EnvEntry
+	63, // 70: headrace.v1.TrialTemplate.grace:type_name -> google.protobuf.Duration
+	63, // 71: headrace.v1.TrialTemplate.report_timeout:type_name -> google.protobuf.Duration
+	53, // 72: headrace.v1.TrialTemplate.plan:type_name -> headrace.v1.TrialPlan
+	18, // 73: headrace.v1.ParameterAssignment.ValuesEntry.value:type_name -> headrace.v1.ParameterValue
+	74, // [74:74] is the sub-list for method output_type
+	74, // [74:74] is the sub-list for method input_type
+	74, // [74:74] is the sub-list for extension type_name
+	74, // [74:74] is the sub-list for extension extendee
+	0,  // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_spec_proto_init() }
@@ -4869,12 +4967,14 @@ func file_headrace_v1_spec_proto_init() {
 		(*Policy_RungMedian)(nil),
 		(*Policy_Pbt)(nil),
 		(*Policy_Own)(nil),
+		(*Policy_Auto)(nil),
 	}
-	file_headrace_v1_spec_proto_msgTypes[28].OneofWrappers = []any{}
-	file_headrace_v1_spec_proto_msgTypes[31].OneofWrappers = []any{}
-	file_headrace_v1_spec_proto_msgTypes[33].OneofWrappers = []any{}
-	file_headrace_v1_spec_proto_msgTypes[41].OneofWrappers = []any{}
-	file_headrace_v1_spec_proto_msgTypes[46].OneofWrappers = []any{
+	file_headrace_v1_spec_proto_msgTypes[26].OneofWrappers = []any{}
+	file_headrace_v1_spec_proto_msgTypes[29].OneofWrappers = []any{}
+	file_headrace_v1_spec_proto_msgTypes[32].OneofWrappers = []any{}
+	file_headrace_v1_spec_proto_msgTypes[34].OneofWrappers = []any{}
+	file_headrace_v1_spec_proto_msgTypes[42].OneofWrappers = []any{}
+	file_headrace_v1_spec_proto_msgTypes[47].OneofWrappers = []any{
 		(*TrialTemplate_Callable)(nil),
 		(*TrialTemplate_Command)(nil),
 	}
@@ -4884,7 +4984,7 @@ func file_headrace_v1_spec_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_spec_proto_rawDesc), len(file_headrace_v1_spec_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   53,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -66,6 +66,12 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
     "CmaEsSampler": {"startup_trials": COUNT, "population": POPULATION},
     "Nsga2Sampler": {"population": POPULATION},
     "Nsga3Sampler": {"population": POPULATION},
+    "AutoPolicy": {
+        "effort": SHARE,
+        "eta": Whole(0, n.ETA),
+        "min_steps": STEPS,
+        "rungs": RUNGS,
+    },
     "AshaPolicy": {
         "eta": Whole(0, n.ETA),
         "min_steps": STEPS,

@@ -67,6 +67,8 @@ def preview(
     output.line(_headline(loaded.name, loaded.spec, plan))
     if told := wording.population(loaded.spec, file):
         output.note(told)
+    if told := wording.policy(loaded.spec):
+        output.note(told)
     output.line()
     _show_rungs(plan, output)
     output.line()

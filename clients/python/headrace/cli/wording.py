@@ -29,7 +29,7 @@ from headrace.client.wording import (
     unreported,
     warm_start,
 )
-from headrace.spec import PbtPolicy, StudySpec
+from headrace.spec import AutoPolicy, PbtPolicy, StudySpec
 
 __all__ = [
     "STYLES",
@@ -87,6 +87,22 @@ SYMBOLS = {
 def state(word: str) -> Text:
     """A state or a reason, with its symbol and colour."""
     return Text(f"{SYMBOLS.get(word, '?')} {word}", style=STYLES.get(word, ""))
+
+
+def policy(spec: StudySpec) -> str:
+    """What the default policy does, in a few words; empty for one that the user chose by its name."""
+    if not isinstance(spec.policy, AutoPolicy):
+        return ""
+    said = (
+        f"auto: the best 1/{spec.policy.eta} of a rung go on, by ASHA. The first to arrive at a rung go on without a "
+        "comparison, in case early ranks mislead."
+    )
+    if spec.policy.effort:
+        said += (
+            f" When no promotion is left, waiting trials go on until {spec.policy.effort:.3g} of what all trials would "
+            "cost at the full budget is used up (effort)."
+        )
+    return said
 
 
 def population(spec: StudySpec, file: Path) -> str:

@@ -4,6 +4,7 @@ One truth for the SDK, the CLI and the scheduler. The models mirror `spec.proto`
 `load_study_file` and `from_proto` raise `headrace.errors.InvalidFieldError` with every violation at once.
 """
 
+from headrace.spec.auto import AutoPolicy
 from headrace.spec.convert import (
     from_proto,
     params_from_json,
@@ -63,6 +64,7 @@ __all__ = [
     "AshaArrival",
     "AshaPolicy",
     "AshaVariant",
+    "AutoPolicy",
     "BestOfSampler",
     "CategoricalDomain",
     "CmaEsSampler",

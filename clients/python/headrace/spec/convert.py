@@ -1,7 +1,7 @@
 """Between the models of a spec and its protobuf messages.
 
 Both directions go field by field. What an unset message field means is decided here: an absent sampler is random,
-an absent policy is ASHA, and 0 means what `spec.proto` says. `from_proto` builds plain data and leaves every
+an absent policy is `auto`, and 0 means what `spec.proto` says. `from_proto` builds plain data and leaves every
 judgement to `spec_of`, so a client in any language gets the same violations with the same paths.
 """
 

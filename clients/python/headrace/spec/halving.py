@@ -19,7 +19,8 @@ def _spread(value: float) -> float:
     return value
 
 
-def _share(value: float) -> float:
+def share(value: float) -> float:
+    """The value, which must be a share of run-all's cost."""
     if not 0 <= value <= 1:
         raise fault(
             "is a share of what all trials would cost at the full budget", "Choose 0 (none) to 1 (all)."
@@ -48,7 +49,7 @@ class AshaPolicy(GeometricPolicy):
     variant: AshaVariant = AshaVariant.PROMOTION
     brackets: Brackets = 1
     arrival: AshaArrival = AshaArrival.CAUTIOUS
-    effort: Annotated[Real, AfterValidator(_share)] = 0.0
+    effort: Annotated[Real, AfterValidator(share)] = 0.0
 
     @model_validator(mode="after")
     def _only_who_waits_can_go_on_later(self) -> Self:

@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
+from headrace.spec.auto import AutoPolicy
 from headrace.spec.domains import SpecModel
 from headrace.spec.halving import AshaPolicy, HyperbandPolicy, PashaPolicy, SuccessiveHalvingPolicy
 from headrace.spec.own import OwnPolicy
@@ -42,7 +43,8 @@ class RunAllPolicy(SpecModel):
 
 
 _Kinds = (
-    RunAllPolicy
+    AutoPolicy
+    | RunAllPolicy
     | AshaPolicy
     | SuccessiveHalvingPolicy
     | HyperbandPolicy

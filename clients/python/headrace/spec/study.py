@@ -31,11 +31,11 @@ from pydantic.fields import FieldInfo
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import names
 from headrace.spec import space as spaces
+from headrace.spec.auto import AutoPolicy
 from headrace.spec.bubbles import bubble_problems
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain, SpecModel
 from headrace.spec.extended import Extended, extended_problems
 from headrace.spec.fuse import Fuse, fuse_problems
-from headrace.spec.halving import AshaPolicy
 from headrace.spec.names import StudyName
 from headrace.spec.objective import (
     Constraint,
@@ -118,7 +118,7 @@ class StudySpec(SpecModel):
     objective: Objective
     space: Space
     sampler: Sampler = RandomSampler()
-    policy: Policy = AshaPolicy()
+    policy: Policy = AutoPolicy()
     template: TrialTemplate | None = None
     resources: Resources = Resources()
     max_trials: Count

@@ -1093,7 +1093,7 @@ Global___BestOfSampler: _TypeAlias = BestOfSampler  # noqa: Y015
 
 @_typing.final
 class Policy(_message.Message):
-    """How trials are stopped, paused and promoted."""
+    """How trials are stopped, paused and promoted. Without a kind it is `auto`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1106,6 +1106,7 @@ class Policy(_message.Message):
     RUNG_MEDIAN_FIELD_NUMBER: _builtins.int
     PBT_FIELD_NUMBER: _builtins.int
     OWN_FIELD_NUMBER: _builtins.int
+    AUTO_FIELD_NUMBER: _builtins.int
     PRICE_PAUSES_FIELD_NUMBER: _builtins.int
     price_pauses: _builtins.bool
     """A trial that the policy would pause goes on instead where its slot has no better use for the time that writing
@@ -1129,6 +1130,8 @@ class Policy(_message.Message):
     def pbt(self) -> Global___PbtPolicy: ...
     @_builtins.property
     def own(self) -> Global___OwnPolicy: ...
+    @_builtins.property
+    def auto(self) -> Global___AutoPolicy: ...
     def __init__(
         self,
         *,
@@ -1141,13 +1144,14 @@ class Policy(_message.Message):
         rung_median: Global___RungMedianPolicy | None = ...,
         pbt: Global___PbtPolicy | None = ...,
         own: Global___OwnPolicy | None = ...,
+        auto: Global___AutoPolicy | None = ...,
         price_pauses: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "median", b"median", "own", b"own", "pasha", b"pasha", "pbt", b"pbt", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "auto", b"auto", "hyperband", b"hyperband", "kind", b"kind", "median", b"median", "own", b"own", "pasha", b"pasha", "pbt", b"pbt", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "hyperband", b"hyperband", "kind", b"kind", "median", b"median", "own", b"own", "pasha", b"pasha", "pbt", b"pbt", "price_pauses", b"price_pauses", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asha", b"asha", "auto", b"auto", "hyperband", b"hyperband", "kind", b"kind", "median", b"median", "own", b"own", "pasha", b"pasha", "pbt", b"pbt", "price_pauses", b"price_pauses", "run_all", b"run_all", "rung_median", b"rung_median", "successive_halving", b"successive_halving"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["run_all", "asha", "successive_halving", "hyperband", "pasha", "median", "rung_median", "pbt", "own"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["run_all", "asha", "successive_halving", "hyperband", "pasha", "median", "rung_median", "pbt", "own", "auto"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1169,6 +1173,42 @@ class RunAllPolicy(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunAllPolicy: _TypeAlias = RunAllPolicy  # noqa: Y015
+
+@_typing.final
+class AutoPolicy(_message.Message):
+    """What a study without a policy gets: asynchronous successive halving with settings that were measured."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EFFORT_FIELD_NUMBER: _builtins.int
+    ETA_FIELD_NUMBER: _builtins.int
+    MIN_STEPS_FIELD_NUMBER: _builtins.int
+    RUNGS_FIELD_NUMBER: _builtins.int
+    effort: _builtins.float
+    """The share of run-all's cost that waiting trials may use up when no promotion is left; absent means 0.2."""
+    eta: _builtins.int
+    """The reduction factor η ≥ 2; 0 means 3."""
+    min_steps: _builtins.int
+    """The first rung, as in AshaPolicy; excludes `rungs`."""
+    @_builtins.property
+    def rungs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        effort: _builtins.float | None = ...,
+        eta: _builtins.int = ...,
+        min_steps: _builtins.int = ...,
+        rungs: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_effort", b"_effort", "effort", b"effort"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_effort", b"_effort", "effort", b"effort", "eta", b"eta", "min_steps", b"min_steps", "rungs", b"rungs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__effort: _TypeAlias = _typing.Literal["effort"]  # noqa: Y015
+    _WhichOneofArgType__effort: _TypeAlias = _typing.Literal["_effort", b"_effort"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__effort) -> _WhichOneofReturnType__effort | None: ...
+
+Global___AutoPolicy: _TypeAlias = AutoPolicy  # noqa: Y015
 
 @_typing.final
 class OwnPolicy(_message.Message):

@@ -4,6 +4,7 @@ from typing import assert_never
 
 from headrace.spec import (
     AshaPolicy,
+    AutoPolicy,
     HyperbandPolicy,
     MedianPolicy,
     OwnPolicy,
@@ -58,6 +59,8 @@ def make_policy(spec: StudySpec) -> Policy:
 
 def _plain(spec: StudySpec) -> Policy:
     match spec.policy:
+        case AutoPolicy() as auto:
+            return make_asha(spec, auto.asha)
         case RunAllPolicy():
             return RunAll(ladder=spec.rungs(), maximize=spec.maximizes())
         case AshaPolicy() as asha:

@@ -1,6 +1,7 @@
 """How the best value comes closer to the best that there is while slot time is spent: policies over seeds."""
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 
 import numpy as np
 
@@ -13,10 +14,22 @@ Trace = Sequence[tuple[float, float]]
 """Slot-seconds spent, and the regret from then on."""
 
 
+class Band(Enum):
+    """What is drawn over the seeds: the mean with its 95% interval, or the median with the quartiles."""
+
+    INTERVAL = "interval"
+    QUARTILES = "quartiles"
+
+
 def regret_svg(
-    traces: Mapping[str, Sequence[Trace]], *, title: str, unit: tuple[float, str], floor: float
+    traces: Mapping[str, Sequence[Trace]],
+    *,
+    title: str,
+    unit: tuple[float, str],
+    floor: float,
+    band: Band = Band.INTERVAL,
 ) -> str:
-    """The mean regret of each policy with its 95% interval over seeds; both axes logarithmic.
+    """The regret of each policy over seeds, in the middle and in a band; both axes logarithmic.
 
     `traces` has one trace a seed, each from its first report. Before a seed's first report the policy is not drawn.
     `floor` is the regret that counts as none: what is below is drawn there.
@@ -29,9 +42,7 @@ def regret_svg(
         start = max(seed[0][0] for seed in seeds)
         moments = grid[grid >= start]
         values = np.array([_sampled(seed, moments) for seed in seeds])
-        middle = values.mean(axis=0)
-        half = 1.96 * values.std(axis=0, ddof=1) / np.sqrt(len(seeds)) if len(seeds) > 1 else 0 * middle
-        drawn[name] = moments, middle, np.maximum(middle - half, 0), middle + half
+        drawn[name] = moments, *_over_seeds(values, band)
     highest = max(float(high.max()) for _, _, _, high in drawn.values())
     y = svg.Axis(low=floor, high=highest * 1.2, start=TOP + PANEL, end=TOP, log=True)
     x = svg.Axis(low=grid[0] / unit[0], high=grid[-1] / unit[0], start=LEFT, end=LEFT + WIDTH, log=True)
@@ -51,6 +62,16 @@ def regret_svg(
         )
         parts.append(svg.text(LEFT + WIDTH + 50, at, name))
     return svg.page(LEFT + WIDTH + 220, TOP + PANEL + 56, parts, title=title)
+
+
+def _over_seeds(values: np.ndarray, band: Band) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The middle, the low and the high end of the band."""
+    if band is Band.QUARTILES:
+        low, middle, high = np.percentile(values, [25, 50, 75], axis=0)
+        return middle, low, high
+    middle = values.mean(axis=0)
+    half = 1.96 * values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0 * middle
+    return middle, np.maximum(middle - half, 0), middle + half
 
 
 def _sampled(trace: Trace, moments: np.ndarray) -> np.ndarray:

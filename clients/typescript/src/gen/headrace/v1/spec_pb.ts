@@ -17,7 +17,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file headrace/v1/spec.proto.
  */
 export const file_headrace_v1_spec: GenFile = /*@__PURE__*/
-  fileDesc("ChZoZWFkcmFjZS92MS9zcGVjLnByb3RvEgtoZWFkcmFjZS52MSLZBwoJU3R1ZHlTcGVjEikKCW9iamVjdGl2ZRgBIAEoCzIWLmhlYWRyYWNlLnYxLk9iamVjdGl2ZRIlCgVzcGFjZRgCIAMoCzIWLmhlYWRyYWNlLnYxLlBhcmFtZXRlchIlCgdzYW1wbGVyGAMgASgLMhQuaGVhZHJhY2UudjEuU2FtcGxlchIjCgZwb2xpY3kYBCABKAsyEy5oZWFkcmFjZS52MS5Qb2xpY3kSLAoIdGVtcGxhdGUYBSABKAsyGi5oZWFkcmFjZS52MS5UcmlhbFRlbXBsYXRlEikKCXJlc291cmNlcxgGIAEoCzIWLmhlYWRyYWNlLnYxLlJlc291cmNlcxISCgptYXhfdHJpYWxzGAcgASgFEhQKDG1heF9wYXJhbGxlbBgIIAEoBRIRCgltYXhfc3RlcHMYCSABKAMSEwoLbWF4X3JldHJpZXMYCiABKAUSDAoEc2VlZBgLIAEoAxIyCghiYXNlbGluZRgMIAEoCzIgLmhlYWRyYWNlLnYxLlBhcmFtZXRlckFzc2lnbm1lbnQSMgoIZW5xdWV1ZWQYDSADKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50EhgKEGNoZWNrcG9pbnRzX2tlcHQYDiABKAUSDgoGd2VpZ2h0GBQgASgBEhAKCHByaW9yaXR5GBUgASgFEiUKB2VsYXN0aWMYFiABKAsyFC5oZWFkcmFjZS52MS5FbGFzdGljEh8KBGZ1c2UYFyABKAsyES5oZWFkcmFjZS52MS5GdXNlEicKCHRyYW5zZmVyGBggASgLMhUuaGVhZHJhY2UudjEuVHJhbnNmZXISKQoJc3Vycm9nYXRlGBkgASgLMhYuaGVhZHJhY2UudjEuU3Vycm9nYXRlEh8KBGdhdGUYGiABKAsyES5oZWFkcmFjZS52MS5HYXRlEg0KBWFmdGVyGBsgASgJEjIKEmZ1cnRoZXJfb2JqZWN0aXZlcxgPIAMoCzIWLmhlYWRyYWNlLnYxLk9iamVjdGl2ZRIsCgtjb25zdHJhaW50cxgQIAMoCzIXLmhlYWRyYWNlLnYxLkNvbnN0cmFpbnQSKgoKd2FybV9zdGFydBgRIAEoCzIWLmhlYWRyYWNlLnYxLldhcm1TdGFydBIaChJtYXhfZWFybHlfZmFpbHVyZXMYEiABKAUSDwoHYnViYmxlcxgvIAEoCBIhCgV1bnRpbBgwIAEoCzISLmhlYWRyYWNlLnYxLlVudGlsEicKCGV4dGVuZGVkGDEgASgLMhUuaGVhZHJhY2UudjEuRXh0ZW5kZWQiWwoFVW50aWwSEgoFdmFsdWUYASABKAFIAIgBARISCgVob3VycxgCIAEoAUgBiAEBEhYKDm5vX2ltcHJvdmVtZW50GAMgASgFQggKBl92YWx1ZUIICgZfaG91cnMiKQoIRXh0ZW5kZWQSDgoGdHJpYWxzGAEgASgFEg0KBXN0ZXBzGAIgAygDIosBCglPYmplY3RpdmUSDgoGbWV0cmljGAEgASgJEh8KBGdvYWwYAiABKA4yES5oZWFkcmFjZS52MS5Hb2FsEh8KBGtlZXAYAyABKA4yES5oZWFkcmFjZS52MS5LZWVwEiEKBXNjb3BlGAQgASgOMhIuaGVhZHJhY2UudjEuU2NvcGUSCQoBaxgFIAEoBSJMCgpDb25zdHJhaW50Eg4KBm1ldHJpYxgBIAEoCRIRCgdhdF9tb3N0GAIgASgBSAASEgoIYXRfbGVhc3QYAyABKAFIAEIHCgVib3VuZCIuCglXYXJtU3RhcnQSDQoFc3R1ZHkYASABKAkSEgoKbWF4X3RyaWFscxgCIAEoBSLYAQoJUGFyYW1ldGVyEgwKBG5hbWUYASABKAkSKQoFZmxvYXQYAiABKAsyGC5oZWFkcmFjZS52MS5GbG9hdERvbWFpbkgAEiUKA2ludBgDIAEoCzIWLmhlYWRyYWNlLnYxLkludERvbWFpbkgAEjUKC2NhdGVnb3JpY2FsGAQgASgLMh4uaGVhZHJhY2UudjEuQ2F0ZWdvcmljYWxEb21haW5IABIqCgpjb25kaXRpb25zGAUgAygLMhYuaGVhZHJhY2UudjEuQ29uZGl0aW9uQggKBmRvbWFpbiJDCgtGbG9hdERvbWFpbhILCgNsb3cYASABKAESDAoEaGlnaBgCIAEoARILCgNsb2cYAyABKAgSDAoEc3RlcBgEIAEoASJBCglJbnREb21haW4SCwoDbG93GAEgASgDEgwKBGhpZ2gYAiABKAMSCwoDbG9nGAMgASgIEgwKBHN0ZXAYBCABKAMiQAoRQ2F0ZWdvcmljYWxEb21haW4SKwoGdmFsdWVzGAEgAygLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWUizQEKCUNvbmRpdGlvbhIRCglwYXJhbWV0ZXIYASABKAkSKwoGdmFsdWVzGAIgAygLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWUSFQoIYXRfbGVhc3QYAyABKAFIAIgBARISCgVhYm92ZRgEIAEoAUgBiAEBEhQKB2F0X21vc3QYBSABKAFIAogBARISCgViZWxvdxgGIAEoAUgDiAEBQgsKCV9hdF9sZWFzdEIICgZfYWJvdmVCCgoIX2F0X21vc3RCCAoGX2JlbG93InIKDlBhcmFtZXRlclZhbHVlEhUKC2Zsb2F0X3ZhbHVlGAEgASgBSAASEwoJaW50X3ZhbHVlGAIgASgDSAASFgoMc3RyaW5nX3ZhbHVlGAMgASgJSAASFAoKYm9vbF92YWx1ZRgEIAEoCEgAQgYKBGtpbmQinwEKE1BhcmFtZXRlckFzc2lnbm1lbnQSPAoGdmFsdWVzGAEgAygLMiwuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudC5WYWx1ZXNFbnRyeRpKCgtWYWx1ZXNFbnRyeRILCgNrZXkYASABKAkSKgoFdmFsdWUYAiABKAsyGy5oZWFkcmFjZS52MS5QYXJhbWV0ZXJWYWx1ZToCOAEivgMKB1NhbXBsZXISLAoGcmFuZG9tGAEgASgLMhouaGVhZHJhY2UudjEuUmFuZG9tU2FtcGxlckgAEigKBGdyaWQYAiABKAsyGC5oZWFkcmFjZS52MS5HcmlkU2FtcGxlckgAEioKBXNvYm9sGAMgASgLMhkuaGVhZHJhY2UudjEuU29ib2xTYW1wbGVySAASJgoDdHBlGAQgASgLMhcuaGVhZHJhY2UudjEuVHBlU2FtcGxlckgAEiQKAmdwGAUgASgLMhYuaGVhZHJhY2UudjEuR3BTYW1wbGVySAASKgoFY21hZXMYBiABKAsyGS5oZWFkcmFjZS52MS5DbWFFc1NhbXBsZXJIABIqCgVuc2dhMhgHIAEoCzIZLmhlYWRyYWNlLnYxLk5zZ2EyU2FtcGxlckgAEioKBW5zZ2EzGAggASgLMhkuaGVhZHJhY2UudjEuTnNnYTNTYW1wbGVySAASLQoHYmVzdF9vZhgJIAEoCzIaLmhlYWRyYWNlLnYxLkJlc3RPZlNhbXBsZXJIABImCgNvd24YCiABKAsyFy5oZWFkcmFjZS52MS5Pd25TYW1wbGVySABCBgoEa2luZCIPCg1SYW5kb21TYW1wbGVyIk0KCk93blNhbXBsZXISDAoEbmFtZRgBIAEoCRIxCgdvcHRpb25zGAIgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudCJyCgtHcmlkU2FtcGxlchI0CgZwb2ludHMYASADKAsyJC5oZWFkcmFjZS52MS5HcmlkU2FtcGxlci5Qb2ludHNFbnRyeRotCgtQb2ludHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAU6AjgBIg4KDFNvYm9sU2FtcGxlciJNCgpUcGVTYW1wbGVyEhYKDnN0YXJ0dXBfdHJpYWxzGAEgASgFEhIKCmNhbmRpZGF0ZXMYAiABKAUSEwoLbWF4X3Jlc3VsdHMYAyABKAUiOAoJR3BTYW1wbGVyEhYKDnN0YXJ0dXBfdHJpYWxzGAEgASgFEhMKC21heF9yZXN1bHRzGAIgASgFIjoKDENtYUVzU2FtcGxlchIWCg5zdGFydHVwX3RyaWFscxgBIAEoBRISCgpwb3B1bGF0aW9uGAIgASgFIiIKDE5zZ2EyU2FtcGxlchISCgpwb3B1bGF0aW9uGAEgASgFIiIKDE5zZ2EzU2FtcGxlchISCgpwb3B1bGF0aW9uGAEgASgFIi0KDUJlc3RPZlNhbXBsZXISDQoFc3R1ZHkYASABKAkSDQoFZWFnZXIYAiABKAEi5gMKBlBvbGljeRIsCgdydW5fYWxsGAEgASgLMhkuaGVhZHJhY2UudjEuUnVuQWxsUG9saWN5SAASJwoEYXNoYRgCIAEoCzIXLmhlYWRyYWNlLnYxLkFzaGFQb2xpY3lIABJCChJzdWNjZXNzaXZlX2hhbHZpbmcYAyABKAsyJC5oZWFkcmFjZS52MS5TdWNjZXNzaXZlSGFsdmluZ1BvbGljeUgAEjEKCWh5cGVyYmFuZBgEIAEoCzIcLmhlYWRyYWNlLnYxLkh5cGVyYmFuZFBvbGljeUgAEikKBXBhc2hhGAUgASgLMhguaGVhZHJhY2UudjEuUGFzaGFQb2xpY3lIABIrCgZtZWRpYW4YBiABKAsyGS5oZWFkcmFjZS52MS5NZWRpYW5Qb2xpY3lIABI0CgtydW5nX21lZGlhbhgHIAEoCzIdLmhlYWRyYWNlLnYxLlJ1bmdNZWRpYW5Qb2xpY3lIABIlCgNwYnQYCSABKAsyFi5oZWFkcmFjZS52MS5QYnRQb2xpY3lIABIlCgNvd24YCiABKAsyFi5oZWFkcmFjZS52MS5Pd25Qb2xpY3lIABIUCgxwcmljZV9wYXVzZXMYFCABKAhCBgoEa2luZEoECAgQCVIObGVhcm5pbmdfY3VydmUiDgoMUnVuQWxsUG9saWN5IoIBCglPd25Qb2xpY3kSDAoEbmFtZRgBIAEoCRIxCgdvcHRpb25zGAIgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudBIQCghpbnRlcnZhbBgDIAEoAxINCgVydW5ncxgEIAMoAxITCgtncmFjZV9zdGVwcxgFIAEoAyKzAQoKQXNoYVBvbGljeRIpCgd2YXJpYW50GAEgASgOMhguaGVhZHJhY2UudjEuQXNoYVZhcmlhbnQSCwoDZXRhGAIgASgFEhEKCW1pbl9zdGVwcxgDIAEoAxINCgVydW5ncxgEIAMoAxIQCghicmFja2V0cxgFIAEoBRIpCgdhcnJpdmFsGAYgASgOMhguaGVhZHJhY2UudjEuQXNoYUFycml2YWwSDgoGZWZmb3J0GAcgASgBIo0BCglQYnRQb2xpY3kSEAoIaW50ZXJ2YWwYASABKAMSEAoIcXVhbnRpbGUYAiABKAESIQoUcmVzYW1wbGVfcHJvYmFiaWxpdHkYAyABKAFIAIgBARIPCgdmYWN0b3JzGAQgAygBEg8KB211dGFibGUYBSADKAlCFwoVX3Jlc2FtcGxlX3Byb2JhYmlsaXR5IlgKF1N1Y2Nlc3NpdmVIYWx2aW5nUG9saWN5EgsKA2V0YRgBIAEoBRIRCgltaW5fc3RlcHMYAiABKAMSDQoFcnVuZ3MYAyADKAMSDgoGY29ob3J0GAQgASgFIkAKD0h5cGVyYmFuZFBvbGljeRILCgNldGEYASABKAUSEQoJbWluX3N0ZXBzGAIgASgDEg0KBXJ1bmdzGAMgAygDIl4KC1Bhc2hhUG9saWN5EgsKA2V0YRgBIAEoBRIRCgltaW5fc3RlcHMYAiABKAMSDQoFcnVuZ3MYAyADKAMSFAoHZXBzaWxvbhgEIAEoAUgAiAEBQgoKCF9lcHNpbG9uIpwBCgxNZWRpYW5Qb2xpY3kSEAoIaW50ZXJ2YWwYASABKAMSDQoFcnVuZ3MYAiADKAMSFgoOY29tcGxldGVkX29ubHkYAyABKAgSEwoLZ3JhY2Vfc3RlcHMYBCABKAMSEQoJbWluX3BlZXJzGAUgASgFEisKB3ZhcmlhbnQYBiABKA4yGi5oZWFkcmFjZS52MS5NZWRpYW5WYXJpYW50IoMBChBSdW5nTWVkaWFuUG9saWN5EhAKCGludGVydmFsGAEgASgDEg0KBXJ1bmdzGAIgAygDEhYKCXRvbGVyYW5jZRgDIAEoAUgAiAEBEhMKC2dyYWNlX3N0ZXBzGAQgASgDEhMKC21pbl9yZXN1bHRzGAUgASgFQgwKCl90b2xlcmFuY2UimQIKCVJlc291cmNlcxIMCgRncHVzGAEgASgFEhgKEGdwdV9tZW1vcnlfYnl0ZXMYAiABKAMSMgoGbGFiZWxzGAMgAygLMiIuaGVhZHJhY2UudjEuUmVzb3VyY2VzLkxhYmVsc0VudHJ5EhEKCWdwdV9taWxsaRgEIAEoBRIRCglncHVfdHlwZXMYBSADKAkSDAoEY3B1cxgGIAEoBRIpCglwcm9jZXNzZXMYByABKA4yFi5oZWFkcmFjZS52MS5Qcm9jZXNzZXMSIgoCYnkYCCABKAsyFi5oZWFkcmFjZS52MS5TaXplVGFibGUaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJ/CglTaXplVGFibGUSEQoJcGFyYW1ldGVyGAEgASgJEhIKCmZyb21fdmFsdWUYAiABKAgSIgoEcm93cxgDIAMoCzIULmhlYWRyYWNlLnYxLlNpemVSb3cSJwoJb3RoZXJ3aXNlGAQgASgLMhQuaGVhZHJhY2UudjEuU2l6ZVJvdyJkCgdTaXplUm93EioKBXZhbHVlGAEgASgLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWUSDAoEZ3B1cxgCIAEoBRIRCglncHVfbWlsbGkYAyABKAUSDAoEY3B1cxgEIAEoBSJDCgdFbGFzdGljEikKBmdyYW50cxgBIAMoCzIZLmhlYWRyYWNlLnYxLkVsYXN0aWNHcmFudBINCgVzcGFyZRgCIAEoBSJDCgxFbGFzdGljR3JhbnQSEQoJZnJvbV9zdGVwGAEgASgDEg0KBXNsb3RzGAIgASgFEhEKCWdwdV9taWxsaRgDIAEoBSIxCgRGdXNlEgwKBG1vc3QYASABKAUSDQoFYXBhcnQYAiADKAkSDAoEYXV0bxgDIAEoCCKgAQoJU3Vycm9nYXRlEg0KBW1vZGVsGAEgASgJEg0KBXdpZHRoGAIgASgDEg0KBXNjYWxlGAMgASgDEhEKCW9wdGltaXplchgEIAEoCRIOCgZpbnB1dHMYBSABKAkSDgoGYWNjZXB0GAYgAygJEiEKBXBpbG90GAcgASgLMhIuaGVhZHJhY2UudjEuUGlsb3QSEAoIc2NhbGVfYnkYCCABKAkipQEKBVBpbG90Eg4KBnNjYWxlcxgBIAMoAxIWCg5jb25maWd1cmF0aW9ucxgCIAEoBRINCgVzdGVwcxgDIAEoAxIaCg1sZWFzdF9rZW5kYWxsGAQgASgBSACIAQESGAoLbW9zdF9yZWdyZXQYBSABKAFIAYgBARINCgVzdHVkeRgGIAEoCUIQCg5fbGVhc3Rfa2VuZGFsbEIOCgxfbW9zdF9yZWdyZXQiPwoER2F0ZRILCgNvZmYYASABKAgSDgoGd2lkdGhzGAIgAygDEgsKA2tleRgDIAEoCRINCgVzdHVkeRgEIAEoCSKbAQoIVHJhbnNmZXISEAoIY2FsbGFibGUYASABKAkSCwoDdG9wGAIgASgFEg0KBWVhZ2VyGAMgASgBEg0KBXN0ZXBzGAQgASgDEikKCXJlc291cmNlcxgFIAEoCzIWLmhlYWRyYWNlLnYxLlJlc291cmNlcxInCgRwbGFuGAYgASgLMhkuaGVhZHJhY2UudjEuVHJhbnNmZXJQbGFuImEKDFRyYW5zZmVyUGxhbhIpCgdyZXF1ZXN0GAEgASgLMhguaGVhZHJhY2UudjEuUGxhblJlcXVlc3QSJgoGYW5zd2VyGAIgASgLMhYuaGVhZHJhY2UudjEuVHJpYWxQbGFuIqsBCglUcmlhbFBsYW4SKQoHZGVncmVlcxgBIAEoCzIYLmhlYWRyYWNlLnYxLlBsYW5EZWdyZWVzEhMKC2l0ZXJhdGlvbl9zGAIgASgBEjAKBWZpbGVzGAMgAygLMiEuaGVhZHJhY2UudjEuVHJpYWxQbGFuLkZpbGVzRW50cnkaLAoKRmlsZXNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIoUDCg1UcmlhbFRlbXBsYXRlEhIKCGNhbGxhYmxlGAEgASgJSAASKwoHY29tbWFuZBgCIAEoCzIYLmhlYWRyYWNlLnYxLkNvbW1hbmRMaW5lSAASEwoLd29ya2luZ19kaXIYAyABKAkSMAoDZW52GAQgAygLMiMuaGVhZHJhY2UudjEuVHJpYWxUZW1wbGF0ZS5FbnZFbnRyeRIOCgZweXRob24YBSABKAkSKAoFZ3JhY2UYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMQoOcmVwb3J0X3RpbWVvdXQYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFQoIcHJlc3RhcnQYCCABKAhIAYgBARIkCgRwbGFuGAkgASgLMhYuaGVhZHJhY2UudjEuVHJpYWxQbGFuGioKCEVudkVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAFCCQoHcHJvZ3JhbUILCglfcHJlc3RhcnQiGwoLQ29tbWFuZExpbmUSDAoEYXJncxgBIAMoCSpsCgVTY29wZRIVChFTQ09QRV9VTlNQRUNJRklFRBAAEg4KClNDT1BFX0JFU1QQARIOCgpTQ09QRV9MQVNUEAISFQoRU0NPUEVfRlVMTF9CVURHRVQQAxIVChFTQ09QRV9NRUFOX0xBU1RfSxAEKjoKBEtlZXASFAoQS0VFUF9VTlNQRUNJRklFRBAAEg0KCUtFRVBfTEFTVBABEg0KCUtFRVBfQkVTVBACKkIKBEdvYWwSFAoQR09BTF9VTlNQRUNJRklFRBAAEhEKDUdPQUxfTUlOSU1JWkUQARIRCg1HT0FMX01BWElNSVpFEAIqYgoLQXNoYVZhcmlhbnQSHAoYQVNIQV9WQVJJQU5UX1VOU1BFQ0lGSUVEEAASGgoWQVNIQV9WQVJJQU5UX1BST01PVElPThABEhkKFUFTSEFfVkFSSUFOVF9TVE9QUElORxACKmYKDU1lZGlhblZhcmlhbnQSHgoaTUVESUFOX1ZBUklBTlRfVU5TUEVDSUZJRUQQABIaChZNRURJQU5fVkFSSUFOVF9BVkVSQUdFEAESGQoVTUVESUFOX1ZBUklBTlRfVklaSUVSEAIqYwoLQXNoYUFycml2YWwSHAoYQVNIQV9BUlJJVkFMX1VOU1BFQ0lGSUVEEAASGQoVQVNIQV9BUlJJVkFMX0NBVVRJT1VTEAESGwoXQVNIQV9BUlJJVkFMX09QVElNSVNUSUMQAipRCglQcm9jZXNzZXMSGQoVUFJPQ0VTU0VTX1VOU1BFQ0lGSUVEEAASEQoNUFJPQ0VTU0VTX09ORRABEhYKElBST0NFU1NFU19QRVJfU0xPVBACQkBaPmdpdGh1Yi5jb20vaGVhZHJhY2UvaGVhZHJhY2UvY2xpZW50cy9nby9oZWFkcmFjZS92MTtoZWFkcmFjZXYxYgZwcm90bzM", [file_google_protobuf_duration, file_headrace_v1_planner]);
+  fileDesc("ChZoZWFkcmFjZS92MS9zcGVjLnByb3RvEgtoZWFkcmFjZS52MSLZBwoJU3R1ZHlTcGVjEikKCW9iamVjdGl2ZRgBIAEoCzIWLmhlYWRyYWNlLnYxLk9iamVjdGl2ZRIlCgVzcGFjZRgCIAMoCzIWLmhlYWRyYWNlLnYxLlBhcmFtZXRlchIlCgdzYW1wbGVyGAMgASgLMhQuaGVhZHJhY2UudjEuU2FtcGxlchIjCgZwb2xpY3kYBCABKAsyEy5oZWFkcmFjZS52MS5Qb2xpY3kSLAoIdGVtcGxhdGUYBSABKAsyGi5oZWFkcmFjZS52MS5UcmlhbFRlbXBsYXRlEikKCXJlc291cmNlcxgGIAEoCzIWLmhlYWRyYWNlLnYxLlJlc291cmNlcxISCgptYXhfdHJpYWxzGAcgASgFEhQKDG1heF9wYXJhbGxlbBgIIAEoBRIRCgltYXhfc3RlcHMYCSABKAMSEwoLbWF4X3JldHJpZXMYCiABKAUSDAoEc2VlZBgLIAEoAxIyCghiYXNlbGluZRgMIAEoCzIgLmhlYWRyYWNlLnYxLlBhcmFtZXRlckFzc2lnbm1lbnQSMgoIZW5xdWV1ZWQYDSADKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50EhgKEGNoZWNrcG9pbnRzX2tlcHQYDiABKAUSDgoGd2VpZ2h0GBQgASgBEhAKCHByaW9yaXR5GBUgASgFEiUKB2VsYXN0aWMYFiABKAsyFC5oZWFkcmFjZS52MS5FbGFzdGljEh8KBGZ1c2UYFyABKAsyES5oZWFkcmFjZS52MS5GdXNlEicKCHRyYW5zZmVyGBggASgLMhUuaGVhZHJhY2UudjEuVHJhbnNmZXISKQoJc3Vycm9nYXRlGBkgASgLMhYuaGVhZHJhY2UudjEuU3Vycm9nYXRlEh8KBGdhdGUYGiABKAsyES5oZWFkcmFjZS52MS5HYXRlEg0KBWFmdGVyGBsgASgJEjIKEmZ1cnRoZXJfb2JqZWN0aXZlcxgPIAMoCzIWLmhlYWRyYWNlLnYxLk9iamVjdGl2ZRIsCgtjb25zdHJhaW50cxgQIAMoCzIXLmhlYWRyYWNlLnYxLkNvbnN0cmFpbnQSKgoKd2FybV9zdGFydBgRIAEoCzIWLmhlYWRyYWNlLnYxLldhcm1TdGFydBIaChJtYXhfZWFybHlfZmFpbHVyZXMYEiABKAUSDwoHYnViYmxlcxgvIAEoCBIhCgV1bnRpbBgwIAEoCzISLmhlYWRyYWNlLnYxLlVudGlsEicKCGV4dGVuZGVkGDEgASgLMhUuaGVhZHJhY2UudjEuRXh0ZW5kZWQiWwoFVW50aWwSEgoFdmFsdWUYASABKAFIAIgBARISCgVob3VycxgCIAEoAUgBiAEBEhYKDm5vX2ltcHJvdmVtZW50GAMgASgFQggKBl92YWx1ZUIICgZfaG91cnMiKQoIRXh0ZW5kZWQSDgoGdHJpYWxzGAEgASgFEg0KBXN0ZXBzGAIgAygDIosBCglPYmplY3RpdmUSDgoGbWV0cmljGAEgASgJEh8KBGdvYWwYAiABKA4yES5oZWFkcmFjZS52MS5Hb2FsEh8KBGtlZXAYAyABKA4yES5oZWFkcmFjZS52MS5LZWVwEiEKBXNjb3BlGAQgASgOMhIuaGVhZHJhY2UudjEuU2NvcGUSCQoBaxgFIAEoBSJMCgpDb25zdHJhaW50Eg4KBm1ldHJpYxgBIAEoCRIRCgdhdF9tb3N0GAIgASgBSAASEgoIYXRfbGVhc3QYAyABKAFIAEIHCgVib3VuZCIuCglXYXJtU3RhcnQSDQoFc3R1ZHkYASABKAkSEgoKbWF4X3RyaWFscxgCIAEoBSLYAQoJUGFyYW1ldGVyEgwKBG5hbWUYASABKAkSKQoFZmxvYXQYAiABKAsyGC5oZWFkcmFjZS52MS5GbG9hdERvbWFpbkgAEiUKA2ludBgDIAEoCzIWLmhlYWRyYWNlLnYxLkludERvbWFpbkgAEjUKC2NhdGVnb3JpY2FsGAQgASgLMh4uaGVhZHJhY2UudjEuQ2F0ZWdvcmljYWxEb21haW5IABIqCgpjb25kaXRpb25zGAUgAygLMhYuaGVhZHJhY2UudjEuQ29uZGl0aW9uQggKBmRvbWFpbiJDCgtGbG9hdERvbWFpbhILCgNsb3cYASABKAESDAoEaGlnaBgCIAEoARILCgNsb2cYAyABKAgSDAoEc3RlcBgEIAEoASJBCglJbnREb21haW4SCwoDbG93GAEgASgDEgwKBGhpZ2gYAiABKAMSCwoDbG9nGAMgASgIEgwKBHN0ZXAYBCABKAMiQAoRQ2F0ZWdvcmljYWxEb21haW4SKwoGdmFsdWVzGAEgAygLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWUizQEKCUNvbmRpdGlvbhIRCglwYXJhbWV0ZXIYASABKAkSKwoGdmFsdWVzGAIgAygLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWUSFQoIYXRfbGVhc3QYAyABKAFIAIgBARISCgVhYm92ZRgEIAEoAUgBiAEBEhQKB2F0X21vc3QYBSABKAFIAogBARISCgViZWxvdxgGIAEoAUgDiAEBQgsKCV9hdF9sZWFzdEIICgZfYWJvdmVCCgoIX2F0X21vc3RCCAoGX2JlbG93InIKDlBhcmFtZXRlclZhbHVlEhUKC2Zsb2F0X3ZhbHVlGAEgASgBSAASEwoJaW50X3ZhbHVlGAIgASgDSAASFgoMc3RyaW5nX3ZhbHVlGAMgASgJSAASFAoKYm9vbF92YWx1ZRgEIAEoCEgAQgYKBGtpbmQinwEKE1BhcmFtZXRlckFzc2lnbm1lbnQSPAoGdmFsdWVzGAEgAygLMiwuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudC5WYWx1ZXNFbnRyeRpKCgtWYWx1ZXNFbnRyeRILCgNrZXkYASABKAkSKgoFdmFsdWUYAiABKAsyGy5oZWFkcmFjZS52MS5QYXJhbWV0ZXJWYWx1ZToCOAEivgMKB1NhbXBsZXISLAoGcmFuZG9tGAEgASgLMhouaGVhZHJhY2UudjEuUmFuZG9tU2FtcGxlckgAEigKBGdyaWQYAiABKAsyGC5oZWFkcmFjZS52MS5HcmlkU2FtcGxlckgAEioKBXNvYm9sGAMgASgLMhkuaGVhZHJhY2UudjEuU29ib2xTYW1wbGVySAASJgoDdHBlGAQgASgLMhcuaGVhZHJhY2UudjEuVHBlU2FtcGxlckgAEiQKAmdwGAUgASgLMhYuaGVhZHJhY2UudjEuR3BTYW1wbGVySAASKgoFY21hZXMYBiABKAsyGS5oZWFkcmFjZS52MS5DbWFFc1NhbXBsZXJIABIqCgVuc2dhMhgHIAEoCzIZLmhlYWRyYWNlLnYxLk5zZ2EyU2FtcGxlckgAEioKBW5zZ2EzGAggASgLMhkuaGVhZHJhY2UudjEuTnNnYTNTYW1wbGVySAASLQoHYmVzdF9vZhgJIAEoCzIaLmhlYWRyYWNlLnYxLkJlc3RPZlNhbXBsZXJIABImCgNvd24YCiABKAsyFy5oZWFkcmFjZS52MS5Pd25TYW1wbGVySABCBgoEa2luZCIPCg1SYW5kb21TYW1wbGVyIk0KCk93blNhbXBsZXISDAoEbmFtZRgBIAEoCRIxCgdvcHRpb25zGAIgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudCJyCgtHcmlkU2FtcGxlchI0CgZwb2ludHMYASADKAsyJC5oZWFkcmFjZS52MS5HcmlkU2FtcGxlci5Qb2ludHNFbnRyeRotCgtQb2ludHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAU6AjgBIg4KDFNvYm9sU2FtcGxlciJNCgpUcGVTYW1wbGVyEhYKDnN0YXJ0dXBfdHJpYWxzGAEgASgFEhIKCmNhbmRpZGF0ZXMYAiABKAUSEwoLbWF4X3Jlc3VsdHMYAyABKAUiOAoJR3BTYW1wbGVyEhYKDnN0YXJ0dXBfdHJpYWxzGAEgASgFEhMKC21heF9yZXN1bHRzGAIgASgFIjoKDENtYUVzU2FtcGxlchIWCg5zdGFydHVwX3RyaWFscxgBIAEoBRISCgpwb3B1bGF0aW9uGAIgASgFIiIKDE5zZ2EyU2FtcGxlchISCgpwb3B1bGF0aW9uGAEgASgFIiIKDE5zZ2EzU2FtcGxlchISCgpwb3B1bGF0aW9uGAEgASgFIi0KDUJlc3RPZlNhbXBsZXISDQoFc3R1ZHkYASABKAkSDQoFZWFnZXIYAiABKAEijwQKBlBvbGljeRIsCgdydW5fYWxsGAEgASgLMhkuaGVhZHJhY2UudjEuUnVuQWxsUG9saWN5SAASJwoEYXNoYRgCIAEoCzIXLmhlYWRyYWNlLnYxLkFzaGFQb2xpY3lIABJCChJzdWNjZXNzaXZlX2hhbHZpbmcYAyABKAsyJC5oZWFkcmFjZS52MS5TdWNjZXNzaXZlSGFsdmluZ1BvbGljeUgAEjEKCWh5cGVyYmFuZBgEIAEoCzIcLmhlYWRyYWNlLnYxLkh5cGVyYmFuZFBvbGljeUgAEikKBXBhc2hhGAUgASgLMhguaGVhZHJhY2UudjEuUGFzaGFQb2xpY3lIABIrCgZtZWRpYW4YBiABKAsyGS5oZWFkcmFjZS52MS5NZWRpYW5Qb2xpY3lIABI0CgtydW5nX21lZGlhbhgHIAEoCzIdLmhlYWRyYWNlLnYxLlJ1bmdNZWRpYW5Qb2xpY3lIABIlCgNwYnQYCSABKAsyFi5oZWFkcmFjZS52MS5QYnRQb2xpY3lIABIlCgNvd24YCiABKAsyFi5oZWFkcmFjZS52MS5Pd25Qb2xpY3lIABInCgRhdXRvGAsgASgLMhcuaGVhZHJhY2UudjEuQXV0b1BvbGljeUgAEhQKDHByaWNlX3BhdXNlcxgUIAEoCEIGCgRraW5kSgQICBAJUg5sZWFybmluZ19jdXJ2ZSIOCgxSdW5BbGxQb2xpY3kiWwoKQXV0b1BvbGljeRITCgZlZmZvcnQYASABKAFIAIgBARILCgNldGEYAiABKAUSEQoJbWluX3N0ZXBzGAMgASgDEg0KBXJ1bmdzGAQgAygDQgkKB19lZmZvcnQiggEKCU93blBvbGljeRIMCgRuYW1lGAEgASgJEjEKB29wdGlvbnMYAiABKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50EhAKCGludGVydmFsGAMgASgDEg0KBXJ1bmdzGAQgAygDEhMKC2dyYWNlX3N0ZXBzGAUgASgDIrMBCgpBc2hhUG9saWN5EikKB3ZhcmlhbnQYASABKA4yGC5oZWFkcmFjZS52MS5Bc2hhVmFyaWFudBILCgNldGEYAiABKAUSEQoJbWluX3N0ZXBzGAMgASgDEg0KBXJ1bmdzGAQgAygDEhAKCGJyYWNrZXRzGAUgASgFEikKB2Fycml2YWwYBiABKA4yGC5oZWFkcmFjZS52MS5Bc2hhQXJyaXZhbBIOCgZlZmZvcnQYByABKAEijQEKCVBidFBvbGljeRIQCghpbnRlcnZhbBgBIAEoAxIQCghxdWFudGlsZRgCIAEoARIhChRyZXNhbXBsZV9wcm9iYWJpbGl0eRgDIAEoAUgAiAEBEg8KB2ZhY3RvcnMYBCADKAESDwoHbXV0YWJsZRgFIAMoCUIXChVfcmVzYW1wbGVfcHJvYmFiaWxpdHkiWAoXU3VjY2Vzc2l2ZUhhbHZpbmdQb2xpY3kSCwoDZXRhGAEgASgFEhEKCW1pbl9zdGVwcxgCIAEoAxINCgVydW5ncxgDIAMoAxIOCgZjb2hvcnQYBCABKAUiQAoPSHlwZXJiYW5kUG9saWN5EgsKA2V0YRgBIAEoBRIRCgltaW5fc3RlcHMYAiABKAMSDQoFcnVuZ3MYAyADKAMiXgoLUGFzaGFQb2xpY3kSCwoDZXRhGAEgASgFEhEKCW1pbl9zdGVwcxgCIAEoAxINCgVydW5ncxgDIAMoAxIUCgdlcHNpbG9uGAQgASgBSACIAQFCCgoIX2Vwc2lsb24inAEKDE1lZGlhblBvbGljeRIQCghpbnRlcnZhbBgBIAEoAxINCgVydW5ncxgCIAMoAxIWCg5jb21wbGV0ZWRfb25seRgDIAEoCBITCgtncmFjZV9zdGVwcxgEIAEoAxIRCgltaW5fcGVlcnMYBSABKAUSKwoHdmFyaWFudBgGIAEoDjIaLmhlYWRyYWNlLnYxLk1lZGlhblZhcmlhbnQigwEKEFJ1bmdNZWRpYW5Qb2xpY3kSEAoIaW50ZXJ2YWwYASABKAMSDQoFcnVuZ3MYAiADKAMSFgoJdG9sZXJhbmNlGAMgASgBSACIAQESEwoLZ3JhY2Vfc3RlcHMYBCABKAMSEwoLbWluX3Jlc3VsdHMYBSABKAVCDAoKX3RvbGVyYW5jZSKZAgoJUmVzb3VyY2VzEgwKBGdwdXMYASABKAUSGAoQZ3B1X21lbW9yeV9ieXRlcxgCIAEoAxIyCgZsYWJlbHMYAyADKAsyIi5oZWFkcmFjZS52MS5SZXNvdXJjZXMuTGFiZWxzRW50cnkSEQoJZ3B1X21pbGxpGAQgASgFEhEKCWdwdV90eXBlcxgFIAMoCRIMCgRjcHVzGAYgASgFEikKCXByb2Nlc3NlcxgHIAEoDjIWLmhlYWRyYWNlLnYxLlByb2Nlc3NlcxIiCgJieRgIIAEoCzIWLmhlYWRyYWNlLnYxLlNpemVUYWJsZRotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIn8KCVNpemVUYWJsZRIRCglwYXJhbWV0ZXIYASABKAkSEgoKZnJvbV92YWx1ZRgCIAEoCBIiCgRyb3dzGAMgAygLMhQuaGVhZHJhY2UudjEuU2l6ZVJvdxInCglvdGhlcndpc2UYBCABKAsyFC5oZWFkcmFjZS52MS5TaXplUm93ImQKB1NpemVSb3cSKgoFdmFsdWUYASABKAsyGy5oZWFkcmFjZS52MS5QYXJhbWV0ZXJWYWx1ZRIMCgRncHVzGAIgASgFEhEKCWdwdV9taWxsaRgDIAEoBRIMCgRjcHVzGAQgASgFIkMKB0VsYXN0aWMSKQoGZ3JhbnRzGAEgAygLMhkuaGVhZHJhY2UudjEuRWxhc3RpY0dyYW50Eg0KBXNwYXJlGAIgASgFIkMKDEVsYXN0aWNHcmFudBIRCglmcm9tX3N0ZXAYASABKAMSDQoFc2xvdHMYAiABKAUSEQoJZ3B1X21pbGxpGAMgASgFIjEKBEZ1c2USDAoEbW9zdBgBIAEoBRINCgVhcGFydBgCIAMoCRIMCgRhdXRvGAMgASgIIqABCglTdXJyb2dhdGUSDQoFbW9kZWwYASABKAkSDQoFd2lkdGgYAiABKAMSDQoFc2NhbGUYAyABKAMSEQoJb3B0aW1pemVyGAQgASgJEg4KBmlucHV0cxgFIAEoCRIOCgZhY2NlcHQYBiADKAkSIQoFcGlsb3QYByABKAsyEi5oZWFkcmFjZS52MS5QaWxvdBIQCghzY2FsZV9ieRgIIAEoCSKlAQoFUGlsb3QSDgoGc2NhbGVzGAEgAygDEhYKDmNvbmZpZ3VyYXRpb25zGAIgASgFEg0KBXN0ZXBzGAMgASgDEhoKDWxlYXN0X2tlbmRhbGwYBCABKAFIAIgBARIYCgttb3N0X3JlZ3JldBgFIAEoAUgBiAEBEg0KBXN0dWR5GAYgASgJQhAKDl9sZWFzdF9rZW5kYWxsQg4KDF9tb3N0X3JlZ3JldCI/CgRHYXRlEgsKA29mZhgBIAEoCBIOCgZ3aWR0aHMYAiADKAMSCwoDa2V5GAMgASgJEg0KBXN0dWR5GAQgASgJIpsBCghUcmFuc2ZlchIQCghjYWxsYWJsZRgBIAEoCRILCgN0b3AYAiABKAUSDQoFZWFnZXIYAyABKAESDQoFc3RlcHMYBCABKAMSKQoJcmVzb3VyY2VzGAUgASgLMhYuaGVhZHJhY2UudjEuUmVzb3VyY2VzEicKBHBsYW4YBiABKAsyGS5oZWFkcmFjZS52MS5UcmFuc2ZlclBsYW4iYQoMVHJhbnNmZXJQbGFuEikKB3JlcXVlc3QYASABKAsyGC5oZWFkcmFjZS52MS5QbGFuUmVxdWVzdBImCgZhbnN3ZXIYAiABKAsyFi5oZWFkcmFjZS52MS5UcmlhbFBsYW4iqwEKCVRyaWFsUGxhbhIpCgdkZWdyZWVzGAEgASgLMhguaGVhZHJhY2UudjEuUGxhbkRlZ3JlZXMSEwoLaXRlcmF0aW9uX3MYAiABKAESMAoFZmlsZXMYAyADKAsyIS5oZWFkcmFjZS52MS5UcmlhbFBsYW4uRmlsZXNFbnRyeRosCgpGaWxlc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEihQMKDVRyaWFsVGVtcGxhdGUSEgoIY2FsbGFibGUYASABKAlIABIrCgdjb21tYW5kGAIgASgLMhguaGVhZHJhY2UudjEuQ29tbWFuZExpbmVIABITCgt3b3JraW5nX2RpchgDIAEoCRIwCgNlbnYYBCADKAsyIy5oZWFkcmFjZS52MS5UcmlhbFRlbXBsYXRlLkVudkVudHJ5Eg4KBnB5dGhvbhgFIAEoCRIoCgVncmFjZRgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIxCg5yZXBvcnRfdGltZW91dBgHIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIVCghwcmVzdGFydBgIIAEoCEgBiAEBEiQKBHBsYW4YCSABKAsyFi5oZWFkcmFjZS52MS5UcmlhbFBsYW4aKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4AUIJCgdwcm9ncmFtQgsKCV9wcmVzdGFydCIbCgtDb21tYW5kTGluZRIMCgRhcmdzGAEgAygJKmwKBVNjb3BlEhUKEVNDT1BFX1VOU1BFQ0lGSUVEEAASDgoKU0NPUEVfQkVTVBABEg4KClNDT1BFX0xBU1QQAhIVChFTQ09QRV9GVUxMX0JVREdFVBADEhUKEVNDT1BFX01FQU5fTEFTVF9LEAQqOgoES2VlcBIUChBLRUVQX1VOU1BFQ0lGSUVEEAASDQoJS0VFUF9MQVNUEAESDQoJS0VFUF9CRVNUEAIqQgoER29hbBIUChBHT0FMX1VOU1BFQ0lGSUVEEAASEQoNR09BTF9NSU5JTUlaRRABEhEKDUdPQUxfTUFYSU1JWkUQAipiCgtBc2hhVmFyaWFudBIcChhBU0hBX1ZBUklBTlRfVU5TUEVDSUZJRUQQABIaChZBU0hBX1ZBUklBTlRfUFJPTU9USU9OEAESGQoVQVNIQV9WQVJJQU5UX1NUT1BQSU5HEAIqZgoNTWVkaWFuVmFyaWFudBIeChpNRURJQU5fVkFSSUFOVF9VTlNQRUNJRklFRBAAEhoKFk1FRElBTl9WQVJJQU5UX0FWRVJBR0UQARIZChVNRURJQU5fVkFSSUFOVF9WSVpJRVIQAipjCgtBc2hhQXJyaXZhbBIcChhBU0hBX0FSUklWQUxfVU5TUEVDSUZJRUQQABIZChVBU0hBX0FSUklWQUxfQ0FVVElPVVMQARIbChdBU0hBX0FSUklWQUxfT1BUSU1JU1RJQxACKlEKCVByb2Nlc3NlcxIZChVQUk9DRVNTRVNfVU5TUEVDSUZJRUQQABIRCg1QUk9DRVNTRVNfT05FEAESFgoSUFJPQ0VTU0VTX1BFUl9TTE9UEAJCQFo+Z2l0aHViLmNvbS9oZWFkcmFjZS9oZWFkcmFjZS9jbGllbnRzL2dvL2hlYWRyYWNlL3YxO2hlYWRyYWNldjFiBnByb3RvMw", [file_google_protobuf_duration, file_headrace_v1_planner]);
 
 /**
  * The whole description of a study. `headrace.spec` holds the same fields as validated Python models;
@@ -987,7 +987,7 @@ export const BestOfSamplerSchema: GenMessage<BestOfSampler> = /*@__PURE__*/
   messageDesc(file_headrace_v1_spec, 23);
 
 /**
- * How trials are stopped, paused and promoted.
+ * How trials are stopped, paused and promoted. Without a kind it is `auto`.
  *
  * @generated from message headrace.v1.Policy
  */
@@ -1049,6 +1049,12 @@ export type Policy = Message<"headrace.v1.Policy"> & {
      */
     value: OwnPolicy;
     case: "own";
+  } | {
+    /**
+     * @generated from field: headrace.v1.AutoPolicy auto = 11;
+     */
+    value: AutoPolicy;
+    case: "auto";
   } | { case: undefined; value?: undefined };
 
   /**
@@ -1081,6 +1087,46 @@ export type RunAllPolicy = Message<"headrace.v1.RunAllPolicy"> & {
  */
 export const RunAllPolicySchema: GenMessage<RunAllPolicy> = /*@__PURE__*/
   messageDesc(file_headrace_v1_spec, 25);
+
+/**
+ * What a study without a policy gets: asynchronous successive halving with settings that were measured.
+ *
+ * @generated from message headrace.v1.AutoPolicy
+ */
+export type AutoPolicy = Message<"headrace.v1.AutoPolicy"> & {
+  /**
+   * The share of run-all's cost that waiting trials may use up when no promotion is left; absent means 0.2.
+   *
+   * @generated from field: optional double effort = 1;
+   */
+  effort?: number | undefined;
+
+  /**
+   * The reduction factor η ≥ 2; 0 means 3.
+   *
+   * @generated from field: int32 eta = 2;
+   */
+  eta: number;
+
+  /**
+   * The first rung, as in AshaPolicy; excludes `rungs`.
+   *
+   * @generated from field: int64 min_steps = 3;
+   */
+  minSteps: bigint;
+
+  /**
+   * @generated from field: repeated int64 rungs = 4;
+   */
+  rungs: bigint[];
+};
+
+/**
+ * Describes the message headrace.v1.AutoPolicy.
+ * Use `create(AutoPolicySchema)` to create a new message.
+ */
+export const AutoPolicySchema: GenMessage<AutoPolicy> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_spec, 26);
 
 /**
  * A policy of an installed package, found by the entry point of this name in the group `headrace.policies`.
@@ -1127,7 +1173,7 @@ export type OwnPolicy = Message<"headrace.v1.OwnPolicy"> & {
  * Use `create(OwnPolicySchema)` to create a new message.
  */
 export const OwnPolicySchema: GenMessage<OwnPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 26);
+  messageDesc(file_headrace_v1_spec, 27);
 
 /**
  * Asynchronous successive halving (Li et al., arXiv 1810.05934).
@@ -1188,7 +1234,7 @@ export type AshaPolicy = Message<"headrace.v1.AshaPolicy"> & {
  * Use `create(AshaPolicySchema)` to create a new message.
  */
 export const AshaPolicySchema: GenMessage<AshaPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 27);
+  messageDesc(file_headrace_v1_spec, 28);
 
 /**
  * Population-based training (Jaderberg et al., arXiv 1711.09846). The population is `max_trials`.
@@ -1237,7 +1283,7 @@ export type PbtPolicy = Message<"headrace.v1.PbtPolicy"> & {
  * Use `create(PbtPolicySchema)` to create a new message.
  */
 export const PbtPolicySchema: GenMessage<PbtPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 28);
+  messageDesc(file_headrace_v1_spec, 29);
 
 /**
  * Synchronous successive halving: cohorts of trials that wait for each other at every rung (Jamieson and Talwalkar,
@@ -1278,7 +1324,7 @@ export type SuccessiveHalvingPolicy = Message<"headrace.v1.SuccessiveHalvingPoli
  * Use `create(SuccessiveHalvingPolicySchema)` to create a new message.
  */
 export const SuccessiveHalvingPolicySchema: GenMessage<SuccessiveHalvingPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 29);
+  messageDesc(file_headrace_v1_spec, 30);
 
 /**
  * Hyperband: successive halving in several brackets (Li et al., JMLR 18).
@@ -1311,7 +1357,7 @@ export type HyperbandPolicy = Message<"headrace.v1.HyperbandPolicy"> & {
  * Use `create(HyperbandPolicySchema)` to create a new message.
  */
 export const HyperbandPolicySchema: GenMessage<HyperbandPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 30);
+  messageDesc(file_headrace_v1_spec, 31);
 
 /**
  * PASHA: ASHA with a top rung that grows only while the top two rungs rank trials differently (Bohdal et al.,
@@ -1352,7 +1398,7 @@ export type PashaPolicy = Message<"headrace.v1.PashaPolicy"> & {
  * Use `create(PashaPolicySchema)` to create a new message.
  */
 export const PashaPolicySchema: GenMessage<PashaPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 31);
+  messageDesc(file_headrace_v1_spec, 32);
 
 /**
  * Median stopping: a trial that is worse than half of the others, by running averages, is stopped.
@@ -1405,7 +1451,7 @@ export type MedianPolicy = Message<"headrace.v1.MedianPolicy"> & {
  * Use `create(MedianPolicySchema)` to create a new message.
  */
 export const MedianPolicySchema: GenMessage<MedianPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 32);
+  messageDesc(file_headrace_v1_spec, 33);
 
 /**
  * A trial whose value at a rung is worse, by more than a tolerance, than the median of the values there is stopped.
@@ -1452,7 +1498,7 @@ export type RungMedianPolicy = Message<"headrace.v1.RungMedianPolicy"> & {
  * Use `create(RungMedianPolicySchema)` to create a new message.
  */
 export const RungMedianPolicySchema: GenMessage<RungMedianPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 33);
+  messageDesc(file_headrace_v1_spec, 34);
 
 /**
  * What one trial occupies while it runs.
@@ -1524,7 +1570,7 @@ export type Resources = Message<"headrace.v1.Resources"> & {
  * Use `create(ResourcesSchema)` to create a new message.
  */
 export const ResourcesSchema: GenMessage<Resources> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 34);
+  messageDesc(file_headrace_v1_spec, 35);
 
 /**
  * How much a trial takes, by the value of one parameter. A trial keeps its size for its whole life.
@@ -1562,7 +1608,7 @@ export type SizeTable = Message<"headrace.v1.SizeTable"> & {
  * Use `create(SizeTableSchema)` to create a new message.
  */
 export const SizeTableSchema: GenMessage<SizeTable> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 35);
+  messageDesc(file_headrace_v1_spec, 36);
 
 /**
  * The size that goes with a value, or with a threshold. 0 stands for what `Resources` says.
@@ -1596,7 +1642,7 @@ export type SizeRow = Message<"headrace.v1.SizeRow"> & {
  * Use `create(SizeRowSchema)` to create a new message.
  */
 export const SizeRowSchema: GenMessage<SizeRow> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 36);
+  messageDesc(file_headrace_v1_spec, 37);
 
 /**
  * How a trial's grant changes on its way. A trial changes its grant at a rung: it is paused and resumed.
@@ -1624,7 +1670,7 @@ export type Elastic = Message<"headrace.v1.Elastic"> & {
  * Use `create(ElasticSchema)` to create a new message.
  */
 export const ElasticSchema: GenMessage<Elastic> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 37);
+  messageDesc(file_headrace_v1_spec, 38);
 
 /**
  * From a step on, so many slots: GPUs, or CPU slots where no GPU is asked for. Cores that must come with GPUs grow with
@@ -1660,7 +1706,7 @@ export type ElasticGrant = Message<"headrace.v1.ElasticGrant"> & {
  * Use `create(ElasticGrantSchema)` to create a new message.
  */
 export const ElasticGrantSchema: GenMessage<ElasticGrant> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 38);
+  messageDesc(file_headrace_v1_spec, 39);
 
 /**
  * Several trials of one model train in one process, a bundle, on one grant. The program is a callable that takes a bundle.
@@ -1696,7 +1742,7 @@ export type Fuse = Message<"headrace.v1.Fuse"> & {
  * Use `create(FuseSchema)` to create a new message.
  */
 export const FuseSchema: GenMessage<Fuse> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 39);
+  messageDesc(file_headrace_v1_spec, 40);
 
 /**
  * A small copy of a model, in maximal update parametrization. Exactly one of width and scale is set.
@@ -1766,7 +1812,7 @@ export type Surrogate = Message<"headrace.v1.Surrogate"> & {
  * Use `create(SurrogateSchema)` to create a new message.
  */
 export const SurrogateSchema: GenMessage<Surrogate> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 40);
+  messageDesc(file_headrace_v1_spec, 41);
 
 /**
  * How small a copy may be, found by a study of its own, `{study}-scale`, before the gate. It trains the same
@@ -1824,7 +1870,7 @@ export type Pilot = Message<"headrace.v1.Pilot"> & {
  * Use `create(PilotSchema)` to create a new message.
  */
 export const PilotSchema: GenMessage<Pilot> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 41);
+  messageDesc(file_headrace_v1_spec, 42);
 
 /**
  * The coordinate check of a surrogate. It is a study of its own, `{study}-gate`, after which the first one begins.
@@ -1867,7 +1913,7 @@ export type Gate = Message<"headrace.v1.Gate"> & {
  * Use `create(GateSchema)` to create a new message.
  */
 export const GateSchema: GenMessage<Gate> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 42);
+  messageDesc(file_headrace_v1_spec, 43);
 
 /**
  * The study that follows: `{study}-target`. It has the same objective and space, takes the best configurations of the
@@ -1924,7 +1970,7 @@ export type Transfer = Message<"headrace.v1.Transfer"> & {
  * Use `create(TransferSchema)` to create a new message.
  */
 export const TransferSchema: GenMessage<Transfer> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 43);
+  messageDesc(file_headrace_v1_spec, 44);
 
 /**
  * A question to a planner. It is asked and answered before the study is created.
@@ -1950,7 +1996,7 @@ export type TransferPlan = Message<"headrace.v1.TransferPlan"> & {
  * Use `create(TransferPlanSchema)` to create a new message.
  */
 export const TransferPlanSchema: GenMessage<TransferPlan> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 44);
+  messageDesc(file_headrace_v1_spec, 45);
 
 /**
  * A plan as trials have it. Each process of a trial finds the files in a folder.
@@ -1983,7 +2029,7 @@ export type TrialPlan = Message<"headrace.v1.TrialPlan"> & {
  * Use `create(TrialPlanSchema)` to create a new message.
  */
 export const TrialPlanSchema: GenMessage<TrialPlan> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 45);
+  messageDesc(file_headrace_v1_spec, 46);
 
 /**
  * What a trial runs.
@@ -2068,7 +2114,7 @@ export type TrialTemplate = Message<"headrace.v1.TrialTemplate"> & {
  * Use `create(TrialTemplateSchema)` to create a new message.
  */
 export const TrialTemplateSchema: GenMessage<TrialTemplate> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 46);
+  messageDesc(file_headrace_v1_spec, 47);
 
 /**
  * A program and its arguments, never passed through a shell.
@@ -2087,7 +2133,7 @@ export type CommandLine = Message<"headrace.v1.CommandLine"> & {
  * Use `create(CommandLineSchema)` to create a new message.
  */
 export const CommandLineSchema: GenMessage<CommandLine> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 47);
+  messageDesc(file_headrace_v1_spec, 48);
 
 /**
  * Which value of a trial counts where trials are compared as a whole. Rungs compare the values reported there.
