@@ -227,4 +227,14 @@ ACCELERATE: Cases = {
 
 
 def test_accelerate_resumes_exactly_or_is_refused(tmp_path: Path) -> None:
-    assert wrong(ACCELERATE, "with_accelerate.py", "sklearn.datasets", "accelerate", tmp_path=tmp_path) == {}
+    assert (
+        wrong(
+            ACCELERATE,
+            "with_accelerate.py",
+            "sklearn.datasets",
+            "torch._dynamo",
+            "accelerate",
+            tmp_path=tmp_path,
+        )
+        == {}
+    )
