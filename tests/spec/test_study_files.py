@@ -50,7 +50,7 @@ def test_a_minimal_file(load):
     spec = load(MINIMAL).spec
     assert spec.template is None
     assert spec.policy == AutoPolicy()
-    assert spec.rungs() == (1, 2, 4, 8, 9)
+    assert spec.rungs() == (1, 3, 9)
 
 
 def test_a_command_and_a_folder_of_its_own(load, tmp_path):

@@ -5,15 +5,11 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator
 
 from headrace.spec.halving import AshaArrival, AshaPolicy, share
-from headrace.spec.rungs import GeometricPolicy, geometric
+from headrace.spec.rungs import GeometricPolicy
 from headrace.spec.scalars import Real
 
 EFFORT: Final = 0.2
 """Of what all trials would cost at the full budget, where nobody says how much may be spent."""
-
-
-SPACING: Final = 2
-"""Each rung is so many times the one before, whatever η is."""
 
 
 class AutoPolicy(GeometricPolicy):
@@ -21,15 +17,6 @@ class AutoPolicy(GeometricPolicy):
 
     kind: Literal["auto"] = "auto"
     effort: Annotated[Real, AfterValidator(share)] = EFFORT
-
-    def ladder(self, max_steps: int) -> tuple[int, ...]:
-        """The milestones, the last of which is max_steps: each is twice the one before where nothing is said."""
-        return self.rungs or geometric(self.min_steps or 1, SPACING, max_steps)
-
-    def beyond(self, before: int, max_steps: int, *, first: int) -> tuple[int, ...]:
-        """The milestones behind a full budget that was extended: each twice the one before, and max_steps."""
-        del first
-        return geometric(before, SPACING, max_steps)[1:]
 
     @property
     def asha(self) -> AshaPolicy:
