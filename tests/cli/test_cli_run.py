@@ -35,7 +35,7 @@ def test_a_run_in_a_pipe_prints_lines_and_a_summary(
     assert "best so far: val_loss" in result.out
     assert "Study mine completed" in result.out
     assert "val_loss 0.6059 at the full budget (27 steps)" in result.out
-    assert "0.2382 better than the baseline's best (39.3 %)" in result.out
+    assert "0.2382 better than the baseline (39.3 %)" in result.out
     assert "155 of the 756 that running every trial to the end takes" in result.out
     assert "(79 % saved, in part because 1 trial failed)" in result.out
     assert "4 completed, 23 stopped early, 1 failed" in result.out

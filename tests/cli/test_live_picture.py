@@ -14,6 +14,7 @@ from headrace.client.model import TrialFailure, TrialState
 from headrace.client.outcome import fallen
 from headrace.client.wording import number, rungs_listed, thinned
 from headrace.errors import UnreachableError
+from headrace.spec import Scope
 from headrace.v1 import event_pb2, spec_pb2
 
 
@@ -137,7 +138,11 @@ def test_the_picture_says_why_the_best_value_got_worse(script: Script) -> None:
         f"trial {before.best.number}, the best before with {number(before.best.score)}, failed, so it counts"
     )
     assert said in fallen(before, now)
-    assert "its last value is not finite: it does not count now" in fallen(before, replace(now, failures=()))
+    unfailed = replace(now, failures=())
+    assert "has a worse value since, or none that counts" in fallen(before, unfailed)
+    objective = now.spec.objective.model_copy(update={"scope": Scope.BEST})
+    by_best = replace(unfailed, spec=now.spec.model_copy(update={"objective": objective}))
+    assert "its last value is not finite: it does not count now" in fallen(before, by_best)
     assert fallen(now, before) == fallen(now, now) == ""
     picture = Picture(before, expected_steps=None, now=BEGAN)
     picture.update(Update(events=(), study=now))

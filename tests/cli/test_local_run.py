@@ -91,7 +91,7 @@ def test_a_study_from_one_command(folder: Path) -> None:
     assert summary["trials"] == 5
     assert summary["failed"] == 0
     assert summary["baseline_value"] == pytest.approx(0.04 + 1 / 4)
-    assert summary["best"]["best_value"] < 1.5
+    assert summary["best"]["score"] < 1.5
     report, report_of_target = sorted(
         (folder / "home" / "reports").iterdir(), key=lambda path: len(path.name)
     )
@@ -102,12 +102,12 @@ def test_a_study_from_one_command(folder: Path) -> None:
     taken = target["transferred"]
     assert taken["study"] == "tiny"
     assert taken["trials"][0]["source"] == summary["best"]["trial"]
-    assert target["best"]["best_value"] == pytest.approx(10 + target["best"]["params"]["x"])
+    assert target["best"]["score"] == pytest.approx(10 + target["best"]["params"]["x"])
     assert "Plan of the target: data " in err
     reported = [line["report_recorded"]["metrics"] for line in lines[end:] if "report_recorded" in line]
     assert {(one["devices"], one["files"]) for one in reported} == {(2, 4)}
     assert {one["resumed"] for one in reported} == {0, 1}
-    values = [one["best_value"] for one in taken["trials"]]
+    values = [one["score"] for one in taken["trials"]]
     assert taken["regret"] == pytest.approx(values[0] - min(values))
     assert taken["regrets"] == [taken["regret"], 0.0]
     assert Path(summary["report"]) == report

@@ -267,7 +267,7 @@ def _progress(now: Any) -> Answer:
 
 def _study(info: Any) -> Answer:
     counts = info.counts
-    best = info.leader.best_value if info.leader is not None else None
+    best = info.leader.score if info.leader is not None else None
     return {
         "name": info.name,
         "state": info.state.upper(),

@@ -148,6 +148,19 @@ TRAINER: Cases = {
         EXACT,
         (("callback.output_dir", '"out", gradient_accumulation_steps=2'),),
     ),
+    "checkpoints between evaluations go away too": (
+        EXACT,
+        (
+            ('eval_strategy="epoch",', 'eval_strategy="epoch",\n        save_steps=4,'),
+            (
+                "    trainer.train(resume_from_checkpoint=callback.checkpoint)\n",
+                """    trainer.train(resume_from_checkpoint=callback.checkpoint)
+    from pathlib import Path
+    assert not [*Path(callback.output_dir).glob("checkpoint-*")]
+""",
+            ),
+        ),
+    ),
     "no checkpoint is given": (
         "resumes after step 1.*resume_from_checkpoint=callback.checkpoint",
         (("resume_from_checkpoint=callback.checkpoint", ""),),

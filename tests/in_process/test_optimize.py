@@ -367,7 +367,7 @@ def test_a_value_for_several_rungs_says_to_report_them() -> None:
 
 
 def test_a_study_without_a_finite_value_warns() -> None:
-    with pytest.warns(UserWarning, match="no trial reported a finite 'value'"):
+    with pytest.warns(UserWarning, match="no trial ended with a finite 'value'"):
         result = optimize(lambda _: math.nan, LINE, trials=4)
     assert result.best is None
     assert len(result.trials) == 4

@@ -43,9 +43,7 @@ def follower(top: int = 3, **changes: Any) -> StudySpec:
 async def numbers_by_loss(one: Replica, study_id: int) -> list[int]:
     t = tables.trial
     found = await one.rows(
-        select(t.c.number, t.c.best_value, t.c.reason)
-        .where(t.c.study_id == study_id)
-        .order_by(t.c.best_value)
+        select(t.c.number, t.c.score, t.c.reason).where(t.c.study_id == study_id).order_by(t.c.score)
     )
     return [row.number for row in found if row.reason != "FAILED"]
 
@@ -96,8 +94,9 @@ async def test_without_results_the_study_fails_and_says_why(engine: AsyncEngine,
         source_id = await one.create(first(), "first")
         study_id = await one.create(follower())
         await one.play(source_id, 2)
-        await one.hub.submit(source_id, Submission(input=StopStudy(reason="enough")))
-        if how == "deleted":
+        if how == "stopped":
+            await one.hub.submit(source_id, Submission(input=StopStudy(reason="enough")))
+        else:  # at once: the follower would see that it was stopped
             async with one.hub.engine.begin() as conn:
                 await conn.execute(tables.study.delete().where(tables.study.c.id == source_id))
         one.suggester.want(study_id, 1)

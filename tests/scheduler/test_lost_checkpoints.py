@@ -62,6 +62,17 @@ async def test_a_loss_of_another_kind_keeps_the_checkpoint(engine: AsyncEngine) 
         assert lease.resume is not None
 
 
+async def test_a_loss_of_another_kind_is_no_look_at_the_store(engine: AsyncEngine) -> None:
+    """A machine dies, and the one that takes over has not mounted the store: it is not believed at once."""
+    site, lease = await retried(engine)
+    for outcome in ("LOST", "NO_CHECKPOINT", "LOST", "NO_CHECKPOINT"):
+        await site.step(gone(lease, outcome, error=GONE))
+        lease = site.leases[(await site.trial(0)).lease_id]
+        assert lease.resume is not None
+        assert lease.resume.step == 3
+    assert (await again(site, lease)).resume is None, "now twice in a row"
+
+
 async def test_a_new_checkpoint_counts_anew(engine: AsyncEngine) -> None:
     site, lease = await retried(engine)
     second = await again(site, lease)

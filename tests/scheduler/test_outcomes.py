@@ -80,7 +80,12 @@ async def test_the_best_trial_is_none_that_failed(engine: AsyncEngine, goal: str
 async def test_a_trial_whose_last_value_is_not_finite_is_the_best_only_where_no_other_has_one(
     engine: AsyncEngine,
 ) -> None:
-    site, leases = await study_of(engine)
+    by_best = {
+        "metric": "loss",
+        "goal": "minimize",
+        "scope": "best",
+    }  # by the others it has no score any more
+    site, leases = await study_of(engine, objective=by_best)
     await reports(site, leases[0], 1, loss=0.1)
     await reports(site, leases[1], 1, loss=0.5)
     best = (await figures(site)).best
@@ -253,7 +258,7 @@ def test_a_gate_has_passed_only_where_its_own_trial_came_to_its_end(
             {},
             {"loss": NAN},
             (
-                "no trial reported a finite 'loss' (trial 0 reported NaN); training diverges or the metric is "
+                "no trial ended with a finite 'loss' (trial 0 ended with NaN); training diverges or the metric is "
                 "computed wrongly: try a configuration by hand, or narrow the space"
             ),
         ),
@@ -351,7 +356,7 @@ async def test_the_baseline_alone_is_no_result(engine: AsyncEngine) -> None:
     await reports(site, list(site.leases.values())[2], 2, loss=NAN)
     study = await site.study()
     assert study.state == "FAILED"
-    assert "no trial reported a finite 'loss' (trial 1 reported NaN)" in study.detail
+    assert "no trial ended with a finite 'loss' (trial 1 ended with NaN)" in study.detail
 
 
 async def test_a_study_that_a_user_stops_stays_stopped(engine: AsyncEngine) -> None:
@@ -448,7 +453,8 @@ async def test_the_log_of_a_loss_that_ends_a_trial_is_kept_though_it_failed_befo
 async def test_of_equals_the_one_that_completed_is_the_best_then_the_one_that_trained_further(
     engine: AsyncEngine, goal: str
 ) -> None:
-    site, leases = await study_of(engine, trials=4, max_steps=3, objective={"metric": "loss", "goal": goal})
+    objective = {"metric": "loss", "goal": goal, "scope": "best"}
+    site, leases = await study_of(engine, trials=4, max_steps=3, objective=objective)
     worse = 1.0 if goal == "minimize" else -1.0
     await reports(site, leases[0], 1, loss=0.5)
     await reports(site, leases[1], 1, loss=0.5)

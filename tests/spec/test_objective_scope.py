@@ -54,7 +54,7 @@ def test_several_objectives_compare_last_reports_and_take_no_other_scope() -> No
     assert spec_of(SIZE, scope="last").objective.scope is Scope.LAST
     for objective, field in (
         ({"scope": "mean_last_k", "k": 3}, "objective.scope"),
-        ({"further": [{**SIZE[0], "scope": "last"}]}, "further_objectives[0].scope"),
+        ({"further": [{**SIZE[0], "scope": "best"}]}, "further_objectives[0].scope"),
     ):
         with pytest.raises(InvalidFieldError) as refused:
             spec_of(**{"further": SIZE, **objective})

@@ -211,7 +211,7 @@ def test_where_only_failed_trials_have_values_it_says_so(service: Service) -> No
 def test_a_study_of_nothing_but_nan_fails_with_a_remedy(service: Service) -> None:
     done = service.run("nan", ALL_NAN)
     assert done.code == 1, done
-    assert "Study nan failed: no trial reported a finite 'loss'" in done.out
+    assert "Study nan failed: no trial ended with a finite 'loss'" in done.out
     assert "NaN" in done.out
     assert service.json("show", "nan")["state"] == "failed"
 

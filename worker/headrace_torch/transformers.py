@@ -105,13 +105,14 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The checkpoint is complete: reports, and ends the training when the trial is to leave."""
-        if not self._metrics:
-            return  # saved by the script's own arguments, without an evaluation
-        metrics, self._metrics = self._metrics, {}
-        self._reported_at = state.global_step
         self._written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if not self._turns.end(metrics):
-            control.should_training_stop = True
+        if (
+            self._metrics
+        ):  # else the Trainer's arguments saved it, without an evaluation: by default each 500 steps
+            metrics, self._metrics = self._metrics, {}
+            self._reported_at = state.global_step
+            if not self._turns.end(metrics):
+                control.should_training_stop = True
         if args.output_dir == self.output_dir:
             shutil.rmtree(self._written)
 

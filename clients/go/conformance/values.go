@@ -24,8 +24,8 @@ func studyOf(study *headracev1.Study) object {
 		"trials": status.GetPending() + status.GetRunning() + status.GetPaused() + status.GetResumed() + status.GetTerminated(),
 		"best":   nil,
 	}
-	if best := status.GetBest(); best != nil && best.BestValue != nil {
-		found["best"] = number(best.GetBestValue())
+	if best := status.GetBest(); best != nil && best.Score != nil {
+		found["best"] = number(best.GetScore())
 	}
 	return found
 }

@@ -210,7 +210,7 @@ function shownStudy(info: StudyInfo): Json {
     detail: info.detail,
     cursor: info.status?.cursor ?? 0,
     trials: pending + active + paused + resumed + terminated,
-    best: info.status?.best?.bestValue ?? null,
+    best: info.status?.best?.score ?? null,
   };
 }
 

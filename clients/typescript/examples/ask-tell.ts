@@ -17,7 +17,7 @@ try {
     }
   }
   const { status } = await study.wait();
-  console.log(`best: x = ${status?.best?.parameters?.["x"]}, loss = ${status?.best?.bestValue}`);
+  console.log(`best: x = ${status?.best?.parameters?.["x"]}, loss = ${status?.best?.score}`);
 } finally {
   client.close();
 }

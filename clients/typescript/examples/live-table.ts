@@ -17,7 +17,7 @@ function row(trial: TrialInfo): string {
     cell(trial.number, 6),
     cell(TrialState[trial.state], 11),
     cell(trial.step, 6),
-    cell(shown(trial.bestValue), 12),
+    cell(shown(trial.score), 12),
     params.join(" "),
   ].join("");
 }
@@ -28,7 +28,7 @@ try {
   for await (const { study: now } of study.watch()) {
     if (process.stdout.isTTY && Date.now() - drawn < 200 && !now.endTime) continue; // fast enough for eyes
     drawn = Date.now();
-    const trials = (await collect(study.trials())).sort((a, b) => (a.bestValue ?? Infinity) - (b.bestValue ?? Infinity));
+    const trials = (await collect(study.trials())).sort((a, b) => (a.score ?? Infinity) - (b.score ?? Infinity));
     const { running = 0, paused = 0, terminated = 0 } = now.status ?? {};
     if (process.stdout.isTTY) process.stdout.write("\x1b[2J\x1b[H");
     else if (!now.endTime) continue;

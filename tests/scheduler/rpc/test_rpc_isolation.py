@@ -20,9 +20,9 @@ DEFECTS = {
     "a spec that is none": "UPDATE study SET spec = '{\"no\": \"spec\"}', uid = 'new' WHERE name = 'bad'",
     "a standing that is none": "UPDATE study SET standing = '{\"usage\": 7}' WHERE name = 'bad'",
     "a time beyond the calendar": "UPDATE study SET create_time = '20000-01-01' WHERE name = 'bad'",
-    "speeds that are none": "UPDATE trial SET speeds = '{\"a\": 1}', best_value = 0, step = 1"
+    "speeds that are none": "UPDATE trial SET speeds = '{\"a\": 1}', best_value = 0, score = 0, step = 1"
     " WHERE study_id = (SELECT id FROM study WHERE name = 'bad')",
-    "metrics that are none": "UPDATE trial SET metrics = '[1]', best_value = 0, step = 1"
+    "metrics that are none": "UPDATE trial SET metrics = '[1]', best_value = 0, score = 0, step = 1"
     " WHERE study_id = (SELECT id FROM study WHERE name = 'bad')",
 }
 

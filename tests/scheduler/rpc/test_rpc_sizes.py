@@ -21,7 +21,7 @@ async def plant_metrics(site: RpcSite, trials: int) -> None:
     async with transaction(site.engine) as conn:
         await conn.execute(
             text(
-                f"UPDATE trial SET metrics = {MANY_METRICS}, step = 1, value = 0.25, best_value = 0.25"
+                f"UPDATE trial SET metrics = {MANY_METRICS}, step = 1, value = 0.25, best_value = 0.25, score = 0.25"
                 " WHERE number < :trials"
             ),
             {"trials": trials},

@@ -55,13 +55,13 @@ async def check_status(site: RpcSite, study: pb.Study, trials: list[trial_pb2.Tr
     sign = -1 if study.spec.objective.goal == 2 else 1
     ranked = sorted(
         (
-            sign * trial.best_value,
+            sign * trial.score,
             trial.termination_reason != trial_pb2.TERMINATION_REASON_COMPLETED,
             -trial.step,
             trial.number,
         )
         for trial in trials
-        if trial.HasField("best_value") and not trial.baseline
+        if trial.HasField("score") and not trial.baseline
     )
     assert status.HasField("best") == bool(ranked)
     if ranked:

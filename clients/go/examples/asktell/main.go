@@ -67,7 +67,7 @@ func run(ctx context.Context, address, name string, loops, trials int) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("best: trial %d, value %.4f, %v\n", best.GetNumber(), best.GetBestValue(), headrace.ParamsOf(best.GetParameters()))
+	fmt.Printf("best: trial %d, value %.4f, %v\n", best.GetNumber(), best.GetScore(), headrace.ParamsOf(best.GetParameters()))
 	return nil
 }
 

@@ -90,7 +90,7 @@ func (t *table) draw(study *headracev1.Study) {
 	fmt.Fprintf(t.out, "%s  %s  %d running, %d paused, %d over", strings.TrimPrefix(study.GetName(), "studies/"),
 		state(study.GetState().String()), status.GetRunning(), status.GetPaused(), status.GetTerminated())
 	if best := status.GetBest(); best != nil {
-		fmt.Fprintf(t.out, "; best %.5g of trial %d", best.GetBestValue(), best.GetNumber())
+		fmt.Fprintf(t.out, "; best %.5g of trial %d", best.GetScore(), best.GetNumber())
 	}
 	fmt.Fprintln(t.out)
 	numbers := make([]int64, 0, len(t.trials))

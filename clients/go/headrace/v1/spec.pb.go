@@ -821,7 +821,7 @@ type Objective struct {
 	Goal   Goal                   `protobuf:"varint,2,opt,name=goal,proto3,enum=headrace.v1.Goal" json:"goal,omitempty"`
 	// Which checkpoint of a trial stays beside the last ones. Unspecified means `KEEP_LAST`; the first objective's counts.
 	Keep Keep `protobuf:"varint,3,opt,name=keep,proto3,enum=headrace.v1.Keep" json:"keep,omitempty"`
-	// Which value of a trial counts. Unspecified means `SCOPE_BEST`. With several objectives: unspecified, or the last one.
+	// Which value of a trial counts. Unspecified means `SCOPE_LAST`, with `KEEP_BEST` however `SCOPE_BEST`.
 	Scope Scope `protobuf:"varint,4,opt,name=scope,proto3,enum=headrace.v1.Scope" json:"scope,omitempty"`
 	// With `SCOPE_MEAN_LAST_K`, and only there: of how many reports, 1 to 100.
 	K             int32 `protobuf:"varint,5,opt,name=k,proto3" json:"k,omitempty"`

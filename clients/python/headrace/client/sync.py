@@ -5,7 +5,7 @@
     with Client() as client:
         study = client.create_study("digits", "study.yaml")
         final = study.wait()
-        print(final.best.params, final.best.best_value)
+        print(final.best.params, final.best.score)
 
 Every method either returns or raises a `headrace.errors.HeadraceError` within the client's `timeout_s` (`wait`,
 `watch`, `ask` and `ask_all` take as long as the study does). One client may be shared by threads; it must not be

@@ -50,7 +50,7 @@ class Scope(StrEnum):
     """The mean of its last `k` reports."""
 
 
-DEFAULT_SCOPE: Final = Scope.BEST
+DEFAULT_SCOPE: Final = Scope.LAST
 
 
 class Objective(SpecModel):

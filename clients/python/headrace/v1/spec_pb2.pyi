@@ -436,7 +436,7 @@ class Objective(_message.Message):
     keep: Global___Keep.ValueType
     """Which checkpoint of a trial stays beside the last ones. Unspecified means `KEEP_LAST`; the first objective's counts."""
     scope: Global___Scope.ValueType
-    """Which value of a trial counts. Unspecified means `SCOPE_BEST`. With several objectives: unspecified, or the last one."""
+    """Which value of a trial counts. Unspecified means `SCOPE_LAST`, with `KEEP_BEST` however `SCOPE_BEST`."""
     k: _builtins.int
     """With `SCOPE_MEAN_LAST_K`, and only there: of how many reports, 1 to 100."""
     def __init__(

@@ -64,7 +64,7 @@ def restored(state: CycleState, message: RestoredArrived) -> Outcome:
     if state.trials[lease.number].state is State.RESUMED and state.is_fresh(lease, message.sequence):
         before = state.trials[lease.number].read_s
         read_s = before if lease.bubbles else message.read_time_s or before
-        state.move(lease.number, Action.RESTORED, read_s=read_s)
+        state.move(lease.number, Action.RESTORED, read_s=read_s, checkpoint_missing=False)
     return Accepted()
 
 
@@ -299,14 +299,16 @@ def _sharing(state: CycleState, lease: Lease) -> int:
     return 1 if lease.grant is None else seats.capacity_of(state, lease.grant, ()).trials
 
 
-def _lost(state: CycleState, trial: Trial, lease: Lease, why: str, *, defect: bool = False) -> None:
+def _lost(
+    state: CycleState, trial: Trial, lease: Lease, why: str, *, defect: bool = False, missing: bool = False
+) -> None:
     """The attempt ended by no error of the trial's: it goes on, but not for ever where it gets no further.
 
     Then it counts as failed, unless what ended it was a defect of the scheduler.
     """
     by_itself = _KILLED in why and (lease.grant is None or lease.grant.seats == 1)
     losses, kills = trial.losses_in_row + 1, trial.kills_in_row + by_itself
-    trial = state.update(trial.number, losses_in_row=losses, kills_in_row=kills)
+    trial = state.update(trial.number, losses_in_row=losses, kills_in_row=kills, checkpoint_missing=missing)
     too_many_kills = kills >= MAX_KILLS_IN_ROW
     if too_many_kills or seats.losses_alone(_sharing(state, lease), losses) >= MAX_LOSSES_IN_ROW:
         count = kills if too_many_kills else losses
@@ -322,11 +324,13 @@ def _begins_anew(state: CycleState, trial: Trial, lease: Lease, why: str) -> Non
     """Its checkpoint is gone, as after `headrace gc`. That is believed the second time in a row: one worker may not see
     what others see. Rungs where it was recorded stay behind it."""
     gone = lease.resume is not None and trial.checkpoint == lease.resume
-    if not gone or not trial.losses_in_row:
-        _lost(state, trial, lease, why or "its checkpoint is missing")
+    if not gone or not trial.checkpoint_missing:
+        _lost(state, trial, lease, why or "its checkpoint is missing", missing=gone)
         return
     at = f"its checkpoint of step {lease.resume.step}" if lease.resume else "its checkpoint"
-    trial = state.update(trial.number, checkpoint=None, losses_in_row=0, kills_in_row=0)
+    trial = state.update(
+        trial.number, checkpoint=None, checkpoint_missing=False, losses_in_row=0, kills_in_row=0
+    )
     _interrupt(state, trial, f"{at} is not there any more, so it begins anew: {why}")
 
 

@@ -105,6 +105,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     lease_id: str | None = None
     failures: int = 0
     interruptions: int = 0
+    checkpoint_missing: bool = False
+    """Whether its last attempt ended since the store is there and its checkpoint is not."""
     losses_in_row: int = 0
     """How often it was lost since its last new checkpoint or rung."""
     kills_in_row: int = 0

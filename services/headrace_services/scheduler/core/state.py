@@ -214,6 +214,7 @@ class CycleState:
     def reopen(self, number: int, milestone: int | None, why: str) -> None:
         """Let a trial that is over go on up to a milestone, or wait; its failures count anew."""
         anew: dict[str, Any] = {"reason": None, "failures": 0, "losses_in_row": 0, "kills_in_row": 0}
+        anew["checkpoint_missing"] = False
         self.move(number, Action.REOPEN, detail=why, milestone=milestone, **anew)
         if self.fold.policy.new_trials_first and self.trials[number].runnable:
             self.unstarted += not self.trials[number].attempt
@@ -247,7 +248,9 @@ class CycleState:
         self.fold.policy.exploited(exploit)
         cursor = self.emit(events.trial_exploited(self.study.name, exploit))
         self.changes.exploits.append((exploit, cursor))
-        self.update(exploit.number, params=exploit.params, checkpoint=exploit.checkpoint)
+        self.update(
+            exploit.number, params=exploit.params, checkpoint=exploit.checkpoint, checkpoint_missing=False
+        )
 
     def _note(self, before: Trial, after: Trial, cursor: int) -> None:
         self.trials[after.number] = after

@@ -338,6 +338,7 @@ trial = Table(
     Column("lease_id", Text),
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("interruptions", Integer, nullable=False, server_default="0"),
+    Column("checkpoint_missing", Boolean, nullable=False, server_default="false"),
     Column("losses_in_row", Integer, nullable=False, server_default="0"),
     Column("kills_in_row", Integer, nullable=False, server_default="0"),
     Column("steps_spent", BigInteger, nullable=False, server_default="0"),

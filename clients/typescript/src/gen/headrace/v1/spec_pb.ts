@@ -325,7 +325,7 @@ export type Objective = Message<"headrace.v1.Objective"> & {
   keep: Keep;
 
   /**
-   * Which value of a trial counts. Unspecified means `SCOPE_BEST`. With several objectives: unspecified, or the last one.
+   * Which value of a trial counts. Unspecified means `SCOPE_LAST`, with `KEEP_BEST` however `SCOPE_BEST`.
    *
    * @generated from field: headrace.v1.Scope scope = 4;
    */
