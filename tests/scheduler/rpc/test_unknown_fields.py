@@ -13,7 +13,11 @@ LEARNING_CURVE = b"\x42\x00"
 
 
 def test_what_is_known_passes() -> None:
-    refuse_unknown(spec_pb2.StudySpec(space=[spec_pb2.Parameter(name="x")], template={"env": {"A": "b"}}))
+    refuse_unknown(
+        spec_pb2.StudySpec(
+            space=[spec_pb2.Parameter(name="x")], template=spec_pb2.TrialTemplate(env={"A": "b"})
+        )
+    )
 
 
 def test_a_field_of_a_later_release_is_named_by_its_place() -> None:
