@@ -9,7 +9,7 @@ cd "$here"
 
 echo "go: vet"
 go vet ./...
-unformatted=$(gofmt -l .)
+unformatted=$(find . -name .tools -prune -o -name '*.go' -print | xargs gofmt -l) # gofmt itself enters .tools
 [ -z "$unformatted" ] || { echo "go: gofmt would change $unformatted" >&2; exit 1; }
 
 tools=${HEADRACE_GO_TOOLS:-$here/.tools}

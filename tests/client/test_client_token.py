@@ -1,5 +1,7 @@
 """A token goes with every call, and never in plain text to another machine."""
 
+from pathlib import Path
+
 import pytest
 
 from headrace import AsyncClient, Client, InvalidFieldError
@@ -21,6 +23,31 @@ def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     with Client("127.0.0.1:1") as client:
         assert client.transport.target.metadata == (("authorization", "Bearer secret-word"),)
         assert "secret-word" not in repr(client.transport.target)
+
+
+def test_a_token_that_no_header_may_have() -> None:
+    assert Target.of("127.0.0.1:1", token=" secret-word\n").token == "secret-word"
+    for token in ("secret\nword", "sécret"):
+        with pytest.raises(InvalidFieldError) as caught:
+            Target.of("127.0.0.1:1", token=token)
+        assert caught.value.violations[0].field == "token"
+        assert token not in str(caught.value)
+
+
+def test_a_token_goes_over_a_socket_of_this_machine() -> None:
+    assert Target.of("unix:/run/headrace.sock", token="secret-word").token == "secret-word"
+
+
+def test_tls_stays_when_the_home_names_another_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    monkeypatch.delenv("HEADRACE_ADDRESS", raising=False)
+    (tmp_path / "address").write_text("127.0.0.1:11\n")
+    target = Target.of(None, tls_ca=Path("ca.pem"), token="secret-word")
+    (tmp_path / "address").write_text("127.0.0.1:12\n")
+    now = target.again()
+    assert (now.replicas, now.tls, now.token) == (("127.0.0.1:12",), True, "secret-word")
 
 
 def test_the_token_stays_when_the_home_names_another_address() -> None:

@@ -8,9 +8,12 @@ It passes bytes on and knows only the messages that it changes. All faults are p
 - `break_after`: each watch breaks after so many messages; with `in_order` it ends in good order instead;
 - `repeat`: each message of a watch comes twice;
 - `page_size`: lists come in pages of so many;
+- `slow_s`: a call is passed on after so long;
+- `older`: these methods are not known yet, UNIMPLEMENTED, as gRPC's own servers say it;
 - `newer`: the scheduler is of a later release, with states, kinds of events and fields that nobody knows yet.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +53,8 @@ class Gate(grpc.GenericRpcHandler):
     in_order: bool = False
     repeat: bool = False
     page_size: int = 0
+    slow_s: float = 0.0
+    older: tuple[str, ...] = ()
     newer: bool = False
     seen: list[Seen] = field(default_factory=list)
     address: str = ""
@@ -85,6 +90,9 @@ class Gate(grpc.GenericRpcHandler):
 
     def _call(self, path: str, name: str, request: bytes, metadata: dict[str, str], context: Any) -> bytes:
         self.seen.append(Seen(name, request, metadata))
+        time.sleep(self.slow_s)
+        if name in self.older:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
         if self._takes(self.refuse, name):
             context.abort(grpc.StatusCode.UNAVAILABLE, "the gate is closed")
         if self.page_size and name.startswith("List"):

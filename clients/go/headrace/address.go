@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"google.golang.org/grpc/codes"
 )
 
 const (
@@ -40,6 +42,13 @@ func findTarget(given string) (target, error) {
 		found, err := parseTarget("address", text)
 		found.home = home
 		return found, err
+	}
+	if os.Getenv(homeVariable) != "" { // at the default address may be another Headrace, which is not meant
+		return target{}, &Error{
+			Reason: Unreachable, Code: codes.Unavailable,
+			Message: fmt.Sprintf("No `headrace up` runs in %s (%s)", home, homeVariable),
+			Remedy:  "Start one with `headrace up`, or give a scheduler's address to New or in HEADRACE_ADDRESS.",
+		}
 	}
 	return parseTarget("address", defaultAddress)
 }

@@ -62,6 +62,18 @@ func TestTheHomeNamesTheAddress(t *testing.T) {
 	}
 }
 
+func TestAHomeWhereNothingRunsIsNotTheDefaultAddress(t *testing.T) {
+	t.Setenv("HEADRACE_HOME", t.TempDir())
+	t.Setenv("HEADRACE_ADDRESS", "")
+	_, err := headrace.New("")
+	if !errors.Is(err, headrace.Unreachable) || !strings.Contains(err.Error(), os.Getenv("HEADRACE_HOME")) {
+		t.Fatalf("got %v", err)
+	}
+	if _, err := headrace.New("127.0.0.1:1"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestACertificateFileThatIsNone(t *testing.T) {
 	if _, err := headrace.New("a:1", headrace.WithCA("/does/not/exist")); !errors.Is(err, headrace.InvalidField) {
 		t.Fatalf("got %v", err)

@@ -164,7 +164,7 @@ func (a *Asked) Complete(ctx context.Context) (*pb.Trial, error) { return a.end(
 
 // Fail tells that the trial failed, which counts against its retries.
 func (a *Asked) Fail(ctx context.Context, cause error) (*pb.Trial, error) {
-	return a.end(ctx, cause.Error())
+	return a.end(ctx, strings.ToValidUTF8(cause.Error(), "\uFFFD"))
 }
 
 // Release gives the trial back at no cost. Whoever asks next goes on from its last checkpoint.

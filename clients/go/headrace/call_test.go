@@ -169,6 +169,15 @@ func TestTheTokenArrivesAndNeverInClear(t *testing.T) {
 			t.Fatalf("the server saw %q, want %q", seen.Load(), want)
 		}
 	}
+	if _, err := net.client(t, "127.0.0.1:1", headrace.WithToken(" secret\n")).Study("digits").Get(t.Context()); err != nil ||
+		seen.Load() != "Bearer secret" {
+		t.Fatalf("the server saw %q: %v", seen.Load(), err)
+	}
+	for _, none := range []string{"sec\nret", "sécret"} {
+		if _, err := headrace.New("127.0.0.1:1", headrace.WithToken(none)); !errors.Is(err, headrace.InvalidField) {
+			t.Fatalf("%q: got %v", none, err)
+		}
+	}
 	_, err := headrace.New("example.org:7440", headrace.WithToken("secret"))
 	if !errors.Is(err, headrace.InvalidField) || strings.Contains(err.Error(), "secret") {
 		t.Fatalf("got %v", err)

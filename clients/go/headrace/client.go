@@ -26,7 +26,8 @@ type Client struct {
 
 // New makes a client. The address is HOST:PORT, or several with commas: the next one is asked when one is gone. tls://
 // before the first means TLS. An empty address means HEADRACE_ADDRESS, else the scheduler of `headrace up` on this
-// machine, else 127.0.0.1:7440. Nothing is sent before the first call.
+// machine, else 127.0.0.1:7440. Where HEADRACE_HOME names a folder in which no `headrace up` runs, the error is Unreachable.
+// Nothing is sent before the first call.
 func New(address string, options ...Option) (*Client, error) {
 	found, err := findTarget(address)
 	if err != nil {

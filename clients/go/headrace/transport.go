@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,11 @@ func newTransport(t target, s settings, kind server) (*transport, error) {
 	config, err := s.tlsConfig(t)
 	if err != nil {
 		return nil, err
+	}
+	s.token = strings.TrimSpace(s.token) // files of secrets often end with a line
+	if strings.ContainsFunc(s.token, func(letter rune) bool { return letter < ' ' || letter > '~' }) {
+		return nil, invalid("token", "", "holds a line end, or another character that no header may have",
+			"Use the token alone, in printable ASCII. It may come from HEADRACE_TOKEN.")
 	}
 	if s.token != "" && config == nil && !t.local() {
 		return nil, invalid("token", "", "would cross the network in clear", "Use TLS: tls:// before the address.")

@@ -71,7 +71,8 @@ class Target:
                     raise _fault(field, text, replica)
         if tls and tls_ca is None and (named := os.environ.get("HEADRACE_TLS_CA")):
             tls_ca = Path(named)
-        if token and not tls and not is_on_this_machine(bare):
+        token = _sound_token(token)
+        if token and not tls and not (is_on_this_machine(bare) or bare.startswith("unix:")):
             raise _bare_token(text)
         return cls(
             replicas=tuple(dict.fromkeys(replicas)),
@@ -86,7 +87,8 @@ class Target:
         where the file did not name it, or says nothing."""
         found = address_in(self.home) if self.home else None
         with suppress(InvalidFieldError):
-            return replace(Target.of(found, token=self.token), home=self.home) if found else self
+            if found:
+                return replace(Target.of(found, tls_ca=self.tls_ca, token=self.token), home=self.home)
         return self
 
     @property
@@ -114,6 +116,19 @@ def proxy_options(replica: str) -> tuple[tuple[str, int], ...]:
 def _is_replica(text: str) -> bool:
     match = _REPLICA.fullmatch(text)
     return match is not None and 0 < int(match[2]) <= 65535
+
+
+def _sound_token(token: str | None) -> str | None:
+    """The token without the spaces and line ends around it, which files of secrets often have."""
+    token = (token or "").strip()
+    if not (token.isascii() and token.isprintable()):
+        violation = Violation(
+            field="token",
+            message="holds a line end, or another character that no header may have",
+            remedy="Use the token alone, in printable ASCII. It may come from HEADRACE_TOKEN.",
+        )
+        raise InvalidFieldError([violation])
+    return token or None
 
 
 def _bare_token(text: str) -> InvalidFieldError:

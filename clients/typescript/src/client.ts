@@ -33,9 +33,13 @@ export type Spec = StudySpecInit | MessageShape<typeof StudySpecSchema>;
 export class Client {
   readonly #connection: Connection;
 
-  /** The address is `options.address`, else `HEADRACE_ADDRESS`, else that of `headrace up`, else 127.0.0.1:7440. */
+  /**
+   * The address is `options.address`, else `HEADRACE_ADDRESS`, else that of `headrace up`, else 127.0.0.1:7440. The token is
+   * `options.token`, else `HEADRACE_TOKEN`.
+   */
   constructor(options: ConnectionOptions = {}) {
-    this.#connection = new Connection(schedulerTarget(options.address, options.tls), options);
+    const token = options.token || process.env["HEADRACE_TOKEN"];
+    this.#connection = new Connection(schedulerTarget(options.address, options.tls), token ? { ...options, token } : options);
   }
 
   /** Where the scheduler is. */

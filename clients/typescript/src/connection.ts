@@ -66,12 +66,13 @@ export class Connection {
   readonly #server: Traits;
 
   constructor(target: Target, options: ConnectionOptions, server: Traits = { kind: "scheduler" }) {
-    if (options.token !== undefined && target.tls === undefined && !isLocal(target)) {
+    if (options.token && target.tls === undefined && !isLocal(target)) {
       throw invalid("token", "", "would be sent in plain text", "Write tls:// before the address, or give the option tls.");
     }
+    if (typeof options.token === "string") soundToken(options.token);
     this.logger = options.logger;
     this.#target = target;
-    this.#token = options.token;
+    this.#token = options.token || undefined;
     this.#server = server;
     this.#patience = new Patience(options.timeoutMs ?? 30_000, options.connectTimeoutMs ?? 5_000, server.attemptMs ?? ATTEMPT_MS);
     this.#route = new Route(target.replicas, (replica) => openChannel(replica, target.tls));
@@ -225,7 +226,7 @@ export class Connection {
   async #headers(): Promise<Record<string, string>> {
     if (this.#token === undefined) return {};
     const token = typeof this.#token === "string" ? this.#token : await this.#token();
-    return { authorization: `Bearer ${token}` };
+    return { authorization: `Bearer ${soundToken(token)}` };
   }
 
   #note(channel: Channel): void {
@@ -237,7 +238,8 @@ export class Connection {
   #readAgain(): void {
     try {
       const now = this.#target.again?.();
-      if (now) this.#route.leadTo(now.replicas);
+      const inClear = this.#token !== undefined && this.#target.tls === undefined;
+      if (now && !(inClear && !isLocal(now))) this.#route.leadTo(now.replicas);
     } catch {
       // no `headrace up` at the moment: the old address is as good as any
     }
@@ -255,4 +257,16 @@ export class Connection {
     this.#readAgain();
     return error;
   }
+}
+
+/** A token without the spaces and line ends around it, which files of secrets often have. The error does not show it. */
+function soundToken(token: string): string {
+  const bare = token.trim();
+  if (/^[\x20-\x7e]*$/.test(bare)) return bare;
+  throw invalid(
+    "token",
+    "",
+    "holds a line end, or another character that no header may have",
+    "Use the token alone, in printable ASCII. It may come from HEADRACE_TOKEN.",
+  );
 }

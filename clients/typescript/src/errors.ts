@@ -1,8 +1,8 @@
 /**
  * Every error that the client raises.
  *
- * The server sends a reason, a message and a remedy; the client passes them on. Three reasons belong to the client:
- * nobody answers, an answer is late, the caller does not want it any more.
+ * The server sends a reason, a message and a remedy; the client passes them on. Four reasons belong to the client:
+ * nobody answers, an answer is late, the caller does not want it any more, the server is too old for the call.
  */
 import type { ErrorReason } from "./gen/headrace/v1/error_pb.js";
 
@@ -10,13 +10,14 @@ import type { ErrorReason } from "./gen/headrace/v1/error_pb.js";
 export type ServerReason = Exclude<keyof typeof ErrorReason, "UNSPECIFIED">;
 
 /** Why a call failed. */
-export type Reason = ServerReason | "UNREACHABLE" | "DEADLINE" | "CANCELLED" | (string & {});
+export type Reason = ServerReason | "UNREACHABLE" | "DEADLINE" | "CANCELLED" | "UNSUPPORTED" | (string & {});
 
 /** What the reasons of the client ask for. Remedies of the others come from the server. */
 const REMEDIES: Readonly<Record<string, string>> = {
   UNREACHABLE: "Start one with `headrace up`, or give its address as `address` or in HEADRACE_ADDRESS.",
   DEADLINE: "Try again: a request that arrives twice is carried out once.",
   CANCELLED: "Call again if the answer is still wanted.",
+  UNSUPPORTED: "Update the server: it is older than this client. Or correct the address.",
   INVALID_FIELD: "Correct the fields that are named.",
   INTERNAL: "The server's log has the details; please report them.",
   TOO_LARGE: "Send less, or ask for less.",

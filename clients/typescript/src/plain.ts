@@ -77,7 +77,8 @@ export function message<D extends DescMessage>(desc: D, value: Init<MessageShape
 /** A number of seconds as a message. */
 export function duration(seconds: number): Duration {
   const whole = Math.floor(seconds);
-  return create(DurationSchema, { seconds: BigInt(whole), nanos: Math.round((seconds - whole) * 1e9) % 1e9 });
+  const nanos = Math.min(999_999_999, Math.round((seconds - whole) * 1e9));
+  return create(DurationSchema, { seconds: BigInt(whole), nanos });
 }
 
 /** A configuration as a message. */

@@ -30,6 +30,10 @@ export function fromWire(thrown: unknown, server: Server): HeadraceError {
     return new HeadraceError({ reason: "DEADLINE", problem, cause: error });
   }
   if (error.code === Code.Unavailable || !error.metadata.has("grpc-status")) return ofTheWay(error, server);
+  if (error.code === Code.Unimplemented) {
+    const problem = `The ${server.kind} at ${server.address} does not know this call (${oneLine(error.rawMessage)})`;
+    return new HeadraceError({ reason: "UNSUPPORTED", problem, cause: error });
+  }
   const reason = error.code === Code.ResourceExhausted ? "TOO_LARGE" : "INTERNAL";
   const problem = `The ${server.kind} answered ${Code[error.code]}: ${oneLine(error.rawMessage)}`;
   return new HeadraceError({ reason, problem, cause: error });

@@ -185,6 +185,44 @@ test("a token goes with every call, and never in plain text over a network", asy
     .status();
   assert.deepEqual(seen, ["Bearer secret"]);
   assert.throws(() => new Client({ address: "example.org:7440", token: "secret" }), InvalidFieldError);
+
+  process.env["HEADRACE_TOKEN"] = " of the environment\n";
+  try {
+    await client(address).study("s").status();
+    assert.equal(seen.at(-1), "Bearer of the environment");
+    await client(address, { token: "given" }).study("s").status();
+    assert.equal(seen.at(-1), "Bearer given");
+    assert.throws(() => new Client({ address: "example.org:7440" }), InvalidFieldError);
+  } finally {
+    delete process.env["HEADRACE_TOKEN"];
+  }
+  await client(address, { token: "" }).study("s").status();
+  assert.equal(seen.at(-1), null);
+});
+
+test("a token that no header may have is an error of that field, which does not show it", async () => {
+  const { address } = await fake({ getStudy: () => ACTIVE });
+  const shown = (error: unknown): boolean => error instanceof InvalidFieldError && !error.message.includes("sec");
+  assert.throws(() => new Client({ address, token: "sec\nret" }), shown);
+  assert.ok(
+    shown(
+      await failing(
+        client(address, { token: () => "sécret" })
+          .study("s")
+          .status(),
+      ),
+    ),
+  );
+});
+
+test("a server that is older than the client does not know a call", async () => {
+  const { address } = await fake({ getStudy: () => ACTIVE });
+  const study = client(address).study("s");
+  await study.status();
+  const error = await failing(study.room());
+  assert.equal(error.reason, "UNSUPPORTED");
+  assert.match(error.remedy, /older than this client/);
+  assert.equal(error.retryable, false);
 });
 
 test("an enum's number and a field of a newer server do no harm", async () => {

@@ -56,6 +56,7 @@ test("whole numbers are sent as integers, others as floats", () => {
     ["intValue", "floatValue", "stringValue", "boolValue"],
   );
   assert.deepEqual(plain(duration(2.25)), 2.25);
+  assert.equal(duration(2.9999999999).nanos, 999_999_999);
 });
 
 test("a time on the wire is whole milliseconds, at least one", () => {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/headrace/headrace/clients/go/headrace"
@@ -170,6 +171,9 @@ func tell[Request, Response any](
 	}
 }
 
-func head(text string) string { return text[:min(len(text), toldBytes)] }
+func head(text string) string { return valid(text[:min(len(text), toldBytes)]) }
 
-func tail(text string) string { return text[max(0, len(text)-toldBytes):] }
+func tail(text string) string { return valid(text[max(0, len(text)-toldBytes):]) }
+
+// valid replaces what is no UTF-8, such as a letter that was cut: a message could not be sent with it.
+func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }

@@ -188,12 +188,15 @@ func (t *Trial) report(ctx context.Context, step int64, metrics map[string]float
 	return nil
 }
 
-// begin says, once, that the loop begins, and the checkpoint is loaded where there is one.
+// begin says, once, that the loop begins. The worker is told where a checkpoint was loaded.
 func (t *Trial) begin(ctx context.Context) error {
 	if t.begun {
 		return nil
 	}
 	t.begun = true
+	if !t.Resumed() {
+		return nil
+	}
 	return t.runtime.restored(ctx, t.readTime)
 }
 

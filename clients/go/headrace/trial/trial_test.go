@@ -137,7 +137,7 @@ func TestAPausedTrialResumesExactly(t *testing.T) {
 	if len(pauses.reports) != 3 || saved == "" || pauses.reports[1].GetCheckpointDir() != "" {
 		t.Fatalf("reports %v", pauses.reports)
 	}
-	if pauses.finished == nil || pauses.finished.GetError() != "" || pauses.restored != 1 {
+	if pauses.finished == nil || pauses.finished.GetError() != "" || pauses.restored != 0 {
 		t.Fatalf("finished %v, restored %d times", pauses.finished, pauses.restored)
 	}
 
@@ -171,6 +171,21 @@ func TestAnErrorAndAPanicAreTold(t *testing.T) {
 		if strings.HasPrefix(side.finished.GetError(), "panic") && !strings.Contains(side.finished.GetTraceback(), "trial_test.go") {
 			t.Fatalf("no stack: %v", side.finished)
 		}
+	}
+}
+
+func TestAnErrorThatIsNoTextIsToldToo(t *testing.T) {
+	side := &worker{attached: attachedAt(t, 9), decide: goOn}
+	side.serve(t)
+	long := "\xff of a program's output: " + strings.Repeat("ü", toldBytes) // cut in the middle of a letter
+	if err := Run(t.Context(), func(context.Context, *Trial) error { return errors.New(long) }, quiet()); err == nil {
+		t.Fatal("no error")
+	}
+	if !strings.Contains(side.finished.GetError(), " of a program's output: ü") {
+		t.Fatalf("told %v", side.finished)
+	}
+	if side.restored != 0 {
+		t.Fatal("a start from nothing restores nothing")
 	}
 }
 

@@ -112,8 +112,11 @@ class WorkerRuntime implements Runtime {
       error: error.slice(0, TOLD_CHARACTERS),
       traceback: traceback.slice(-TOLD_CHARACTERS),
     });
-    await this.line.call(method.finish, request);
-    this.line.close();
+    try {
+      await this.line.call(method.finish, request);
+    } finally {
+      this.line.close();
+    }
   }
 }
 

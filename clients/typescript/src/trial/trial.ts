@@ -144,7 +144,10 @@ export class Trial {
   async #begin(): Promise<void> {
     if (this.#begun) return;
     this.#begun = true;
-    if (this.restoreDir !== undefined) await this.#runtime.restored(this.#elapsed());
+    const readSeconds = this.#elapsed(); // what was before the loop is no time of a step
+    if (this.restoreDir === undefined) return;
+    await this.#runtime.restored(readSeconds);
+    this.#elapsed();
   }
 
   /** Seconds since the last call, the last report or the beginning. */
