@@ -154,7 +154,8 @@ def _written(rungs: Sequence[int]) -> str:
 
 def _even(rungs: Sequence[int]) -> bool:
     """Whether the rungs come from an interval; the last one is the full budget."""
-    return len(rungs) > 3 and all(rung == rungs[0] * place for place, rung in enumerate(rungs[:-1], start=1))
+    multiples = all(rung == rungs[0] * place for place, rung in enumerate(rungs[:-1], start=1))
+    return len(rungs) > 3 and multiples and rungs[-1] <= rungs[0] * len(rungs)
 
 
 def _listed(rungs: Sequence[int]) -> str:
