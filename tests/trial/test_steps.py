@@ -157,7 +157,7 @@ def _refusals(reported: list[int], rungs: list[int]) -> list[object]:
         (11, 7, (1, 3, 9, 27), ", such as `rungs: [1, 3, 11, 27]`"),
         (11, 7, (1, 9, 27), ", such as `rungs: [1, 7, 23, 27]`"),
         (20, 10, (5, 10, 15, 20, 25, 30, 35, 40), ", such as `interval: 10`"),
-        (5, 3, (1, 2, 3, 4, 5), ", such as `rungs: [1, 2, 3, 5]`"),  # the interval would be 1, and meet step 4
+        (5, 3, (1, 2, 3, 4, 5), ", such as `rungs: [1, 2, 3, 5]`"),
     ],
 )
 def test_suggested_rungs_are_steps_that_are_reported(
