@@ -16,7 +16,7 @@ from headrace.checkpoints import CheckpointMeta, Manifest, StoreUnavailableError
 from headrace.checkpoints.directory import DirectoryStore
 from headrace.client.kept import NoCheckpointError
 from headrace.trial import checkpoint, read_checkpoint
-from headrace.v1 import trial_pb2
+from headrace.v1 import spec_pb2, trial_pb2
 
 UID = "0a1b2c"
 
@@ -123,6 +123,10 @@ def test_why_there_is_none(kept: Kept, invoke: Invoke) -> None:
     assert lost.code == 1
     assert "is of step 5, and its checkpoint is the last one, of step 27" in lost.err
     assert "keep: best" in lost.err
+    assert "is of step 5" not in invoke("checkpoint", "get", "digits", "--out", "last").err, (
+        "the last value counts"
+    )
+    final.study.spec.objective.scope = spec_pb2.SCOPE_BEST
     assert "is of step 5" in invoke("checkpoint", "get", "digits").err, "said, where another one is copied"
     kept.show("checkpoint", trial_pb2.CheckpointRef(uri="anything of the user's own", step=27))
     own = invoke("checkpoint", "get", "digits", "--out", "own")
