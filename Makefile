@@ -35,6 +35,8 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	@echo "setup: installing headrace[$(EXTRAS)]; the first time takes a minute or two"
 	@$(BIN)/python -m pip install -c .ci/constraints.txt --no-build-isolation --progress-bar off \
 		-e '.[$(EXTRAS)]' | sed -u -n 's/^Collecting \([^ ]*\).*/  \1/p; /^Installing/p' | cut -c1-100
+	@# mup brings torchvision, and imports nothing of it. Built for another torch it breaks the frameworks that find it.
+	@$(BIN)/python -m pip uninstall --quiet --yes torchvision 2>/dev/null || true
 	@touch $@
 	@echo "setup: ready"
 

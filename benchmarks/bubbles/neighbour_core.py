@@ -63,12 +63,12 @@ def measured(rounds: int) -> list[float]:
 
     def turn(on: bool) -> float:
         other.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
-        time.sleep(0.05)
+        time.sleep(0.05)  # until the signal has acted
         print(file=asks, flush=True)
         return float(answers.readline())
 
     try:
-        time.sleep(2)
+        time.sleep(2)  # until both have imported torch
         turn(True)  # the first one loads
         rows = [[turn(on) for on in TURNS] for _ in range(rounds)]
     finally:

@@ -6,7 +6,6 @@ scripts. Printed is, by name, what the check came to: empty where it passed.
 
 import gc
 import importlib
-import importlib.metadata
 import json
 import os
 import sys
@@ -42,30 +41,7 @@ def outcome(script: Path) -> str:
     return "" if report.passed else str(render(report))
 
 
-def hide_misfit(name: str) -> None:
-    """Lets a package that is installed and cannot be imported look as if it were not installed.
-
-    The index has a torchvision that is built for torch with CUDA, and does not fit the one for CPUs. torchmetrics,
-    which Lightning imports, asks whether it is installed, and then imports it.
-    """
-    try:
-        importlib.import_module(name)
-    except (ImportError, RuntimeError):
-        for module in [found for found in sys.modules if found.partition(".")[0] == name]:
-            del sys.modules[module]
-        found_by = importlib.metadata.Distribution.from_name
-
-        def from_name(asked: str) -> importlib.metadata.Distribution:
-            if asked == name:
-                raise importlib.metadata.PackageNotFoundError(name)
-            return found_by(asked)
-
-        importlib.metadata.Distribution.from_name = from_name  # type: ignore[method-assign, assignment]
-        sys.modules[name] = None  # type: ignore[assignment]  # its import fails
-
-
 if __name__ == "__main__":
-    hide_misfit("torchvision")
     cases, *modules = sys.argv[1:]
     for name in modules:
         importlib.import_module(name)

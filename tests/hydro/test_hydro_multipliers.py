@@ -120,7 +120,7 @@ class Peer:
     """The same models made with `mup`: base at full size, and what its optimizers' groups say about each parameter."""
 
     def __init__(self, name: str) -> None:
-        import mup  # it brings torchvision and seaborn: not for every process that collects the tests
+        import mup  # it brings seaborn: not for every process that collects the tests
 
         self.mup = mup
         self.factory, self.inputs = MODELS[name]
