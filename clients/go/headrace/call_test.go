@@ -90,6 +90,7 @@ func TestWhatIsNoErrorOfHeadraceIsNamed(t *testing.T) {
 	}{
 		{status.Error(codes.Unimplemented, "unknown method"), headrace.Unsupported, "older than this client"},
 		{status.Error(codes.ResourceExhausted, "received message larger than max"), headrace.TooLarge, "larger than max"},
+		{status.Error(codes.ResourceExhausted, "Concurrent RPC limit exceeded!"), headrace.Internal, "Concurrent RPC limit"},
 		{status.Error(codes.PermissionDenied, "no entry"), headrace.Internal, "no entry"},
 		{failure(codes.NotFound, "STUDY_NOT_FOUND", "no study", "List them."), headrace.StudyNotFound, "no study. List them."},
 		{failure(codes.FailedPrecondition, "OF_NEXT_YEAR", "new trouble", "Wait."), "OF_NEXT_YEAR", "new trouble. Wait."},

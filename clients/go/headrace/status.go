@@ -58,7 +58,9 @@ func (s server) errorOf(ctx context.Context, err error) *Error {
 			Message: fmt.Sprintf("The %s at %s does not know this call%s", s.kind, s.address, detail(text)),
 			Remedy:  "Update the server: it is older than this client. Or correct the address.",
 		}
-	case codes.ResourceExhausted:
+	}
+	// A planner that has too many calls at once answers with the same code.
+	if found.Code() == codes.ResourceExhausted && strings.Contains(text, "larger than") {
 		return &Error{
 			Reason: TooLarge, Code: codes.ResourceExhausted,
 			Message: "The message is too large" + detail(text), Remedy: "Ask for less, or send less at once.",

@@ -34,7 +34,9 @@ export function fromWire(thrown: unknown, server: Server): HeadraceError {
     const problem = `The ${server.kind} at ${server.address} does not know this call (${oneLine(error.rawMessage)})`;
     return new HeadraceError({ reason: "UNSUPPORTED", problem, cause: error });
   }
-  const reason = error.code === Code.ResourceExhausted ? "TOO_LARGE" : "INTERNAL";
+  // A planner that has too many calls at once answers with the same code.
+  const large = error.code === Code.ResourceExhausted && error.rawMessage.includes("larger than");
+  const reason = large ? "TOO_LARGE" : "INTERNAL";
   const problem = `The ${server.kind} answered ${Code[error.code]}: ${oneLine(error.rawMessage)}`;
   return new HeadraceError({ reason, problem, cause: error });
 }

@@ -225,6 +225,20 @@ test("a server that is older than the client does not know a call", async () => 
   assert.equal(error.retryable, false);
 });
 
+test("a server that is too busy does not call the message too large", async () => {
+  for (const [said, reason] of [
+    ["Concurrent RPC limit exceeded!", "INTERNAL"],
+    ["Received message larger than max (9 vs. 8)", "TOO_LARGE"],
+  ] as const) {
+    const { address } = await fake({
+      getStudy: () => {
+        throw new ConnectError(said, Code.ResourceExhausted);
+      },
+    });
+    assert.equal((await failing(client(address).study("s").status())).reason, reason);
+  }
+});
+
 test("an enum's number and a field of a newer server do no harm", async () => {
   const { address } = await fake({ getStudy: () => ({ study: { name: "studies/s", state: 99 as StudyState } }) });
   assert.equal((await client(address).study("s").status()).state, 99);
