@@ -85,7 +85,10 @@ def main() -> int:
     parser.add_argument("--no-build", action="store_true", help="run the clients as they are")
     parser.add_argument("--allow-skips", action="store_true", help="a scenario that is skipped is no failure")
     given = parser.parse_args()
-    wanted = [one for one in scenarios() if not given.scenarios or one.name in given.scenarios]
+    known = {one.name: one for one in scenarios()}
+    if unknown := sorted(set(given.scenarios or ()) - known.keys()):
+        parser.error(f"no scenario {', '.join(unknown)}. Those that there are: {', '.join(known)}")
+    wanted = [one for name, one in known.items() if not given.scenarios or name in given.scenarios]
     cells: dict[tuple[str, str], str] = {}
     said: list[str] = []
     with tempfile.TemporaryDirectory(prefix="hr-clients-") as folder, site(Path(folder)) as made:
