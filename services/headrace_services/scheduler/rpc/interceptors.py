@@ -1,7 +1,7 @@
 """What every call passes on its way in and out: who calls, how long it may take, and what an error becomes.
 
 This is the one place where a caller's identity is known. For now that is the peer's address; credentials will be
-checked here, before a method sees the request, and methods ask `caller()`.
+checked here, before a method sees the request, and methods ask `caller()` (`rpc/caller.py`).
 
 Requests out of bounds (`headrace.bounds`) are refused here too, before a method sees them.
 
@@ -15,14 +15,13 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
 
 from headrace.bounds.edge import BoundsInterceptor, refuse
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError
+from headrace_services.scheduler.rpc.caller import Caller, let_call
 from headrace_services.scheduler.rpc.spec_faults import in_own_words
 from headrace_services.scheduler.store.database import is_away, is_strained
 from headrace_services.scheduler.store.defects import reason_of
@@ -35,25 +34,6 @@ UNARY_DEADLINE_S = 60.0
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic in its stub alone
 Behaviour = Callable[[Any, Any], Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who makes the current call."""
-
-    peer: str
-    """The address, as gRPC writes it."""
-
-
-_caller: ContextVar[Caller | None] = ContextVar("headrace_caller", default=None)
-
-
-def caller() -> Caller:
-    """Who makes the current call. Raises LookupError outside of calls."""
-    current = _caller.get()
-    if current is None:
-        raise LookupError("no call is being served here")
-    return current
 
 
 def make_server_interceptors(
@@ -105,7 +85,7 @@ def _is_async(behaviour: Behaviour) -> bool:
 
 def _unary(behaviour: Behaviour, method: str, deadline_s: float) -> Behaviour:
     async def call(request: Any, context: Context) -> Any:
-        _caller.set(Caller(peer=context.peer()))
+        let_call(Caller(peer=context.peer()))
         # A caller's own deadline ends the call by cancelling it.
         limit = asyncio.timeout(None if context.time_remaining() is not None else deadline_s)
         async with _translating(context, method):
@@ -126,7 +106,7 @@ def _stream(behaviour: Behaviour, method: str) -> Behaviour:
     """Works for both ways to write a streaming method: yielding messages, and writing them to the context."""
 
     async def call(request: Any, context: Context) -> None:
-        _caller.set(Caller(peer=context.peer()))
+        let_call(Caller(peer=context.peer()))
         async with _translating(context, method):
             if not inspect.isasyncgenfunction(behaviour):
                 await behaviour(request, context)

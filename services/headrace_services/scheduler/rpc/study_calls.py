@@ -34,7 +34,7 @@ from headrace_services.scheduler.rpc.calls import (
     whole_study,
 )
 from headrace_services.scheduler.rpc.checks import Checks
-from headrace_services.scheduler.rpc.interceptors import caller
+from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.new_studies import (
     create_studies,
     load_own,

@@ -1,0 +1,35 @@
+"""Who makes the current call: found once at the edge, asked for by whatever serves the call."""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from headrace_services.identity.roles import Role
+
+DEFAULT_PROJECT = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who makes the current call."""
+
+    peer: str
+    """The address, as gRPC writes it."""
+    project: str = DEFAULT_PROJECT
+    """Whose studies the call may see and change."""
+    role: Role = Role.ADMIN
+
+
+_caller: ContextVar[Caller | None] = ContextVar("headrace_caller", default=None)
+
+
+def caller() -> Caller:
+    """Who makes the current call. Raises LookupError outside of calls."""
+    current = _caller.get()
+    if current is None:
+        raise LookupError("no call is being served here")
+    return current
+
+
+def let_call(who: Caller) -> None:
+    """Say who makes the call that this task serves."""
+    _caller.set(who)
