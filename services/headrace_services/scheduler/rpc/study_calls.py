@@ -23,6 +23,7 @@ from headrace_services.scheduler.core.placement.wants import described
 from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.engine.submissions import Shown
 from headrace_services.scheduler.rpc import convert, names, pages
+from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.calls import (
     Calls,
     Context,
@@ -34,7 +35,6 @@ from headrace_services.scheduler.rpc.calls import (
     whole_study,
 )
 from headrace_services.scheduler.rpc.checks import Checks
-from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.new_studies import (
     create_studies,
     load_own,
