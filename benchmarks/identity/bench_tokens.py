@@ -1,0 +1,149 @@
+"""What a token costs a call, what TLS costs it, and whether the comparison's time says anything of the secret.
+
+Client and server share a process and a core, so the differences count, not the times themselves. The method does nothing.
+
+    python benchmarks/identity/bench_tokens.py [--calls 400] [--rounds 9]
+"""
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent / "tests" / "client"))
+
+from certificates import self_signed  # noqa: E402
+
+from headrace_services.identity.gate import Gate  # noqa: E402
+from headrace_services.identity.known import KnownTokens, StoredToken  # noqa: E402
+from headrace_services.identity.roles import Role  # noqa: E402
+from headrace_services.identity.tokens import Token, digest_of, is_same, new_token  # noqa: E402
+from headrace_services.scheduler.rpc.interceptors import make_server_interceptors  # noqa: E402
+
+METHOD = "/headrace.v1.StudyService/GetStudy"
+
+
+class Table:
+    """One token, in memory."""
+
+    def __init__(self, token: Token) -> None:
+        self._token = token
+
+    async def find(self, token_id: str) -> StoredToken | None:
+        """The row."""
+        return StoredToken(
+            id=token_id, digest=self._token.digest, name="n", project="p", role=Role.EDITOR,
+            revoked=False, left_s=None, note_use=False,
+        )  # fmt: skip
+
+    async def note_use(self, token_id: str) -> None:
+        """Nothing is kept."""
+
+
+async def _nothing(request: bytes, context: Any) -> bytes:
+    return request
+
+
+async def served(
+    stack: AsyncExitStack, gate: Gate | None, pair: tuple[bytes, bytes] | None
+) -> grpc.aio.Channel:
+    """A server whose method answers at once, and a channel to it."""
+    server = grpc.aio.server(interceptors=make_server_interceptors(gate=gate))
+    service, _, name = METHOD.strip("/").partition("/")
+    handler = grpc.unary_unary_rpc_method_handler(_nothing)
+    # In a package of our own the messages would be checked against their bounds: these are bare bytes.
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {name: handler})])
+    if pair is None:
+        port = server.add_insecure_port("localhost:0")
+        channel = grpc.aio.insecure_channel(f"localhost:{port}")
+    else:
+        port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([pair]))
+        channel = grpc.aio.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(pair[1]))
+    await server.start()
+    stack.push_async_callback(server.stop, 0)
+    return await stack.enter_async_context(channel)
+
+
+async def calls(options: argparse.Namespace) -> dict[str, list[float]]:
+    """Microseconds of a call, by kind; the kinds take turns."""
+    token = new_token()
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        certificate, key = self_signed(Path(folder) / "c.pem", "localhost")
+        pair = key.read_bytes(), certificate.read_bytes()
+        async with AsyncExitStack() as stack:
+            kinds = {
+                f"{'TLS' if tls else 'plain'}{', token' if gate else ''}": await served(
+                    stack, gate, pair if tls else None
+                )
+                for tls in (False, True)
+                for gate in (None, Gate(KnownTokens(Table(token))))
+            }
+            header = (("authorization", f"Bearer {token.text}"),)
+            for _ in range(options.rounds + 1):  # the first one warms up
+                for kind, channel in kinds.items():
+                    call = channel.unary_unary(METHOD)
+                    metadata = header if kind.endswith("token") else None
+                    began = time.perf_counter()
+                    for _ in range(options.calls):
+                        await call(b"", metadata=metadata)
+                    found.setdefault(kind, []).append((time.perf_counter() - began) / options.calls * 1e6)
+    return {kind: took[1:] for kind, took in found.items()}
+
+
+async def gate_alone(rounds: int) -> float:
+    """Microseconds of the gate for a token that it keeps."""
+    token = new_token()
+    gate, header = Gate(KnownTokens(Table(token))), (("authorization", f"Bearer {token.text}"),)
+    took = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for _ in range(10_000):
+            await gate.admit(METHOD, header)
+        took.append((time.perf_counter() - began) / 10_000 * 1e6)
+    return statistics.median(took)
+
+
+def comparing(rounds: int) -> dict[str, float]:
+    """Nanoseconds of a comparison of digests, by where the first differing byte is."""
+    stored = digest_of("stored")
+    others = {
+        "equal": stored,
+        "first byte": bytes([stored[0] ^ 1]) + stored[1:],
+        "last byte": stored[:-1] + bytes([stored[-1] ^ 1]),
+        "every byte": bytes(byte ^ 255 for byte in stored),
+    }
+    took: dict[str, list[float]] = {name: [] for name in others}
+    for _ in range(rounds * 10):
+        for name, other in others.items():
+            began = time.perf_counter_ns()
+            for _ in range(2_000):
+                is_same(other, stored)
+            took[name].append((time.perf_counter_ns() - began) / 2_000)
+    return {name: statistics.median(each) for name, each in took.items()}
+
+
+def main() -> None:
+    """Prints the medians."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--calls", type=int, default=400, help="of each kind and round")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    for kind, took in asyncio.run(calls(options)).items():
+        print(f"{kind:13} {statistics.median(took):7.1f} µs a call ({min(took):.1f} to {max(took):.1f})")
+    print(f"the gate      {asyncio.run(gate_alone(options.rounds)):7.1f} µs")
+    for name, took_ns in comparing(options.rounds).items():
+        print(f"compare, {name + ' differs' if name != 'equal' else name:20} {took_ns:6.1f} ns")
+
+
+if __name__ == "__main__":
+    main()
