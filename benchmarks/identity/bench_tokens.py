@@ -1,6 +1,7 @@
 """What a token costs a call, what TLS costs it, and whether the comparison's time says anything of the secret.
 
-Client and server share a process and a core, so the differences count, not the times themselves. The method does nothing.
+Client and server share a process and a core, so the differences count, not the times themselves. The method does
+nothing.
 
     python benchmarks/identity/bench_tokens.py [--calls 400] [--rounds 9]
 """
@@ -19,13 +20,14 @@ import grpc
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "tests" / "client"))
 
-from certificates import self_signed  # noqa: E402
+from certificates import self_signed
 
-from headrace_services.identity.gate import Gate  # noqa: E402
-from headrace_services.identity.known import KnownTokens, StoredToken  # noqa: E402
-from headrace_services.identity.roles import Role  # noqa: E402
-from headrace_services.identity.tokens import Token, digest_of, is_same, new_token  # noqa: E402
-from headrace_services.scheduler.rpc.interceptors import make_server_interceptors  # noqa: E402
+from headrace.v1 import study_pb2, study_pb2_grpc
+from headrace_services.identity.gate import Gate
+from headrace_services.identity.known import KnownTokens, StoredToken
+from headrace_services.identity.roles import Role
+from headrace_services.identity.tokens import Token, digest_of, is_same, new_token
+from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 
 METHOD = "/headrace.v1.StudyService/GetStudy"
 
@@ -47,8 +49,12 @@ class Table:
         """Nothing is kept."""
 
 
-async def _nothing(request: bytes, context: Any) -> bytes:
-    return request
+class Nothing(study_pb2_grpc.StudyServiceServicer):
+    """Answers at once."""
+
+    async def GetStudy(self, request: Any, context: Any) -> study_pb2.GetStudyResponse:  # noqa: ARG002, N802
+        """Nothing."""
+        return study_pb2.GetStudyResponse()
 
 
 async def served(
@@ -56,10 +62,7 @@ async def served(
 ) -> grpc.aio.Channel:
     """A server whose method answers at once, and a channel to it."""
     server = grpc.aio.server(interceptors=make_server_interceptors(gate=gate))
-    service, _, name = METHOD.strip("/").partition("/")
-    handler = grpc.unary_unary_rpc_method_handler(_nothing)
-    # In a package of our own the messages would be checked against their bounds: these are bare bytes.
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {name: handler})])
+    study_pb2_grpc.add_StudyServiceServicer_to_server(Nothing(), server)
     if pair is None:
         port = server.add_insecure_port("localhost:0")
         channel = grpc.aio.insecure_channel(f"localhost:{port}")
@@ -89,11 +92,11 @@ async def calls(options: argparse.Namespace) -> dict[str, list[float]]:
             header = (("authorization", f"Bearer {token.text}"),)
             for _ in range(options.rounds + 1):  # the first one warms up
                 for kind, channel in kinds.items():
-                    call = channel.unary_unary(METHOD)
+                    call = study_pb2_grpc.StudyServiceStub(channel).GetStudy
                     metadata = header if kind.endswith("token") else None
                     began = time.perf_counter()
                     for _ in range(options.calls):
-                        await call(b"", metadata=metadata)
+                        await call(study_pb2.GetStudyRequest(name="studies/s"), metadata=metadata)
                     found.setdefault(kind, []).append((time.perf_counter() - began) / options.calls * 1e6)
     return {kind: took[1:] for kind, took in found.items()}
 

@@ -198,9 +198,9 @@ def _identity(who: WhoIs, where: str) -> Finding:
             return Finding(Level.OK, "identity", text)
         return Finding(Level.WARN, "identity", text, "Start it with --tls-cert, --tls-key and --auth tokens.")
     text = f"{who.role} of project {who.project} (token {who.token.id})"
-    left = who.token.expire_time - datetime.now(UTC) if who.token.expire_time else None
-    if left is not None and left < SOON:
-        text += f", which expires at {who.token.expire_time.astimezone():%Y-%m-%d %H:%M}"
+    ends = who.token.expire_time
+    if ends is not None and ends - datetime.now(UTC) < SOON:
+        text += f", which expires at {ends.astimezone():%Y-%m-%d %H:%M}"
         return Finding(Level.WARN, "identity", text, "Ask an admin of the project for another token.")
     return Finding(Level.OK, "identity", text)
 

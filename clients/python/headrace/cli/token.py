@@ -49,7 +49,10 @@ def create(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Make it in this database, without a scheduler and without a token of your own: the first one.",
+            envvar="HEADRACE_DATABASE_URL",
+            show_envvar=False,
+            help="Make it in this database, without a scheduler and without a token of your own: the first one. "
+            "Default: HEADRACE_DATABASE_URL.",
             show_default=False,
         ),
     ] = None,
@@ -92,7 +95,8 @@ def create(
         return
     output.line(secret)
     ends = "never expires" if span is None else f"expires in {expires}"
-    output.note(f"Token {made_id}: {role} of project {where}; it {ends}. Nobody can show it again.")
+    how = "" if database_url is None else " It was made in the database itself."
+    output.note(f"Token {made_id}: {role} of project {where}; it {ends}. Nobody can show it again.{how}")
     output.note("Its holder runs `headrace login`, or sets HEADRACE_TOKEN.")
 
 
