@@ -1,5 +1,6 @@
 """Tokens as text: what is one, what is stored of it, and how two are compared."""
 
+import asyncio
 import hashlib
 
 import pytest
@@ -141,6 +142,28 @@ async def test_ids_that_somebody_tries_fill_no_memory() -> None:
         with pytest.raises(UnauthenticatedError):
             await found.identify(token)
     assert len(found._kept) == MOST
+
+
+async def test_calls_at_once_look_a_token_up_once_and_guesses_take_few_connections() -> None:
+    token = tokens.new_token()
+    table = Table(stored(token))
+    busy, most, find = 0, 0, table.find
+
+    async def slow(token_id: str) -> StoredToken | None:
+        nonlocal busy, most
+        busy += 1
+        most = max(most, busy)
+        await asyncio.sleep(0)
+        busy -= 1
+        return await find(token_id)
+
+    table.find = slow  # type: ignore[method-assign]
+    found = KnownTokens(table, Clock())
+    guesses = [found.identify(tokens.new_token()) for _ in range(50)]
+    told = await asyncio.gather(*(found.identify(token) for _ in range(50)), *guesses, return_exceptions=True)
+    assert [isinstance(one, Identity) for one in told] == [True] * 50 + [False] * 50
+    assert most == known.AT_ONCE
+    assert table.asked.count(token.id) <= known.AT_ONCE
 
 
 async def test_every_token_takes_the_one_comparison_of_constant_time(

@@ -5,6 +5,7 @@ that exists costs no query. Times of expiry come from the database as seconds th
 them: no two clocks are compared.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ KEPT_S: Final = 5.0
 """So long a token that was revoked may still work."""
 MOST: Final = 4096
 """Rows that are kept. Whoever tries ids pushes out the oldest."""
+AT_ONCE: Final = 2
+"""Look-ups at once. Whoever tries ids keeps no more of the database's connections from others."""
 _NOBODYS: Final = bytes(32)
 """Compared where there is no row, so that both take the same way."""
 
@@ -39,6 +42,10 @@ class StoredToken:
     """Whether its last use was noted long ago, or never."""
 
 
+Kept = tuple[StoredToken | None, float]
+"""A row, or that there is none, and when that was found."""
+
+
 class TokenTable(Protocol):
     """Where tokens are stored."""
 
@@ -57,7 +64,8 @@ class KnownTokens:
     def __init__(self, table: TokenTable, clock: Callable[[], float] = time.monotonic) -> None:
         self._table = table
         self._clock = clock
-        self._kept: dict[str, tuple[StoredToken | None, float]] = {}
+        self._kept: dict[str, Kept] = {}
+        self._looking = asyncio.Semaphore(AT_ONCE)
 
     async def identify(self, token: Token) -> Identity:
         """Whose token it is. Raises UnauthenticatedError."""
@@ -74,17 +82,23 @@ class KnownTokens:
             await self._table.note_use(token.id)
         return Identity(project=stored.project, role=stored.role, token=stored.id)
 
-    async def _row(self, token_id: str) -> tuple[StoredToken | None, float]:
-        now = self._clock()
-        kept = self._kept.get(token_id)
-        if kept is not None and now - kept[1] < KEPT_S:
+    async def _row(self, token_id: str) -> Kept:
+        if (kept := self._fresh(token_id)) is not None:
             return kept
-        found = await self._table.find(token_id), now
+        async with self._looking:
+            if (kept := self._fresh(token_id)) is not None:  # found for another call meanwhile
+                return kept
+            now = self._clock()
+            found = await self._table.find(token_id), now
         self._kept.pop(token_id, None)
         if len(self._kept) >= MOST:
             del self._kept[next(iter(self._kept))]
         self._kept[token_id] = found
         return found
+
+    def _fresh(self, token_id: str) -> Kept | None:
+        kept = self._kept.get(token_id)
+        return kept if kept is not None and self._clock() - kept[1] < KEPT_S else None
 
 
 def _named(token: Token, stored: StoredToken) -> str:

@@ -68,7 +68,6 @@ ELSEWHERE = {
     "continue": "extend",
     "rm": "delete",
     "auth": "login",
-    "whoami": "doctor",
     "tokens": "token",
 }
 """What other tools call our commands."""
