@@ -76,7 +76,11 @@ export class Planner {
     const start = "Start one with `headrace planner`, or give its address as `address` or in HEADRACE_PLANNER.";
     // In plain text anybody of a machine may have started the planner, who gets no token that was not meant for it.
     const token = options.token || (target.tls === undefined ? undefined : process.env["HEADRACE_TOKEN"]);
-    this.#connection = new Connection(target, token ? { ...options, token } : options, { kind: "planner", start, attemptMs: Infinity });
+    this.#connection = new Connection(target, token ? { ...options, token } : options, {
+      kind: "planner",
+      start,
+      attemptMs: Infinity,
+    });
   }
 
   /** The fastest plan. Throws what is wrong with the question, or that nothing fits. */
