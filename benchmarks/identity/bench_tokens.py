@@ -1,7 +1,7 @@
 """What a token costs a call, what TLS costs it, and whether the comparison's time says anything of the secret.
 
-Client and server share a process and a core, so the differences count, not the times themselves. The method does
-nothing.
+Client and server share a process, and the method does nothing, so the differences count, not the times themselves. They
+are times of the processor, which other programs disturb little.
 
     python benchmarks/identity/bench_tokens.py [--calls 400] [--rounds 9]
 """
@@ -75,7 +75,7 @@ async def served(
 
 
 async def calls(options: argparse.Namespace) -> dict[str, list[float]]:
-    """Microseconds of a call, by kind; the kinds take turns."""
+    """Microseconds of the processor for a call, by kind; the kinds take turns."""
     token = new_token()
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -94,10 +94,10 @@ async def calls(options: argparse.Namespace) -> dict[str, list[float]]:
                 for kind, channel in kinds.items():
                     call = study_pb2_grpc.StudyServiceStub(channel).GetStudy
                     metadata = header if kind.endswith("token") else None
-                    began = time.perf_counter()
+                    began = time.process_time()
                     for _ in range(options.calls):
                         await call(study_pb2.GetStudyRequest(name="studies/s"), metadata=metadata)
-                    found.setdefault(kind, []).append((time.perf_counter() - began) / options.calls * 1e6)
+                    found.setdefault(kind, []).append((time.process_time() - began) / options.calls * 1e6)
     return {kind: took[1:] for kind, took in found.items()}
 
 
@@ -107,10 +107,10 @@ async def gate_alone(rounds: int) -> float:
     gate, header = Gate(KnownTokens(Table(token))), (("authorization", f"Bearer {token.text}"),)
     took = []
     for _ in range(rounds):
-        began = time.perf_counter()
+        began = time.process_time()
         for _ in range(10_000):
             await gate.admit(METHOD, header)
-        took.append((time.perf_counter() - began) / 10_000 * 1e6)
+        took.append((time.process_time() - began) / 10_000 * 1e6)
     return statistics.median(took)
 
 
@@ -126,10 +126,10 @@ def comparing(rounds: int) -> dict[str, float]:
     took: dict[str, list[float]] = {name: [] for name in others}
     for _ in range(rounds * 10):
         for name, other in others.items():
-            began = time.perf_counter_ns()
+            began = time.process_time_ns()
             for _ in range(2_000):
                 is_same(other, stored)
-            took[name].append((time.perf_counter_ns() - began) / 2_000)
+            took[name].append((time.process_time_ns() - began) / 2_000)
     return {name: statistics.median(each) for name, each in took.items()}
 
 

@@ -15,8 +15,6 @@ from certificates import self_signed
 from commands_run import Invoke
 
 from headrace import AsyncClient, Client, logins
-from headrace.cli.failure import CommandError
-from headrace.cli.lifetimes import lifetime
 from headrace.errors import PermissionDeniedError, UnauthenticatedError
 from headrace.target import Target
 
@@ -179,19 +177,12 @@ def test_login_needs_an_address_and_a_token(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("text", ["", "90", "d", "0d", "-1d", "1y", "99999w", "1.5h", "forever"])
-def test_a_time_that_is_none(text: str) -> None:
-    with pytest.raises(CommandError, match="--expires"):
-        lifetime(text, "--expires")
-
-
-def test_times() -> None:
-    assert lifetime("never", "--expires") is None
-    hours = {"30m": 0.5, "12h": 12, "90d": 2160, "4w": 672}
-    for said, expected in hours.items():
-        span = lifetime(said, "--expires")
-        assert span is not None
-        assert span.total_seconds() == expected * 3600
+def test_a_time_that_is_none_is_refused_before_anything(invoke: Invoke) -> None:
+    refused = invoke(
+        "token", "create", "--expires", "1y", "--database-url", "postgresql://nobody@127.0.0.1:1/x"
+    )
+    assert refused.code == 2
+    assert "--expires: is not a time (got '1y')" in refused.err
 
 
 def test_a_role_that_is_none_is_refused_before_anything(invoke: Invoke) -> None:

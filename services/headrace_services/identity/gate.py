@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.errors import PermissionDeniedError, UnauthenticatedError
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.identity import tokens
-from headrace_services.identity.permissions import DEFAULT_PROJECT, PERMISSIONS, Permission
+from headrace_services.identity.permissions import PERMISSIONS, Permission
 from headrace_services.identity.roles import Role
 from headrace_services.identity.tokens import Token
 

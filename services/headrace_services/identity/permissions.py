@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.identity.roles import Role
-
-DEFAULT_PROJECT: Final = "default"
-"""The project of what names none. It is the installation's own: its admins give tokens of every project."""
 
 _PEOPLE: Final = frozenset({Role.VIEWER, Role.EDITOR, Role.ADMIN})
 
@@ -87,8 +85,8 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
 
 
 def may_give(role: Role, project: str, *, to_role: Role, to_project: str) -> bool:
-    """Whether somebody may make, see and revoke a token. Admins may, in their project. Workers run the trials of every
-    project, so their tokens are for admins of the default project, who may give all."""
+    """Whether somebody may make, see and revoke a token. Admins may, in their project. The default project is the
+    installation's own, so its admins may give all. Workers run the trials of every project: only they give those."""
     if role is not Role.ADMIN:
         return False
     return project == DEFAULT_PROJECT or (to_project == project and to_role is not Role.WORKER)

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
-from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 from rpc_site import duration
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -27,7 +27,7 @@ from headrace.errors import (
     UnauthenticatedError,
 )
 from headrace.v1 import identity_pb2 as pb
-from headrace.v1 import study_pb2, worker_pb2
+from headrace.v1 import identity_pb2_grpc, study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
 from headrace.v1.identity_pb2_grpc import IdentityServiceStub
 from headrace.v1.study_pb2_grpc import StudyServiceStub
 from headrace_services.identity.gate import Gate
@@ -38,7 +38,6 @@ from headrace_services.identity.tokens import new_token
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.cleaner import Cleaner
 from headrace_services.scheduler.engine.hub import Hub
-from headrace_services.scheduler.process import _add_services
 from headrace_services.scheduler.rpc.identity_service import IdentityServicer, make
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.rpc.study_service import StudyServicer
@@ -133,8 +132,11 @@ async def guarded(engine: AsyncEngine) -> AsyncIterator[Site]:
         site = Site(engine=engine, channel=channel)
         hub, desk = Hub(engine, tasks), Desk()
         workers = WorkerServicer(hub, Heartbeats(engine, 15), Loads(engine), Registry(engine), Timing())
-        health = health_aio.HealthServicer()
-        _add_services(server, StudyServicer(hub, desk), workers, IdentityServicer(engine), health)
+        study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub, desk), server)
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
+        identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityServicer(engine), server)
+        health_pb2_grpc.add_HealthServicer_to_server(health_aio.HealthServicer(), server)
+        reflection.enable_server_reflection([reflection.SERVICE_NAME], server)
         await server.start()
         yield site
         await server.stop(0)
@@ -361,3 +363,18 @@ async def test_a_database_that_is_away_is_told_as_such(
     error = await guarded_site.refusal("WhoAmI", pb.WhoAmIRequest(), new_token().text)
     assert isinstance(error, DatabaseUnavailableError)
     assert error.retryable
+
+
+async def test_without_a_gate_everybody_is_an_admin_who_may_give_all(engine: AsyncEngine) -> None:
+    server = grpc.aio.server(interceptors=make_server_interceptors())
+    identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityServicer(engine), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = IdentityServiceStub(channel)
+        who = await stub.WhoAmI(pb.WhoAmIRequest(), timeout=20)
+        assert who == pb.WhoAmIResponse(project="default", role=pb.ROLE_ADMIN)
+        await stub.CreateToken(pb.CreateTokenRequest(role=pb.ROLE_ADMIN, project="p"), timeout=20)
+        await stub.CreateToken(pb.CreateTokenRequest(role=pb.ROLE_WORKER), timeout=20)
+        assert len((await stub.ListTokens(pb.ListTokensRequest(), timeout=20)).tokens) == 2
+    await server.stop(0)

@@ -8,13 +8,14 @@ import typer
 
 from headrace.cli.control import Yes, confirm
 from headrace.cli.failure import USAGE, CommandError
-from headrace.cli.lifetimes import lifetime
 from headrace.cli.output import Cell
 from headrace.cli.session import AsJson, Session
 from headrace.client.identities import Role, TokenInfo
+from headrace.lifetimes import lifetime_of
 
 IN_DATABASE: Final = "headrace.in_database"
 """The entry points of what works on a database without a scheduler."""
+NEVER: Final = "never"
 ROLES: Final = tuple(role.value for role in Role if role is not Role.UNKNOWN)
 
 token = typer.Typer(help="Make, list and revoke the tokens that calls carry.", no_args_is_help=True)
@@ -43,7 +44,7 @@ def create(
     ] = None,
     name: Annotated[str, typer.Option(help="Whose it is, for people.", show_default=False)] = "",
     expires: Annotated[
-        str, typer.Option(metavar="TIME", help="How long it works: 12h, 90d, 4w, or never.")
+        str, typer.Option(metavar="TIME", help="How long it works: 12h, 90d, or never.")
     ] = "90d",
     database_url: Annotated[
         str | None,
@@ -76,7 +77,7 @@ def create(
         raise CommandError(
             f"--role: is no role (got {role!r}).", remedy=f"Give one of {', '.join(ROLES)}.", code=USAGE
         )
-    span = lifetime(expires, "--expires")
+    span = None if expires == NEVER else lifetime_of(expires, "--expires")
     if database_url is not None:
         where = project or "default"
         made_id, secret = _in_database()(

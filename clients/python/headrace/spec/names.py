@@ -93,8 +93,10 @@ PROJECT: Final = NameRule(
     begins="a-z",
     holds="a-z0-9-",
     longest=63,
-    example="my-project",
+    example="vision",
 )
+DEFAULT_PROJECT: Final = "default"
+"""The project of whoever names none."""
 PARAMETER: Final = NameRule(
     kind="parameter",
     begins="A-Za-z_",

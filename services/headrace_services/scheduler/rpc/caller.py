@@ -3,11 +3,9 @@
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.identity.gate import Identity
-from headrace_services.identity.permissions import DEFAULT_PROJECT
 from headrace_services.identity.roles import Role
-
-__all__ = ["DEFAULT_PROJECT", "Caller", "caller", "calling", "let_call", "let_in"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ from headrace.errors import (
     Violation,
     show_value,
 )
-from headrace.spec import names as name_rules
+from headrace.spec.names import DEFAULT_PROJECT, PROJECT
 from headrace.v1 import identity_pb2 as pb
 from headrace.v1.identity_pb2_grpc import IdentityServiceServicer
-from headrace_services.identity.permissions import DEFAULT_PROJECT, may_give
+from headrace_services.identity.permissions import may_give
 from headrace_services.identity.roles import Role
 from headrace_services.identity.tokens import Token, is_id, new_token
 from headrace_services.scheduler.rpc import pages
@@ -65,11 +65,11 @@ class IdentityServicer(IdentityServiceServicer):
     async def ListTokens(self, request: pb.ListTokensRequest, context: Context) -> pb.ListTokensResponse:
         """The tokens of the caller's project; those of all projects for an admin of the default one."""
         window = pages.window(request, (int,))
-        project: str | None = request.project or caller().project
-        if not request.project and caller().project == DEFAULT_PROJECT:
+        project: str | None = request.project or _reach()
+        if request.project:
+            _check_may_give(Role.VIEWER, request.project)
+        elif project == DEFAULT_PROJECT:
             project = None
-        elif project != caller().project:
-            _check_may_give(Role.VIEWER, str(project))
         before = int(window.after[0]) if window.after else None
         async with transaction(self._engine) as conn:
             found = await tokens.newest(conn, project=project, before=before, limit=window.limit)
@@ -114,7 +114,7 @@ async def make(
 
 def check_project(project: str) -> None:
     """Raise InvalidFieldError where a name is none of a project."""
-    problem = name_rules.PROJECT.problem(project, "project")
+    problem = PROJECT.problem(project, "project")
     if problem is not None:
         raise InvalidFieldError([problem.violation()])
 
@@ -122,17 +122,20 @@ def check_project(project: str) -> None:
 async def _own(conn: AsyncConnection, token_id: str) -> None:
     """Raise TokenNotFoundError unless the caller may touch a token: one of another project is not there for him."""
     found = await tokens.get(conn, token_id)
-    who = caller()
-    if found is None or not may_give(who.role, who.project, to_role=found.role, to_project=found.project):
+    if found is None or not may_give(caller().role, _reach(), to_role=found.role, to_project=found.project):
         raise _not_found(token_id)
 
 
+def _reach() -> str:
+    """The project whose tokens the caller may touch. Whom no token binds to a project may touch all."""
+    return caller().project if caller().token else DEFAULT_PROJECT
+
+
 def _check_may_give(role: Role, project: str) -> None:
-    who = caller()
-    if not may_give(who.role, who.project, to_role=role, to_project=project):
+    if not may_give(caller().role, _reach(), to_role=role, to_project=project):
         what = "of workers" if role is Role.WORKER else f"of project '{project}'"
         raise PermissionDeniedError(
-            f"an admin of project '{who.project}' may not give or see tokens {what}",
+            f"an admin of project '{caller().project}' may not give or see tokens {what}",
             remedy=f"An admin of project '{DEFAULT_PROJECT}' may, and so does `headrace token create --database-url`.",
         )
 
