@@ -19,6 +19,8 @@ from headrace.bounds.totals import TOTALS
 from headrace.cli.app import build
 from headrace.environment import PASSED
 from headrace.errors import CATALOGUE
+from headrace_services.identity.permissions import PERMISSIONS, Permission
+from headrace_services.identity.roles import Role
 from headrace_services.scheduler.core.lifecycle import TRANSITIONS
 
 BLOCK: Final = re.compile(
@@ -99,6 +101,20 @@ def limits() -> str:
     return "\n\n".join(parts)
 
 
+def permissions_table() -> str:
+    """Who may call each method, service by service."""
+    parts: dict[str, list[tuple[str, ...]]] = {}
+    for path, permission in PERMISSIONS.items():
+        service, _, method = path.removeprefix("/").rpartition("/")
+        allowed = ["yes" if permission is Permission.OPEN else "no"]
+        allowed += ["yes" if role in permission.roles else "no" for role in Role]
+        socket = permission is Permission.SOCKET
+        cells = ["socket only", *["–"] * len(Role)] if socket else allowed
+        parts.setdefault(service, []).append((f"`{method}`", *cells))
+    head = ("method", "without a token", *(role.value for role in Role))
+    return "\n\n".join(f"### {service}\n\n{table(head, rows)}" for service, rows in parts.items())
+
+
 def environment_table() -> str:
     """The variables of a worker that its trials get."""
     rows = ((row.why, " ".join(f"`{name}`" for name in row.names.split())) for row in PASSED)
@@ -110,6 +126,7 @@ GENERATORS: Final[dict[str, Callable[[], str]]] = {
     "lifecycle-table": lifecycle_table,
     "errors-table": errors_table,
     "environment-table": environment_table,
+    "permissions-table": permissions_table,
     "commands": commands,
     "limits": limits,
     "sdk": signatures.sdk,

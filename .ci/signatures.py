@@ -10,7 +10,7 @@ from typing import Any
 from tables import table
 
 from headrace import optimize, trial
-from headrace.client import events, machines, model
+from headrace.client import events, identities, machines, model
 from headrace.client.result import Result
 from headrace.client.sync import AskedTrial, Client, Study, Trial
 
@@ -24,6 +24,9 @@ VALUES = (
     model.Retried,
     machines.Worker,
     machines.Slot,
+    identities.WhoIs,
+    identities.NewToken,
+    identities.TokenInfo,
     events.Decision,
     events.TrialStory,
     events.Update,

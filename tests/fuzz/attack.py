@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from headrace.spec import parse_spec, to_proto
-from headrace.v1 import planner_pb2, runtime_pb2, spec_pb2, study_pb2, worker_pb2
+from headrace.v1 import identity_pb2, planner_pb2, runtime_pb2, spec_pb2, study_pb2, worker_pb2
 from headrace.v1.study_pb2_grpc import StudyServiceStub
 
 DEADLINE_S = 5.0
@@ -57,7 +57,7 @@ SAMPLERS: tuple[dict[str, Any], ...] = (
 )
 METHODS: list[MethodDescriptor] = [
     method
-    for module in (study_pb2, worker_pb2, planner_pb2, runtime_pb2)
+    for module in (study_pb2, worker_pb2, identity_pb2, planner_pb2, runtime_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 ]

@@ -25,7 +25,7 @@ type Planner struct {
 }
 
 // NewPlanner makes a client of a planner. The address is as in New. An empty one means HEADRACE_PLANNER, else
-// 127.0.0.1:7441.
+// 127.0.0.1:7441. Over TLS the token of HEADRACE_TOKEN goes with each call where WithToken names none.
 func NewPlanner(address string, options ...Option) (*Planner, error) {
 	field := "planner"
 	if address == "" {
@@ -39,8 +39,12 @@ func NewPlanner(address string, options ...Option) (*Planner, error) {
 		return nil, err
 	}
 	large := WithDialOptions(grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largestPlanBytes)))
-	made, err := newTransport(found, collect(defaultPlanTimeout, append([]Option{large}, options...)),
-		server{kind: "planner", start: plannerAddressRemedy})
+	set := collect(defaultPlanTimeout, append([]Option{large}, options...))
+	// In clear anybody of a machine may have started the planner, who gets no token that was not meant for it.
+	if set.token == "" && (found.tls || set.tls != nil || set.caFile != "") {
+		set.token = os.Getenv(tokenVariable)
+	}
+	made, err := newTransport(found, set, server{kind: "planner", start: plannerAddressRemedy})
 	if err != nil {
 		return nil, err
 	}

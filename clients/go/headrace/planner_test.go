@@ -57,6 +57,18 @@ func TestAPlanWithProgress(t *testing.T) {
 	}
 }
 
+func TestAPlannerGetsTheTokenOfTheEnvironmentOverTLSAlone(t *testing.T) {
+	t.Setenv("HEADRACE_TOKEN", "sec\nret") // which no header may have
+	if _, err := headrace.NewPlanner("tls://p:1"); !errors.Is(err, headrace.InvalidField) {
+		t.Fatalf("got %v", err)
+	}
+	found, err := headrace.NewPlanner("p:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = found.Close()
+}
+
 func TestACancelledPlanEndsInTheServerToo(t *testing.T) {
 	ended := make(chan struct{})
 	found := newPlanner(t, func(_ *pb.PlanRequest, stream grpc.ServerStreamingServer[pb.PlanResponse]) error {

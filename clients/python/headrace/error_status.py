@@ -22,7 +22,9 @@ from headrace.errors import (
     HeadraceError,
     InternalError,
     InvalidFieldError,
+    PermissionDeniedError,
     TooLargeError,
+    UnauthenticatedError,
     UnreachableError,
     Violation,
     entry_of,
@@ -34,6 +36,11 @@ _MESSAGE_BYTES: Final = 800
 _STATUS_BYTES: Final = 4200
 _BY_REASON: Final = {entry.reason: entry for entry in CATALOGUE if entry.reason is not None}
 _CLIENT_ONLY: Final = {entry.status: entry for entry in CATALOGUE if entry.reason is None}
+_OF_A_PROXY: Final = {
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
+}
+"""What a proxy before the server may say, without our details."""
 
 
 def to_status(err: HeadraceError) -> Status:
@@ -68,6 +75,8 @@ def from_rpc_error(err: grpc.RpcError) -> HeadraceError:
         return TooLargeError(f"The message is too large: {_one_line(text)}.")
     if entry is not None:
         return entry.error(f"{_one_line(text)}.")
+    if code in _OF_A_PROXY:
+        return _OF_A_PROXY[code](f"The server answered {code.name}: {_one_line(text)}.")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         remedy = "Update the server: it is older than this client."
         return InternalError(f"The server answered UNIMPLEMENTED: {_one_line(text)}.", remedy=remedy)

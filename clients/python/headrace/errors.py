@@ -116,6 +116,18 @@ class WorkerNameTakenError(HeadraceError):
     """Another worker of this name is connected."""
 
 
+class UnauthenticatedError(HeadraceError):
+    """The server asks for a token, and the call carries none that is good."""
+
+
+class PermissionDeniedError(HeadraceError):
+    """The role of the caller's token does not allow what was asked."""
+
+
+class TokenNotFoundError(HeadraceError):
+    """There is no token of this id, or it is one of another project."""
+
+
 class NotAskTellError(HeadraceError):
     """The study's trials are run by workers, so no user's loop may ask for them."""
 
@@ -260,6 +272,25 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "ALREADY_EXISTS",
         WorkerNameTakenError,
         "Give one of the two another `--name`, or stop the other one.",
+    ),
+    _entry(
+        "UNAUTHENTICATED",
+        "UNAUTHENTICATED",
+        UnauthenticatedError,
+        "Log in with `headrace login`, or give a token in HEADRACE_TOKEN. An admin of your project makes one with "
+        "`headrace token create`.",
+    ),
+    _entry(
+        "PERMISSION_DENIED",
+        "PERMISSION_DENIED",
+        PermissionDeniedError,
+        "Ask an admin of the project for a token with another role.",
+    ),
+    _entry(
+        "TOKEN_NOT_FOUND",
+        "NOT_FOUND",
+        TokenNotFoundError,
+        "`headrace token list` lists the tokens of your project.",
     ),
     _entry(
         "NOT_ASK_TELL",

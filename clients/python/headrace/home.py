@@ -56,10 +56,11 @@ def home_dir() -> Path:
     return Path(named).expanduser().absolute() if named else Path.home() / ".headrace"
 
 
-def address(explicit: str | None = None) -> str:
-    """The scheduler to talk to: `explicit`, else `HEADRACE_ADDRESS`, else the file that `headrace up` left, else
-    127.0.0.1:7440. Raises StartingError while `headrace up` starts in this home, and NotRunningError where none runs in
-    a home that `HEADRACE_HOME` names: at the default address may be another Headrace, which is not meant."""
+def address(explicit: str | None = None, *, login: str | None = None) -> str:
+    """The scheduler to talk to: `explicit`, else `HEADRACE_ADDRESS`, else the file that `headrace up` left, else that
+    of a `login`, else 127.0.0.1:7440. Raises StartingError while `headrace up` starts in this home, and NotRunningError
+    where none runs in a home that `HEADRACE_HOME` names: at the default address may be another Headrace, which is not
+    meant."""
     if given := given_address(explicit):
         return given
     home = home_dir()
@@ -68,6 +69,8 @@ def address(explicit: str | None = None) -> str:
         return found
     if held:
         raise StartingError(home)
+    if login:
+        return login
     if os.environ.get("HEADRACE_HOME"):
         raise NotRunningError(home)
     return DEFAULT_ADDRESS

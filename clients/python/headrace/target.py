@@ -17,6 +17,7 @@ from typing import Final
 
 import grpc
 
+from headrace import logins
 from headrace.errors import InvalidFieldError, Violation
 from headrace.home import address as default_address
 from headrace.home import address_in, given_address, home_dir, is_on_this_machine
@@ -50,12 +51,13 @@ class Target:
         field: str = "address",
         tls_ca: Path | None = None,
         token: str | None = None,
+        login: str | None = None,
     ) -> "Target":
         """The target of an explicit address or of the environment (see `headrace.home.address`).
 
         With `tls_ca` it is TLS without `tls://` too. Raises InvalidFieldError, and what
         `headrace.home.address` raises."""
-        text = default_address(address).strip()
+        text = default_address(address, login=login).strip()
         home = home_dir()
         by_home = not given_address(address) and text == address_in(home)
         bare = text.removeprefix(TLS)
@@ -81,6 +83,40 @@ class Target:
             token=token,
             home=home if by_home else None,
         )
+
+    @classmethod
+    def of_user(
+        cls, address: str | None, *, tls_ca: str | Path | None = None, token: str | None = None
+    ) -> "Target":
+        """What a user's client talks to: `of`, with the token of HEADRACE_TOKEN, else with what `headrace login` keeps.
+
+        The login's authority and token go to the login's schedulers alone."""
+        login = logins.kept()
+        target = cls.of(
+            address,
+            tls_ca=Path(tls_ca) if tls_ca else None,
+            token=token or os.environ.get("HEADRACE_TOKEN"),
+            login=login.address if login else None,
+        )
+        if login is None or target.tls != login.address.startswith(TLS) or not login.covers(target.replicas):
+            return target
+        return replace(target, tls_ca=target.tls_ca or login.tls_ca, token=target.token or login.token)
+
+    @classmethod
+    def of_planner(
+        cls, address: str, *, field: str, tls_ca: str | Path | None = None, token: str | None = None
+    ) -> "Target":
+        """A planner's server. Over TLS it gets the token of HEADRACE_TOKEN too, else that of `headrace login` where it
+        is on a host of the login's schedulers. In plain text anybody of a machine may have started it."""
+        ca = Path(tls_ca) if tls_ca else None
+        target = cls.of(address, field=field, tls_ca=ca, token=token)
+        if not target.tls or target.token:
+            return target
+        login = logins.kept()
+        if login is not None and not login.covers_hosts(target.replicas):
+            login = None
+        token = _sound_token(os.environ.get("HEADRACE_TOKEN")) or (login.token if login else None)
+        return replace(target, tls_ca=target.tls_ca or (login.tls_ca if login else None), token=token)
 
     def again(self) -> "Target":
         """The target as the home's `address` file names it now: `up` may have started again on another port. This one

@@ -66,12 +66,21 @@ const { method } = PlannerService;
 export class Planner {
   readonly #connection: Connection;
 
-  /** The address is `options.address`, else `HEADRACE_PLANNER`, else 127.0.0.1:7441. */
+  /**
+   * The address is `options.address`, else `HEADRACE_PLANNER`, else 127.0.0.1:7441. The token is `options.token`, else
+   * over TLS `HEADRACE_TOKEN`.
+   */
   constructor(options: ConnectionOptions = {}) {
     const address = options.address || process.env["HEADRACE_PLANNER"] || DEFAULT_PLANNER;
     const target = parseTarget(address, options.address ? "address" : "HEADRACE_PLANNER", options.tls);
     const start = "Start one with `headrace planner`, or give its address as `address` or in HEADRACE_PLANNER.";
-    this.#connection = new Connection(target, options, { kind: "planner", start, attemptMs: Infinity });
+    // In plain text anybody of a machine may have started the planner, who gets no token that was not meant for it.
+    const token = options.token || (target.tls === undefined ? undefined : process.env["HEADRACE_TOKEN"]);
+    this.#connection = new Connection(target, token ? { ...options, token } : options, {
+      kind: "planner",
+      start,
+      attemptMs: Infinity,
+    });
   }
 
   /** The fastest plan. Throws what is wrong with the question, or that nothing fits. */

@@ -8,7 +8,7 @@ import { Code, ConnectError, type ServiceImpl } from "@connectrpc/connect";
 import { BadRequestSchema, ErrorInfoSchema } from "../src/gen/google/rpc/error_details_pb.js";
 import { ErrorReason } from "../src/gen/headrace/v1/error_pb.js";
 import { StudyService, StudyState, type WatchStudyRequest } from "../src/gen/headrace/v1/study_pb.js";
-import { Client, type ConnectionOptions, type HeadraceError, InvalidFieldError } from "../src/index.js";
+import { Client, type ConnectionOptions, type HeadraceError, InvalidFieldError, Planner } from "../src/index.js";
 import { type Fake, serve } from "./fake.js";
 
 const open: { close(): unknown }[] = [];
@@ -198,6 +198,16 @@ test("a token goes with every call, and never in plain text over a network", asy
   }
   await client(address, { token: "" }).study("s").status();
   assert.equal(seen.at(-1), null);
+});
+
+test("a planner gets the token of the environment over TLS alone", () => {
+  process.env["HEADRACE_TOKEN"] = "sec\nret"; // which no header may have
+  try {
+    assert.throws(() => new Planner({ address: "tls://p:1" }), InvalidFieldError);
+    new Planner({ address: "p:1" });
+  } finally {
+    delete process.env["HEADRACE_TOKEN"];
+  }
 });
 
 test("a token that no header may have is an error of that field, which does not show it", async () => {

@@ -9,7 +9,6 @@ closes. At any other end the lease on the gates runs out.
 
 import asyncio
 import fcntl
-import ipaddress
 import json
 import logging
 import os
@@ -28,6 +27,7 @@ from headrace.v1 import bubble_pb2_grpc
 from headrace_services.bubble_agent.agent import Agent
 from headrace_services.bubble_agent.neighbours import Neighbours
 from headrace_services.bubble_agent.servicer import BubbleServicer
+from headrace_services.identity.listening import is_loopback
 from headrace_torch.bubble_words import StageFileError, make_folder
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def check(settings: Settings) -> None:
         if value and (not host or not port.isdecimal() or not int(port) <= 65535):
             raise _fault(field, value, "is not HOST:PORT", "Write, for example, 127.0.0.1:7442.")
     host = settings.listen.rpartition(":")[0]
-    if settings.listen and not settings.insecure and not _is_loopback(host):
+    if settings.listen and not settings.insecure and not is_loopback(host):
         remedy = "Say --insecure if the network is trusted: who reaches it can make trials wait, and read job names."
         raise _fault("--listen", settings.listen, "would serve other machines without TLS", remedy)
     path = str(socket_of(settings.folder))
@@ -194,15 +194,6 @@ def _only_one(folder: Path) -> Iterator[None]:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _fault(field: str, value: str, message: str, remedy: str) -> InvalidFieldError:

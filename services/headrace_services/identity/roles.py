@@ -10,3 +10,12 @@ class Role(StrEnum):
     EDITOR = "editor"
     ADMIN = "admin"
     WORKER = "worker"
+
+
+class Auth(StrEnum):
+    """Who may call a server."""
+
+    TOKENS = "tokens"
+    """Whoever has a token, as far as its role goes."""
+    NONE = "none"
+    """Whoever reaches it, as an admin."""

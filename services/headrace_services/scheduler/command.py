@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.errors import HeadraceError
+from headrace_services.identity.roles import Auth
 
 
 def scheduler(
@@ -24,6 +25,14 @@ def scheduler(
     ] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate chain.", exists=True)] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM private key.", exists=True)] = None,
+    auth: Annotated[
+        Auth | None,
+        typer.Option(
+            help="Whether each call needs a token (`headrace token create`). Default: tokens with TLS on an address "
+            "that other machines reach, else none.",
+            show_default=False,
+        ),
+    ] = None,
     heartbeat_interval: Annotated[
         float, typer.Option(min=0.05, help="Seconds between a worker's heartbeats.")
     ] = 3.0,
@@ -66,6 +75,7 @@ def scheduler(
         insecure=insecure,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        auth=auth,
         timing=Timing(
             heartbeat_s=heartbeat_interval,
             lease_ttl_s=lease_ttl,

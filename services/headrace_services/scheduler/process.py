@@ -8,7 +8,6 @@ that loses nothing either.
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import random
 import signal
@@ -25,7 +24,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InvalidFieldError, Violation
 from headrace.target import PEM
-from headrace.v1 import study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
+from headrace.v1 import (
+    identity_pb2,
+    identity_pb2_grpc,
+    study_pb2,
+    study_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
+from headrace_services.identity.gate import Gate
+from headrace_services.identity.known import KnownTokens
+from headrace_services.identity.listening import asks_for_tokens, is_loopback
+from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.cleaner import Cleaner
@@ -33,6 +43,7 @@ from headrace_services.scheduler.engine.followers import Followers
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.loop_watch import LoopWatch
+from headrace_services.scheduler.rpc.identity_service import IdentityServicer
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.rpc.study_service import StudyServicer
 from headrace_services.scheduler.session.heartbeats import Heartbeats
@@ -40,8 +51,10 @@ from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
-from headrace_services.scheduler.store.database import is_away, open_engine
+from headrace_services.scheduler.store import tokens
+from headrace_services.scheduler.store.database import is_away, open_engine, transaction
 from headrace_services.scheduler.store.migrate import migrate
+from headrace_services.scheduler.store.tokens import TokenRows
 from headrace_services.scheduler.suggesting.pool import Pool
 from headrace_services.scheduler.suggesting.suggester import Suggester
 
@@ -64,6 +77,8 @@ class Settings:
     insecure: bool = False
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    auth: Auth | None = None
+    """Whether calls need a token; None: where other machines reach it over TLS."""
     timing: Timing = field(default_factory=Timing)
     drain_grace_s: float = 10.0
     sampler_processes: int = 2
@@ -108,16 +123,6 @@ def _problem(field_name: str, value: str, message: str, remedy: str) -> Violatio
     return Violation(field=field_name, value=value, message=message, remedy=remedy)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
-    if host == "localhost" or host.startswith("unix:"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 async def serve(settings: Settings) -> None:
     """Run a scheduler until it is told to stop. Raises HeadraceError where it cannot start."""
     check(settings)
@@ -146,12 +151,24 @@ async def _prepare(engine: AsyncEngine) -> None:
         ) from error
 
 
+async def _tell_of_first_token(engine: AsyncEngine) -> None:
+    async with transaction(engine) as conn:
+        if not await tokens.newest(conn, project=None, before=None, limit=1):
+            log.warning(
+                "nobody can call yet: no token exists. Make the first one here: "
+                "headrace token create --role admin --database-url URL"
+            )
+
+
 async def _serve(engine: AsyncEngine, settings: Settings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server, port = _bound_server(settings)
+    gate = _gate(engine, settings)
+    if gate is not None:
+        await _tell_of_first_token(engine)
+    server, port = _bound_server(gate, settings)
     async with asyncio.TaskGroup() as tasks:
         hub = Hub(engine, tasks)
         registry = Registry(engine)
@@ -165,7 +182,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         health = health_aio.HealthServicer()
         await tell_instance(health)
         workers = WorkerServicer(hub, heartbeats, loads, registry, settings.timing)
-        _add_services(server, StudyServicer(hub, desk), workers, health)
+        _add_services(server, StudyServicer(hub, desk), workers, IdentityServicer(engine), health)
         await server.start()
         watch = LoopWatch()
         background = [
@@ -221,10 +238,16 @@ async def _drain(
     await server.stop(grace=min(2.0, grace_s))
 
 
-def _bound_server(settings: Settings) -> tuple[grpc.aio.Server, int]:
+def _gate(engine: AsyncEngine, settings: Settings) -> Gate | None:
+    """What asks calls for tokens; None where nobody needs one."""
+    asks = asks_for_tokens(settings.auth, settings.listen, tls=settings.tls_cert is not None)
+    return Gate(KnownTokens(TokenRows(engine))) if asks else None
+
+
+def _bound_server(gate: Gate | None, settings: Settings) -> tuple[grpc.aio.Server, int]:
     age_ms = int(CONNECTION_AGE_S * 1000 * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
     server = grpc.aio.server(
-        interceptors=make_server_interceptors(),
+        interceptors=make_server_interceptors(gate=gate),
         options=[
             ("grpc.so_reuseport", 0),
             ("grpc.keepalive_time_ms", 20_000),
@@ -245,14 +268,17 @@ def _add_services(
     server: grpc.aio.Server,
     studies: StudyServicer,
     workers: WorkerServicer,
+    identities: IdentityServicer,
     health: health_aio.HealthServicer,
 ) -> None:
     study_pb2_grpc.add_StudyServiceServicer_to_server(studies, server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
+    identity_pb2_grpc.add_IdentityServiceServicer_to_server(identities, server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = [
         study_pb2.DESCRIPTOR.services_by_name["StudyService"].full_name,
         worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name,
+        identity_pb2.DESCRIPTOR.services_by_name["IdentityService"].full_name,
         health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
     ]
     reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)

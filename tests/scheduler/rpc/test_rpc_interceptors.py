@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from headrace import errors
 from headrace.error_status import from_rpc_error
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.rpc import interceptors
+from headrace_services.scheduler.rpc import caller, interceptors
 from headrace_services.scheduler.store.database import open_engine
 
 Behaviour = Callable[[bytes], Awaitable[None]]
@@ -31,14 +31,14 @@ class Probe:
 
     def __init__(self) -> None:
         self.behaviour: Behaviour = self.nothing
-        self.callers: list[interceptors.Caller] = []
+        self.callers: list[caller.Caller] = []
         self.closed: list[str] = []
 
     async def nothing(self, request: bytes) -> None:
         """Succeed."""
 
     async def unary(self, request: bytes, context: Any) -> bytes:
-        self.callers.append(interceptors.caller())
+        self.callers.append(caller.caller())
         try:
             await self.behaviour(request)
         finally:
@@ -46,7 +46,7 @@ class Probe:
         return b"ok"
 
     async def yielding(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        self.callers.append(interceptors.caller())
+        self.callers.append(caller.caller())
         try:
             yield b"ok"
             await self.behaviour(request)
@@ -54,7 +54,7 @@ class Probe:
             self.closed.append("yielding")
 
     async def writing(self, request: bytes, context: Any) -> None:
-        self.callers.append(interceptors.caller())
+        self.callers.append(caller.caller())
         try:
             await context.write(b"ok")
             await self.behaviour(request)
@@ -62,7 +62,7 @@ class Probe:
             self.closed.append("writing")
 
     async def bidi_yielding(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        self.callers.append(interceptors.caller())
+        self.callers.append(caller.caller())
         try:
             async for request in requests:
                 yield b"ok"
@@ -71,7 +71,7 @@ class Probe:
             self.closed.append("bidi_yielding")
 
     async def bidi_writing(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        self.callers.append(interceptors.caller())
+        self.callers.append(caller.caller())
         try:
             async for request in requests:
                 await context.write(b"ok")
@@ -149,7 +149,7 @@ async def test_good_calls_pass_and_know_their_caller(client: Client, kind: str) 
     assert await client.call(kind) == [b"ok"]
     assert client.probe.callers[0].peer.startswith("ipv4:127.0.0.1:")
     with pytest.raises(LookupError):
-        interceptors.caller()
+        caller.caller()
 
 
 @pytest.mark.parametrize("kind", KINDS)

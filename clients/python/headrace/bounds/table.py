@@ -10,6 +10,7 @@ from typing import Final
 from headrace.bounds import numbers as n
 from headrace.bounds.bubbles import BUBBLES
 from headrace.bounds.calls import CALLS
+from headrace.bounds.identities import IDENTITIES
 from headrace.bounds.kinds import Bound
 from headrace.bounds.planning import PLANNING
 from headrace.bounds.sessions import SESSIONS
@@ -19,12 +20,20 @@ LIMITS: Final[dict[str, dict[str, dict[str, Bound]]]] = {
     "Studies": SPECS,
     "Calls": CALLS,
     "Workers and trials": SESSIONS,
+    "Tokens": IDENTITIES,
     "Planner": PLANNING,
     "Bubble agents": BUBBLES,
 }
 """The table by who sends the messages, as the reference page shows it."""
 
-TABLE: Final[dict[str, dict[str, Bound]]] = {**SPECS, **CALLS, **SESSIONS, **PLANNING, **BUBBLES}
+TABLE: Final[dict[str, dict[str, Bound]]] = {
+    **SPECS,
+    **CALLS,
+    **SESSIONS,
+    **IDENTITIES,
+    **PLANNING,
+    **BUBBLES,
+}
 
 SIZES: Final[dict[str, int]] = {
     "StudySpec": 1024 * n.KIB,

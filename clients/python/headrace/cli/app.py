@@ -20,12 +20,14 @@ from headrace.cli import (
     gc,
     lineage,
     listings,
+    login,
     logs,
     preview,
     report,
     retry,
     run,
     show,
+    token,
     why,
 )
 from headrace.cli.failure import USAGE, CommandError
@@ -65,6 +67,8 @@ ELSEWHERE = {
     "restart": "retry",
     "continue": "extend",
     "rm": "delete",
+    "auth": "login",
+    "tokens": "token",
 }
 """What other tools call our commands."""
 
@@ -176,6 +180,7 @@ PANELS: dict[str, dict[str, Callable[..., object] | typer.Typer]] = {
         "delete": control.delete,
         "gc": gc.gc,
     },
+    "Access": {"login": login.login, "logout": login.logout, "token": token.token},
 }
 """Our own commands, in the groups and the order in which `--help` lists them."""
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,17 +18,20 @@ from pathlib import Path
 import typer
 from rich.text import Text
 
+from headrace import logins
 from headrace.cli import wording
 from headrace.cli.failure import FAILED
 from headrace.cli.session import AsJson, Session
 from headrace.client import Client, Planner
+from headrace.client.identities import WhoIs
 from headrace.environment import NAMED_IN, names_to_pass, select
-from headrace.errors import HeadraceError, InvalidFieldError
-from headrace.home import address, home_dir
+from headrace.errors import HeadraceError, InternalError, InvalidFieldError
+from headrace.home import home_dir, is_on_this_machine
 
 LOW_DISK_BYTES = 5 * 2**30
 NO_DISK_BYTES = 2**28
 MOST_NAMES = 12
+SOON = timedelta(days=7)
 PACKAGES = {
     "grpcio": None,
     "protobuf": None,
@@ -124,11 +128,15 @@ def _packages() -> Iterator[Finding]:
 def _service(session: Session) -> Iterator[Finding]:
     try:
         with Client(session.address, timeout_s=3.0, connect_timeout_s=1.5) as client:
+            where = client.address
+            who = _who(client)
             workers = client.workers()
     except HeadraceError as error:
         yield Finding(Level.FAIL, "scheduler", error.message, error.remedy)
         return
-    yield Finding(Level.OK, "scheduler", f"answers at {address(session.address)}")
+    yield Finding(Level.OK, "scheduler", f"answers at {where}")
+    if who is not None:
+        yield _identity(who, where)
     connected = [worker for worker in workers if worker.connected]
     slots = sum(len(worker.slots) for worker in connected)
     if not slots:
@@ -169,6 +177,32 @@ def _service(session: Session) -> Iterator[Finding]:
                 f"keeps refused messages: {worker.set_aside}",
                 "Read them, correct what sent them (headrace why STUDY TRIAL), then delete the files.",
             )
+
+
+def _who(client: Client) -> WhoIs | None:
+    """Who the scheduler takes this user for; None where it is too old to say."""
+    try:
+        return client.who_am_i()
+    except InternalError:
+        return None
+
+
+def _identity(who: WhoIs, where: str) -> Finding:
+    if (mode := logins.others_may_read()) is not None:
+        path = home_dir() / logins.FILE
+        text = f"{path} holds a token, and other users may read it (mode {mode:04o})"
+        return Finding(Level.WARN, "identity", text, f"chmod 600 {path}, and have the token revoked.")
+    if who.token is None:
+        text = "no token is asked for: whoever reaches the scheduler is an admin"
+        if is_on_this_machine(where):
+            return Finding(Level.OK, "identity", text)
+        return Finding(Level.WARN, "identity", text, "Start it with --tls-cert, --tls-key and --auth tokens.")
+    text = f"{who.role} of project {who.project} (token {who.token.id})"
+    ends = who.token.expire_time
+    if ends is not None and ends - datetime.now(UTC) < SOON:
+        text += f", which expires at {ends.astimezone():%Y-%m-%d %H:%M}"
+        return Finding(Level.WARN, "identity", text, "Ask an admin of the project for another token.")
+    return Finding(Level.OK, "identity", text)
 
 
 def _planner() -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from headrace import logins
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.client import Client
@@ -65,9 +66,10 @@ class Session:
     def where(self) -> str:
         """The scheduler's address. While `headrace up` starts in this home, says so and waits for it."""
         told, deadline = False, time.monotonic() + _timeout_s()
+        login = logins.kept()
         while True:
             try:
-                found = address(self.address)
+                found = address(self.address, login=login.address if login else None)
             except StartingError as error:
                 if time.monotonic() >= deadline:
                     raise
@@ -84,6 +86,8 @@ class Session:
             if not given_address(self.address) and address_in(home_dir()) is None:
                 if told:
                     raise _ended_early()
+                if login is not None:
+                    return found
                 self.output.note(f"No `headrace up` runs in {home_dir()}; asking {found}.")
             return found
 

@@ -28,6 +28,7 @@ from headrace.client.events import (
     TrialWarned,
     Update,
 )
+from headrace.client.identities import NewToken, Role, TokenInfo, WhoIs
 from headrace.client.machines import Room, Slot, SlotLoad, Worker
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import (
@@ -78,6 +79,7 @@ __all__ = [
     "Importance",
     "MetricsMissing",
     "MissingExtraError",
+    "NewToken",
     "ParameterImportance",
     "Planner",
     "Preview",
@@ -89,6 +91,7 @@ __all__ = [
     "Report",
     "ReportRecorded",
     "Retried",
+    "Role",
     "Room",
     "RungRecorded",
     "RungResult",
@@ -106,6 +109,7 @@ __all__ = [
     "StudyMoved",
     "StudyState",
     "TerminationReason",
+    "TokenInfo",
     "TrainingPlan",
     "Trial",
     "TrialCounts",
@@ -121,5 +125,6 @@ __all__ = [
     "TrialWarned",
     "UntilProgress",
     "Update",
+    "WhoIs",
     "Worker",
 ]

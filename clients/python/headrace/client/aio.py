@@ -11,14 +11,13 @@ A client belongs to the event loop in which it is first used.
 """
 
 import asyncio
-import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.client import ask_tell, flows
+from headrace.client import ask_tell, flows, identities
 from headrace.client.connection import Patience
 from headrace.client.events import Update
 from headrace.client.flow import awaiting
@@ -148,13 +147,10 @@ class AsyncClient:
     ) -> None:
         """`address` as in `headrace.home.address`; `timeout_s` bounds each operation with all its retries, and
         `connect_timeout_s` those before the first answer ever. `tls_ca` is the authority to trust (PEM), else
-        `HEADRACE_TLS_CA`, else the system's. Each call carries `token`, else `HEADRACE_TOKEN`, as a bearer token."""
+        `HEADRACE_TLS_CA`, else the system's. Each call carries `token`, else `HEADRACE_TOKEN`, else that of
+        `headrace login`, as a bearer token."""
         patience = Patience(timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
-        target = Target.of(
-            address,
-            tls_ca=Path(tls_ca) if tls_ca else None,
-            token=token or os.environ.get("HEADRACE_TOKEN"),
-        )
+        target = Target.of_user(address, tls_ca=tls_ca, token=token)
         self.transport = AsyncTransport(target, patience)
 
     async def __aenter__(self) -> Self:
@@ -174,6 +170,10 @@ class AsyncClient:
     preview = awaiting(flows.preview)
     workers = awaiting(flows.workers)
     shares = awaiting(flows.shares)
+    who_am_i = awaiting(identities.who_am_i)
+    create_token = awaiting(identities.create_token)
+    tokens = awaiting(identities.tokens)
+    revoke_token = awaiting(identities.revoke_token)
 
     def study(self, name: str) -> AsyncStudy:
         """The handle of a study."""

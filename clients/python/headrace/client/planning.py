@@ -104,7 +104,8 @@ class SearchCall:
     def _begun(self) -> tuple[grpc.Channel, Any]:
         channel = self._replicas.route.channel()
         stub = planner_pb2_grpc.PlannerServiceStub(channel)
-        return channel, stub.Plan(self._request, timeout=self._timeout_s)
+        metadata = self._replicas.target.metadata
+        return channel, stub.Plan(self._request, timeout=self._timeout_s, metadata=metadata)
 
     def _told(self) -> Iterator[SearchProgress]:
         for answer in self._answers:
@@ -143,12 +144,21 @@ class SearchCall:
 class Planner:
     """A connection to a planner's server; a context manager."""
 
-    def __init__(self, address: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        address: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        *,
+        tls_ca: str | Path | None = None,
+        token: str | None = None,
+    ) -> None:
         """`address`, else `HEADRACE_PLANNER`, else 127.0.0.1:7441; of several (`a:7441,b:7441`) the first that answers.
 
-        `timeout_s` bounds each search."""
+        `timeout_s` bounds each search. Over TLS each call carries `token`, else that of the scheduler's clients."""
         field = "planner" if address else ADDRESS_ENV
-        target = Target.of(address or os.environ.get(ADDRESS_ENV) or DEFAULT_ADDRESS, field=field)
+        target = Target.of_planner(
+            address or os.environ.get(ADDRESS_ENV) or DEFAULT_ADDRESS, field=field, tls_ca=tls_ca, token=token
+        )
         self._replicas = _Replicas(target)
         self._timeout_s = timeout_s
 
@@ -205,7 +215,8 @@ class Planner:
             channel = self._replicas.route.channel()
             stub = planner_pb2_grpc.PlannerServiceStub(channel)
             try:
-                return _plan(stub.Simulate(request, timeout=self._timeout_s).plan)
+                metadata = self._replicas.target.metadata
+                return _plan(stub.Simulate(request, timeout=self._timeout_s, metadata=metadata).plan)
             except grpc.RpcError as error:
                 self._replicas.failed(channel, from_rpc_error(error), left=left)
         raise AssertionError("the last replica's failure is raised")

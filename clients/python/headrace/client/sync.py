@@ -12,7 +12,6 @@ Every method either returns or raises a `headrace.errors.HeadraceError` within t
 carried over a `fork`.
 """
 
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.client import ask_tell, flows
+from headrace.client import ask_tell, flows, identities
 from headrace.client.connection import Patience
 from headrace.client.events import Update
 from headrace.client.flow import blocking
@@ -145,13 +144,10 @@ class Client:
     ) -> None:
         """`address` as in `headrace.home.address`; `timeout_s` bounds each operation with all its retries, and
         `connect_timeout_s` those before the first answer ever. `tls_ca` is the authority to trust (PEM), else
-        `HEADRACE_TLS_CA`, else the system's. Each call carries `token`, else `HEADRACE_TOKEN`, as a bearer token."""
+        `HEADRACE_TLS_CA`, else the system's. Each call carries `token`, else `HEADRACE_TOKEN`, else that of
+        `headrace login`, as a bearer token."""
         patience = Patience(timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
-        target = Target.of(
-            address,
-            tls_ca=Path(tls_ca) if tls_ca else None,
-            token=token or os.environ.get("HEADRACE_TOKEN"),
-        )
+        target = Target.of_user(address, tls_ca=tls_ca, token=token)
         self.transport = BlockingTransport(target, patience)
 
     def __enter__(self) -> Self:
@@ -171,6 +167,10 @@ class Client:
     preview = blocking(flows.preview)
     workers = blocking(flows.workers)
     shares = blocking(flows.shares)
+    who_am_i = blocking(identities.who_am_i)
+    create_token = blocking(identities.create_token)
+    tokens = blocking(identities.tokens)
+    revoke_token = blocking(identities.revoke_token)
 
     def study(self, name: str) -> Study:
         """The handle of a study."""

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from headrace_services.identity.roles import Auth
+
 
 def planner(
     listen: Annotated[
@@ -15,6 +17,22 @@ def planner(
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve other machines without TLS.")] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate chain.", exists=True)] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM private key.", exists=True)] = None,
+    auth: Annotated[
+        Auth | None,
+        typer.Option(
+            help="Whether each call needs a token of --scheduler. Default: tokens with TLS on an address that other "
+            "machines reach, else none.",
+            show_default=False,
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT[,HOST:PORT…]",
+            help="The schedulers whose tokens are accepted; tls:// before the first for TLS.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Serve training plans over gRPC (PlannerService). Stateless: run as many as you like.
 
@@ -22,5 +40,13 @@ def planner(
     """
     from headrace_services.planner.service.server import Settings, serve
 
-    settings = Settings(listen=listen, workers=workers, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key)
+    settings = Settings(
+        listen=listen,
+        workers=workers,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        auth=auth,
+        scheduler=scheduler,
+    )
     asyncio.run(serve(settings))

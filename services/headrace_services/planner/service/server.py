@@ -1,7 +1,6 @@
 """The planner's process: bind, serve, drain. It needs no database and no other service."""
 
 import asyncio
-import ipaddress
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,16 @@ from grpc_reflection.v1alpha import reflection
 
 from headrace.bounds.edge import BoundsInterceptor
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
-from headrace.target import PEM
+from headrace.target import PEM, Target
 from headrace.v1 import planner_pb2, planner_pb2_grpc
+from headrace_services.identity.gate import Gate
+from headrace_services.identity.interceptor import GateInterceptor
+from headrace_services.identity.listening import asks_for_tokens, is_loopback
+from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
 from headrace_services.planner.service.pool import Pool
 from headrace_services.planner.service.servicer import PlannerServicer
+from headrace_services.planner.service.whose import SchedulersTokens
 
 MOST_CALLS = 1024
 """Calls at once; more are refused with RESOURCE_EXHAUSTED."""
@@ -32,6 +36,10 @@ class Settings:
     insecure: bool = False
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    auth: Auth | None = None
+    """Whether calls need a token; None: where other machines reach it over TLS."""
+    scheduler: str = ""
+    """The address of the scheduler that knows the tokens."""
     drain_grace_s: float = 5.0
 
 
@@ -42,9 +50,14 @@ def check(settings: Settings) -> None:
         raise _fault("--listen", settings.listen, "is not HOST:PORT", "Write, for example, 127.0.0.1:7441.")
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise _fault("--tls-cert", "", "needs --tls-key, and the other way round", "Give both.")
-    if not settings.tls_cert and not settings.insecure and not _is_loopback(host):
+    if not settings.tls_cert and not settings.insecure and not is_loopback(host):
         remedy = "Give --tls-cert and --tls-key, or say --insecure if the network is trusted."
         raise _fault("--listen", settings.listen, "would serve other machines without TLS", remedy)
+    if _asks_for_tokens(settings):
+        if not settings.scheduler:
+            remedy = "Name the scheduler that knows the tokens, as tls://HOST:7440, or say --auth none."
+            raise _fault("--scheduler", "", "is required where calls need a token", remedy)
+        Target.of(settings.scheduler, field="--scheduler", token="tried").credentials()  # noqa: S106  # no secret
 
 
 async def serve(settings: Settings) -> None:
@@ -57,7 +70,8 @@ async def serve(settings: Settings) -> None:
     async with Pool(settings.workers) as pool:
         health = health_aio.HealthServicer()
         await tell_instance(health)
-        server = make_server(pool, health)
+        gate = Gate(SchedulersTokens(settings.scheduler)) if _asks_for_tokens(settings) else None
+        server = make_server(pool, health, gate)
         port = _bind(server, settings)
         await server.start()
         host = settings.listen.rpartition(":")[0]
@@ -67,10 +81,10 @@ async def serve(settings: Settings) -> None:
         await server.stop(grace=settings.drain_grace_s)
 
 
-def make_server(pool: Pool, health: health_aio.HealthServicer) -> grpc.aio.Server:
-    """A server with the planner, health and reflection, not yet bound."""
+def make_server(pool: Pool, health: health_aio.HealthServicer, gate: Gate | None = None) -> grpc.aio.Server:
+    """A server with the planner, health and reflection, not yet bound; without a gate it asks for no token."""
     server = grpc.aio.server(
-        interceptors=(BoundsInterceptor(),),
+        interceptors=(*([GateInterceptor(gate)] if gate else []), BoundsInterceptor()),
         maximum_concurrent_rpcs=MOST_CALLS,
         options=[
             ("grpc.so_reuseport", 0),
@@ -104,13 +118,8 @@ def _bind(server: grpc.aio.Server, settings: Settings) -> int:
     return port
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+def _asks_for_tokens(settings: Settings) -> bool:
+    return asks_for_tokens(settings.auth, settings.listen, tls=settings.tls_cert is not None)
 
 
 def _fault(field: str, value: str, message: str, remedy: str) -> InvalidFieldError:

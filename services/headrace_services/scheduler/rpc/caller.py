@@ -3,9 +3,9 @@
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from headrace.spec.names import DEFAULT_PROJECT
+from headrace_services.identity.gate import Identity
 from headrace_services.identity.roles import Role
-
-DEFAULT_PROJECT = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +17,13 @@ class Caller:
     project: str = DEFAULT_PROJECT
     """Whose studies the call may see and change."""
     role: Role = Role.ADMIN
+    token: str = ""
+    """The id of the token that the call carries; empty where none is asked for."""
 
 
 _caller: ContextVar[Caller | None] = ContextVar("headrace_caller", default=None)
+_identity: ContextVar[Identity] = ContextVar("headrace_identity")
+_ANYBODY = Identity()
 
 
 def caller() -> Caller:
@@ -28,6 +32,17 @@ def caller() -> Caller:
     if current is None:
         raise LookupError("no call is being served here")
     return current
+
+
+def let_in(identity: Identity) -> None:
+    """Say whose token the call of this task carries, before it is served."""
+    _identity.set(identity)
+
+
+def calling(peer: str) -> Caller:
+    """Who makes the call of this task, which comes from an address. Where no token is asked for, an admin."""
+    who = _identity.get(_ANYBODY)
+    return Caller(peer=peer, project=who.project, role=who.role, token=who.token)
 
 
 def let_call(who: Caller) -> None:

@@ -1,7 +1,8 @@
 """What every call passes on its way in and out: who calls, how long it may take, and what an error becomes.
 
-This is the one place where a caller's identity is known. For now that is the peer's address; credentials will be
-checked here, before a method sees the request, and methods ask `caller()` (`rpc/caller.py`).
+This is the one place where a caller's identity is known. Where the scheduler asks for tokens, the gate (`identity`)
+finds whose token it is and whether its role may call the method, before the request is read. Methods ask `caller()`
+(`rpc/caller.py`).
 
 Requests out of bounds (`headrace.bounds`) are refused here too, before a method sees them.
 
@@ -21,7 +22,9 @@ import grpc
 
 from headrace.bounds.edge import BoundsInterceptor, refuse
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError
-from headrace_services.scheduler.rpc.caller import Caller, let_call
+from headrace_services.identity.gate import Gate
+from headrace_services.identity.interceptor import GateInterceptor
+from headrace_services.scheduler.rpc.caller import calling, let_call, let_in
 from headrace_services.scheduler.rpc.spec_faults import in_own_words
 from headrace_services.scheduler.store.database import is_away, is_strained
 from headrace_services.scheduler.store.defects import reason_of
@@ -37,17 +40,19 @@ Behaviour = Callable[[Any, Any], Any]
 
 
 def make_server_interceptors(
-    *, unary_deadline_s: float = UNARY_DEADLINE_S
+    *, unary_deadline_s: float = UNARY_DEADLINE_S, gate: Gate | None = None
 ) -> Sequence[grpc.aio.ServerInterceptor]:
-    """The interceptors of a scheduler's server."""
-    return (EdgeInterceptor(unary_deadline_s), BoundsInterceptor(in_own_words))
+    """The interceptors of a scheduler's server; without a gate it asks for no token."""
+    inner = (EdgeInterceptor(unary_deadline_s, gate), BoundsInterceptor(in_own_words))
+    return inner if gate is None else (GateInterceptor(gate, let_in), *inner)
 
 
 class EdgeInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every asynchronous handler; synchronous ones, which none of ours is, are left as they are."""
 
-    def __init__(self, unary_deadline_s: float) -> None:
+    def __init__(self, unary_deadline_s: float, gate: Gate | None = None) -> None:
         self._unary_deadline_s = unary_deadline_s
+        self._gate = gate
         self._wrapped: dict[str, Handler] = {}
 
     async def intercept_service(
@@ -73,9 +78,11 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
             unary = _unary(handler.unary_unary, method, self._unary_deadline_s)
             return grpc.unary_unary_rpc_method_handler(unary, **coding)
         if handler.unary_stream and _is_async(handler.unary_stream):
-            return grpc.unary_stream_rpc_method_handler(_stream(handler.unary_stream, method), **coding)
+            stream = _stream(handler.unary_stream, method, self._gate)
+            return grpc.unary_stream_rpc_method_handler(stream, **coding)
         if handler.stream_stream and _is_async(handler.stream_stream):
-            return grpc.stream_stream_rpc_method_handler(_stream(handler.stream_stream, method), **coding)
+            stream = _stream(handler.stream_stream, method, self._gate)
+            return grpc.stream_stream_rpc_method_handler(stream, **coding)
         return handler
 
 
@@ -85,7 +92,7 @@ def _is_async(behaviour: Behaviour) -> bool:
 
 def _unary(behaviour: Behaviour, method: str, deadline_s: float) -> Behaviour:
     async def call(request: Any, context: Context) -> Any:
-        let_call(Caller(peer=context.peer()))
+        let_call(calling(context.peer()))
         # A caller's own deadline ends the call by cancelling it.
         limit = asyncio.timeout(None if context.time_remaining() is not None else deadline_s)
         async with _translating(context, method):
@@ -102,11 +109,12 @@ def _unary(behaviour: Behaviour, method: str, deadline_s: float) -> Behaviour:
     return call
 
 
-def _stream(behaviour: Behaviour, method: str) -> Behaviour:
-    """Works for both ways to write a streaming method: yielding messages, and writing them to the context."""
+def _stream(behaviour: Behaviour, method: str, gate: Gate | None) -> Behaviour:
+    """Works for both ways to write a streaming method: yielding messages, and writing them to the context. One that
+    yields ends before the first message that comes after its token was revoked or has expired."""
 
     async def call(request: Any, context: Context) -> None:
-        let_call(Caller(peer=context.peer()))
+        let_call(calling(context.peer()))
         async with _translating(context, method):
             if not inspect.isasyncgenfunction(behaviour):
                 await behaviour(request, context)
@@ -114,6 +122,8 @@ def _stream(behaviour: Behaviour, method: str) -> Behaviour:
             # Closed here and now when the client goes away, not whenever it is collected.
             async with aclosing(behaviour(request, context)) as responses:
                 async for response in responses:
+                    if gate is not None:
+                        await gate.admit(method, context.invocation_metadata() or ())
                     await context.write(response)
 
     return call

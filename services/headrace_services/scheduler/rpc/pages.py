@@ -22,6 +22,7 @@ from google.protobuf.message import Message
 
 from headrace.bounds.numbers import INT64
 from headrace.errors import BadPageTokenError
+from headrace.v1 import identity_pb2
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.store.defects import Defect, reason_of
 
@@ -33,7 +34,13 @@ MAX_BYTES = 3 * 1024 * 1024
 """What the items of a response may take: clients receive at most 4 MiB."""
 _CHECKSUM_BYTES = 8
 
-ListRequest = pb.ListStudiesRequest | pb.ListTrialsRequest | pb.ListReportsRequest | pb.ListWorkersRequest
+ListRequest = (
+    pb.ListStudiesRequest
+    | pb.ListTrialsRequest
+    | pb.ListReportsRequest
+    | pb.ListWorkersRequest
+    | identity_pb2.ListTokensRequest
+)
 Key = tuple[int | str, ...]
 Shape = tuple[type[int] | type[str], ...]
 K = TypeVar("K")

@@ -490,6 +490,30 @@ event = Table(
     Index("event_trial", "study_id", "number", "cursor", postgresql_where=text("number IS NOT NULL")),
 )
 
+# Who may call. Of a token its digest is stored, never the secret.
+token = Table(
+    "token",
+    metadata,
+    # The part of its text that is no secret.
+    Column("id", Text, primary_key=True),
+    # Tells the order in which tokens were made.
+    Column("number", BigInteger, Identity(), nullable=False, unique=True),
+    Column("name", Text, nullable=False, server_default=""),
+    Column("digest", LargeBinary, nullable=False),
+    Column("project", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    time_column("create_time", now=True),
+    # None: it never expires.
+    time_column("expire_time"),
+    time_column("revoke_time"),
+    # To about ten minutes.
+    time_column("last_used_time"),
+    # A token has one of the four roles.
+    CheckConstraint("role IN ('viewer', 'editor', 'admin', 'worker')", name="role"),
+    # What is stored is a SHA-256.
+    CheckConstraint("octet_length(digest) = 32", name="digest"),
+)
+
 request = Table(
     "request",
     metadata,

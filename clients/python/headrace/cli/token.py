@@ -1,0 +1,203 @@
+"""`headrace token`: who may call a scheduler, and as what."""
+
+from datetime import UTC, datetime
+from importlib.metadata import entry_points
+from typing import Annotated, Any, Final
+
+import typer
+
+from headrace.cli.control import Yes, confirm
+from headrace.cli.failure import USAGE, CommandError
+from headrace.cli.output import Cell
+from headrace.cli.session import AsJson, Session
+from headrace.client.identities import Role, TokenInfo
+from headrace.lifetimes import lifetime_of
+
+IN_DATABASE: Final = "headrace.in_database"
+"""The entry points of what works on a database without a scheduler."""
+NEVER: Final = "never"
+ROLES: Final = tuple(role.value for role in Role if role is not Role.UNKNOWN)
+
+token = typer.Typer(help="Make, list and revoke the tokens that calls carry.", no_args_is_help=True)
+
+
+@token.callback()
+def _group() -> None:
+    """Make, list and revoke the tokens that calls carry. For admins.
+
+    A token stands for a role in a project. A viewer looks. An editor creates and changes studies, whose programs run on
+    the workers. An admin gives tokens too. A worker runs trials.
+    """
+
+
+@token.command()
+def create(
+    context: typer.Context,
+    role: Annotated[str, typer.Option(metavar="|".join(ROLES), help="What its holder may do.")] = "editor",
+    project: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROJECT",
+            help="Whose studies it is for. Default: your own project, or `default` with --database-url.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Whose it is, for people.", show_default=False)] = "",
+    expires: Annotated[
+        str, typer.Option(metavar="TIME", help="How long it works: 12h, 90d, or never.")
+    ] = "90d",
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="HEADRACE_DATABASE_URL",
+            show_envvar=False,
+            help="Make it in this database, without a scheduler and without a token of your own: the first one. "
+            "Default: HEADRACE_DATABASE_URL.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token, and print its secret for the only time.
+
+    Stdout gets the secret alone, so a script can take it.
+
+    An admin makes tokens of the own project. Admins of the project `default` make those of all projects, and of
+    workers.
+
+    [bold]Examples[/bold]
+
+    headrace token create --name ann --expires 30d
+
+    headrace token create --role admin --database-url postgresql://headrace@db/headrace   # the first one
+    """
+    output = Session.of(context).output
+    if role not in ROLES:
+        raise CommandError(
+            f"--role: is no role (got {role!r}).", remedy=f"Give one of {', '.join(ROLES)}.", code=USAGE
+        )
+    span = None if expires == NEVER else lifetime_of(expires, "--expires")
+    if database_url is not None:
+        where = project or "default"
+        made_id, secret = _in_database()(
+            database_url,
+            name=name,
+            project=where,
+            role=role,
+            lifetime_s=None if span is None else span.total_seconds(),
+        )
+    else:
+        with Session.of(context).client() as client:
+            made = client.create_token(role, project=project, name=name, lifetime=span)
+        made_id, secret, where = made.info.id, made.secret, made.info.project
+    if as_json:
+        output.json({"id": made_id, "project": where, "role": role, "name": name, "secret": secret})
+        return
+    output.line(secret)
+    ends = "never expires" if span is None else f"expires in {expires}"
+    how = "" if database_url is None else " It was made in the database itself."
+    output.note(f"Token {made_id}: {role} of project {where}; it {ends}. Nobody can show it again.{how}")
+    output.note("Its holder runs `headrace login`, or sets HEADRACE_TOKEN.")
+
+
+@token.command("list")
+def list_tokens(
+    context: typer.Context,
+    project: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Those of one project.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the tokens of your project, the newest first, without their secrets.
+
+    Admins of the project `default` see those of all projects. LAST USED is exact to ten minutes.
+    """
+    session = Session.of(context)
+    with session.client() as client:
+        found = client.tokens(project)
+    now = datetime.now(UTC)
+    if as_json:
+        session.output.json([_json(one, now) for one in found])
+        return
+    if not found:
+        session.output.note("There is no token yet. Make one with `headrace token create`.")
+        return
+    session.output.table(
+        ["TOKEN", "NAME", "PROJECT", "ROLE", "STATE", "EXPIRES", "LAST USED"],
+        [_row(one, now) for one in found],
+        below=["EXPIRES", "LAST USED"],
+    )
+
+
+@token.command()
+def revoke(
+    context: typer.Context,
+    token_id: Annotated[
+        str, typer.Argument(metavar="TOKEN", help="Its id, as `headrace token list` shows it.")
+    ],
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """End a token for good. Calls that carry it are refused within some seconds.
+
+    Asks first; where there is no terminal, give --yes.
+    """
+    session = Session.of(context)
+    confirm(f"Revoke token {_bare(token_id)}?", yes=yes)
+    with session.client() as client:
+        revoked = client.revoke_token(_bare(token_id))
+    if as_json:
+        session.output.json(_json(revoked, datetime.now(UTC)))
+    else:
+        named = f" ({revoked.name})" if revoked.name else ""
+        session.output.line(f"Token {revoked.id}{named} is revoked.")
+
+
+def _bare(text: str) -> str:
+    """The id of what somebody pasted, which may be a whole token; its secret is shown nowhere."""
+    parts = text.split("_", 2)
+    return parts[1] if len(parts) == 3 and parts[0] == "hr" else text
+
+
+def _in_database() -> Any:
+    points = entry_points(group=IN_DATABASE)
+    try:
+        return points["create-token"].load()
+    except (KeyError, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("headrace"):
+            raise
+        raise CommandError(
+            "--database-url needs packages that are not installed.",
+            remedy="Run `pip install 'headrace[services]'`.",
+        ) from None
+
+
+def _row(one: TokenInfo, now: datetime) -> list[Cell]:
+    return [
+        one.id,
+        one.name,
+        one.project,
+        one.role,
+        one.state(now),
+        _time(one.expire_time, "never"),
+        _time(one.last_used_time, "never"),
+    ]
+
+
+def _time(value: datetime | None, none: str) -> str:
+    return none if value is None else f"{value.astimezone():%Y-%m-%d %H:%M}"
+
+
+def _json(one: TokenInfo, now: datetime) -> dict[str, object]:
+    return {
+        "id": one.id,
+        "name": one.name,
+        "project": one.project,
+        "role": one.role,
+        "state": one.state(now),
+        "create_time": one.create_time,
+        "expire_time": one.expire_time,
+        "revoke_time": one.revoke_time,
+        "last_used_time": one.last_used_time,
+    }

@@ -1,0 +1,161 @@
+"""Tokens, and who the caller is: the values, and the operations as flows."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+
+from headrace.client.flow import Flow, Method, rpc
+from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.v1 import identity_pb2 as pb
+
+_SERVICE: Final = "IdentityService"
+_CREATE: Final = Method("CreateToken", pb.CreateTokenRequest, pb.CreateTokenResponse, _SERVICE)
+_LIST: Final = Method("ListTokens", pb.ListTokensRequest, pb.ListTokensResponse, _SERVICE)
+_REVOKE: Final = Method("RevokeToken", pb.RevokeTokenRequest, pb.RevokeTokenResponse, _SERVICE)
+_WHO: Final = Method("WhoAmI", pb.WhoAmIRequest, pb.WhoAmIResponse, _SERVICE)
+_PREFIX: Final = "tokens/"
+_PAGE_SIZE: Final = 500
+
+
+class Role(StrEnum):
+    """What a token lets its holder do."""
+
+    VIEWER = "viewer"
+    EDITOR = "editor"
+    ADMIN = "admin"
+    WORKER = "worker"
+    UNKNOWN = "unknown"
+
+
+_ROLES: Final = {
+    pb.ROLE_VIEWER: Role.VIEWER,
+    pb.ROLE_EDITOR: Role.EDITOR,
+    pb.ROLE_ADMIN: Role.ADMIN,
+    pb.ROLE_WORKER: Role.WORKER,
+}
+_NUMBERS: Final = {role.value: number for number, role in _ROLES.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenInfo:
+    """A token without its secret."""
+
+    id: str
+    name: str
+    """For people: whose it is, or what it is for."""
+    project: str
+    role: Role
+    create_time: datetime
+    expire_time: datetime | None
+    """None: it never expires."""
+    revoke_time: datetime | None
+    last_used_time: datetime | None
+    """To about ten minutes; None: never."""
+
+    def state(self, now: datetime) -> str:
+        """`works`, `expired` or `revoked`."""
+        if self.revoke_time is not None:
+            return "revoked"
+        return "expired" if self.expire_time is not None and self.expire_time <= now else "works"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToken:
+    """A token that was just made. Its secret is nowhere else."""
+
+    info: TokenInfo
+    secret: str = field(repr=False)
+    """What `token=` and HEADRACE_TOKEN take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhoIs:
+    """Who the server takes the caller for."""
+
+    project: str
+    role: Role
+    token: TokenInfo | None
+    """None where the server asks for no token."""
+
+
+def create_token(
+    _: object,
+    role: str,
+    *,
+    project: str | None = None,
+    name: str = "",
+    lifetime: timedelta | None = timedelta(days=90),
+) -> Flow[NewToken]:
+    """Makes a token with the role `viewer`, `editor`, `admin` or `worker`, for the caller's project or another one.
+
+    Its `secret` is in this answer alone. It works for `lifetime`; None: until it is revoked. For admins."""
+    request = pb.CreateTokenRequest(display_name=name, project=project or "", role=_number(role))
+    if lifetime is not None:
+        request.lifetime.CopyFrom(_duration(lifetime))
+    response = yield from rpc(_CREATE, request)
+    return NewToken(info=_info(response.token), secret=response.secret)
+
+
+def tokens(_: object, project: str | None = None) -> Flow[list[TokenInfo]]:
+    """The tokens that the caller may see, the newest first; those of one project where it is named. For admins."""
+    found: list[TokenInfo] = []
+    page_token = ""
+    while True:
+        request = pb.ListTokensRequest(page_size=_PAGE_SIZE, page_token=page_token, project=project or "")
+        page = yield from rpc(_LIST, request)
+        found += map(_info, page.tokens)
+        page_token = page.next_page_token
+        if not page_token:
+            return found
+
+
+def revoke_token(_: object, token_id: str) -> Flow[TokenInfo]:
+    """Ends a token for good, by its id. It may work for some seconds more. For admins."""
+    response = yield from rpc(
+        _REVOKE, pb.RevokeTokenRequest(name=f"{_PREFIX}{token_id.removeprefix(_PREFIX)}")
+    )
+    return _info(response.token)
+
+
+def who_am_i(_: object) -> Flow[WhoIs]:
+    """Who the scheduler takes this client for: the project, the role and the token."""
+    response = yield from rpc(_WHO, pb.WhoAmIRequest())
+    return WhoIs(
+        project=response.project,
+        role=_ROLES.get(response.role, Role.UNKNOWN),
+        token=_info(response.token) if response.HasField("token") else None,
+    )
+
+
+def _number(role: str) -> pb.Role.ValueType:
+    if role not in _NUMBERS:
+        remedy = f"Give one of {', '.join(_NUMBERS)}."
+        raise InvalidFieldError(
+            [Violation(field="role", value=show_value(role), message="is no role", remedy=remedy)]
+        )
+    return _NUMBERS[role]
+
+
+def _duration(lifetime: timedelta) -> Duration:
+    message = Duration()
+    message.FromTimedelta(lifetime)
+    return message
+
+
+def _info(proto: pb.Token) -> TokenInfo:
+    def time(field: str) -> datetime | None:
+        return getattr(proto, field).ToDatetime(UTC) if proto.HasField(field) else None  # type: ignore[arg-type]
+
+    return TokenInfo(
+        id=proto.name.removeprefix(_PREFIX),
+        name=proto.display_name,
+        project=proto.project,
+        role=_ROLES.get(proto.role, Role.UNKNOWN),
+        create_time=proto.create_time.ToDatetime(UTC),
+        expire_time=time("expire_time"),
+        revoke_time=time("revoke_time"),
+        last_used_time=time("last_used_time"),
+    )

@@ -1,0 +1,105 @@
+"""Tokens of a table, looked up once and kept for some seconds, whether they are there or not.
+
+Kept is the row, by the token's id, and never the secret. So every call compares digests, and a wrong secret for an id
+that exists costs no query. Times of expiry come from the database as seconds that are left, and this clock only counts
+them: no two clocks are compared.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from headrace.errors import UnauthenticatedError
+from headrace_services.identity.gate import HEADER, Identity
+from headrace_services.identity.roles import Role
+from headrace_services.identity.tokens import Token, is_same
+
+KEPT_S: Final = 5.0
+"""So long a token that was revoked may still work."""
+MOST: Final = 4096
+"""Rows that are kept. Whoever tries ids pushes out the oldest."""
+AT_ONCE: Final = 2
+"""Look-ups at once. Whoever tries ids keeps no more of the database's connections from others."""
+_NOBODYS: Final = bytes(32)
+"""Compared where there is no row, so that both take the same way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredToken:
+    """A row, as of a moment."""
+
+    id: str
+    digest: bytes = field(repr=False)
+    name: str
+    project: str
+    role: Role
+    revoked: bool
+    left_s: float | None
+    """Until it expires; None: it never does."""
+    note_use: bool
+    """Whether its last use was noted long ago, or never."""
+
+
+Kept = tuple[StoredToken | None, float]
+"""A row, or that there is none, and when that was found."""
+
+
+class TokenTable(Protocol):
+    """Where tokens are stored."""
+
+    async def find(self, token_id: str) -> StoredToken | None:
+        """The row of an id."""
+        ...
+
+    async def note_use(self, token_id: str) -> None:
+        """Remember that a token is used now."""
+        ...
+
+
+class KnownTokens:
+    """The tokens of a table."""
+
+    def __init__(self, table: TokenTable, clock: Callable[[], float] = time.monotonic) -> None:
+        self._table = table
+        self._clock = clock
+        self._kept: dict[str, Kept] = {}
+        self._looking = asyncio.Semaphore(AT_ONCE)
+
+    async def identify(self, token: Token) -> Identity:
+        """Whose token it is. Raises UnauthenticatedError."""
+        stored, found_at = await self._row(token.id)
+        right = is_same(token.digest, stored.digest if stored else _NOBODYS)
+        if stored is None or not right:
+            raise UnauthenticatedError(f"{HEADER}: token {token.shown} is not known here")
+        if stored.revoked:
+            raise UnauthenticatedError(f"{HEADER}: token {_named(token, stored)} was revoked")
+        if stored.left_s is not None and self._clock() - found_at >= stored.left_s:
+            raise UnauthenticatedError(f"{HEADER}: token {_named(token, stored)} has expired")
+        if stored.note_use:
+            self._kept[token.id] = replace(stored, note_use=False), found_at
+            await self._table.note_use(token.id)
+        return Identity(project=stored.project, role=stored.role, token=stored.id)
+
+    async def _row(self, token_id: str) -> Kept:
+        if (kept := self._fresh(token_id)) is not None:
+            return kept
+        async with self._looking:
+            if (kept := self._fresh(token_id)) is not None:  # found for another call meanwhile
+                return kept
+            now = self._clock()
+            found = await self._table.find(token_id), now
+        self._kept.pop(token_id, None)
+        if len(self._kept) >= MOST:
+            del self._kept[next(iter(self._kept))]
+        self._kept[token_id] = found
+        return found
+
+    def _fresh(self, token_id: str) -> Kept | None:
+        kept = self._kept.get(token_id)
+        return kept if kept is not None and self._clock() - kept[1] < KEPT_S else None
+
+
+def _named(token: Token, stored: StoredToken) -> str:
+    return f"{token.shown} ('{stored.name}')" if stored.name else token.shown

@@ -1,0 +1,41 @@
+"""A token made from the database's side: the first one, and the way back in where all admins lost theirs.
+
+Whoever has the database has everything, so nobody is asked for a token here.
+"""
+
+import asyncio
+
+from headrace.errors import DatabaseUnavailableError
+from headrace_services.identity.roles import Role
+from headrace_services.scheduler.rpc.identity_service import check_project, make
+from headrace_services.scheduler.store.database import is_away, open_engine
+from headrace_services.scheduler.store.migrate import migrate
+
+
+def create(
+    database_url: str, *, name: str, project: str, role: str, lifetime_s: float | None
+) -> tuple[str, str]:
+    """Make a token in a database, whose schema is brought up to date. Returns its id and its text.
+
+    Raises InvalidFieldError, and DatabaseUnavailableError where the database does not answer."""
+    check_project(project)
+    return asyncio.run(_create(database_url, name, project, Role(role), lifetime_s))
+
+
+async def _create(
+    database_url: str, name: str, project: str, role: Role, lifetime_s: float | None
+) -> tuple[str, str]:
+    engine = open_engine(database_url, pool_size=1)
+    try:
+        await migrate(engine)
+        token, _ = await make(engine, name=name, project=project, role=role, lifetime_s=lifetime_s)
+    except Exception as error:
+        if not is_away(error):
+            raise
+        where = engine.url.render_as_string(hide_password=True)
+        raise DatabaseUnavailableError(
+            f"cannot reach Postgres at {where}", remedy="Start the database or correct --database-url."
+        ) from error
+    finally:
+        await engine.dispose()
+    return token.id, token.text

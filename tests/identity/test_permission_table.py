@@ -1,0 +1,112 @@
+"""The table of permissions against the descriptors: every method of every service has one, and none is left over."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+import headrace.v1
+from headrace.errors import PermissionDeniedError
+from headrace_services.identity.gate import Gate, Identity
+from headrace_services.identity.permissions import PERMISSIONS, Permission, may_give
+from headrace_services.identity.roles import Role
+from headrace_services.identity.tokens import Token, new_token
+
+
+def methods() -> Iterator[MethodDescriptor]:
+    """Every method of every service of the contract, and of those that servers add."""
+    ours = [
+        importlib.import_module(f"headrace.v1.{module.name}")
+        for module in pkgutil.iter_modules(headrace.v1.__path__)
+        if module.name.endswith("_pb2")
+    ]
+    for module in (*ours, health_pb2, reflection_pb2):
+        for service in module.DESCRIPTOR.services_by_name.values():
+            yield from service.methods
+
+
+def path(method: MethodDescriptor) -> str:
+    return f"/{method.containing_service.full_name}/{method.name}"
+
+
+def test_every_method_has_a_permission_and_none_is_left_over() -> None:
+    found = {path(method) for method in methods()}
+    assert len(found) == 47, "a new method needs a line in headrace_services.identity.permissions"
+    assert set(PERMISSIONS) == found
+
+
+LOOKS = ("Get", "List", "Watch", "Explain", "Preview", "Find", "Measure", "Plan", "Simulate")
+
+
+def expected(method: str) -> set[Role]:
+    """Whom a method should let in, by its name: written apart from the table."""
+    service, name = method.strip("/").split("/")
+    match service.rpartition(".")[2]:
+        case "StudyService" | "PlannerService":
+            return {Role.EDITOR, Role.ADMIN, *([Role.VIEWER] if name.startswith(LOOKS) else [])}
+        case "IdentityService":
+            return set(Role) if name == "WhoAmI" else {Role.ADMIN}
+        case "WorkerService":
+            return {Role.WORKER}
+        case "Health" | "ServerReflection":
+            return set(Role)
+    return set()
+
+
+class OneToken:
+    """Knows one token."""
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+
+    async def identify(self, token: Token) -> Identity:
+        return Identity(project="p", role=self._role, token=token.id)
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_the_gate_lets_in_whom_it_should(role: Role) -> None:
+    gate, header = Gate(OneToken(role)), [("authorization", f"Bearer {new_token().text}")]
+    for method in map(path, methods()):
+        if role in expected(method):
+            who = await gate.admit(method, header)
+            assert who is None or who.role is role
+            continue
+        with pytest.raises(PermissionDeniedError) as denied:
+            await gate.admit(method, header)
+        assert f"the role {role.value} of project 'p' may not call {method.rpartition('/')[2]}" in str(
+            denied.value
+        )
+        assert denied.value.remedy
+
+
+async def test_a_method_that_is_not_in_the_table_is_refused_to_everybody() -> None:
+    gate = Gate(OneToken(Role.ADMIN))
+    with pytest.raises(PermissionDeniedError, match="may not call Erase"):
+        await gate.admit("/headrace.v1.StudyService/Erase", [("authorization", f"Bearer {new_token().text}")])
+
+
+def test_open_is_health_alone() -> None:
+    opened = {method for method, permission in PERMISSIONS.items() if permission is Permission.OPEN}
+    assert opened == {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}
+
+
+@pytest.mark.parametrize(
+    ("role", "project", "to_role", "to_project", "may"),
+    [
+        (Role.ADMIN, "p", Role.ADMIN, "p", True),
+        (Role.ADMIN, "p", Role.VIEWER, "q", False),
+        (Role.ADMIN, "p", Role.WORKER, "p", False),
+        (Role.ADMIN, "default", Role.WORKER, "default", True),
+        (Role.ADMIN, "default", Role.ADMIN, "p", True),
+        (Role.EDITOR, "default", Role.VIEWER, "default", False),
+        (Role.WORKER, "default", Role.WORKER, "default", False),
+    ],
+)
+def test_whose_tokens_an_admin_may_give(
+    role: Role, project: str, to_role: Role, to_project: str, may: bool
+) -> None:
+    assert may_give(role, project, to_role=to_role, to_project=to_project) is may

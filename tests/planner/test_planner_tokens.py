@@ -1,0 +1,134 @@
+"""A planner that asks for tokens: those of a scheduler, which it asks whose they are."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+
+from headrace.bounds.edge import refuse
+from headrace.error_status import from_rpc_error
+from headrace.errors import (
+    DatabaseUnavailableError,
+    HeadraceError,
+    InvalidFieldError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+from headrace.v1 import identity_pb2, identity_pb2_grpc, planner_pb2_grpc
+from headrace.v1 import planner_pb2 as pb
+from headrace_services.identity.gate import Gate
+from headrace_services.identity.known import KEPT_S
+from headrace_services.identity.roles import Auth
+from headrace_services.identity.tokens import new_token
+from headrace_services.planner.service.server import Settings, check, make_server
+from headrace_services.planner.service.whose import SchedulersTokens
+
+TOKENS = {new_token().text: role for role in ("VIEWER", "EDITOR", "ADMIN", "WORKER")}
+
+
+class Scheduler(identity_pb2_grpc.IdentityServiceServicer):
+    """Knows four tokens, and counts."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.asks_for_tokens = True
+
+    async def WhoAmI(self, request: Any, context: Any) -> Any:  # noqa: ARG002  # there is nothing in it
+        self.asked += 1
+        text = dict(context.invocation_metadata())["authorization"].removeprefix("Bearer ")
+        if not self.asks_for_tokens:
+            return identity_pb2.WhoAmIResponse(project="default", role=identity_pb2.ROLE_ADMIN)
+        if text not in TOKENS:
+            refuse(context, UnauthenticatedError("authorization: the token was revoked"))
+            return None
+        role = identity_pb2.Role.Value(f"ROLE_{TOKENS[text]}")
+        return identity_pb2.WhoAmIResponse(project="p", role=role, token={"name": "tokens/1"})
+
+
+class Site:
+    """A planner without processes, beside a scheduler."""
+
+    def __init__(self, channel: grpc.aio.Channel, scheduler: Scheduler) -> None:
+        self.stub = planner_pb2_grpc.PlannerServiceStub(channel)
+        self.health = health_pb2_grpc.HealthStub(channel)
+        self.scheduler = scheduler
+        self.now = 0.0
+
+    async def refusal(self, text: str | None) -> HeadraceError:
+        metadata = (("authorization", f"Bearer {text}"),) if text else ()
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await self.stub.Simulate(pb.SimulateRequest(), timeout=20, metadata=metadata)
+        return from_rpc_error(failed.value)
+
+
+@pytest_asyncio.fixture
+async def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Site]:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    known, scheduler = Scheduler(), grpc.aio.server()
+    identity_pb2_grpc.add_IdentityServiceServicer_to_server(known, scheduler)
+    address = f"127.0.0.1:{scheduler.add_insecure_port('127.0.0.1:0')}"
+    await scheduler.start()
+    found: Site
+    tokens = SchedulersTokens(address, lambda: found.now)
+    server = make_server(None, health_aio.HealthServicer(), Gate(tokens))  # type: ignore[arg-type]  # none is asked
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        found = Site(channel, known)
+        yield found
+    await server.stop(0)
+    await scheduler.stop(0)
+
+
+async def test_who_may_plan(site: Site) -> None:
+    for text, role in TOKENS.items():
+        error = await site.refusal(text)  # those who may ask are told what is wrong with an empty question
+        assert isinstance(error, PermissionDeniedError) == (role == "WORKER"), error
+    for bad in (None, "hr_nonsense", new_token().text):
+        assert isinstance(await site.refusal(bad), UnauthenticatedError)
+    await site.health.Check(health_pb2.HealthCheckRequest(), timeout=20)
+
+
+async def test_a_scheduler_is_asked_once_in_some_seconds(site: Site) -> None:
+    good, bad = next(iter(TOKENS)), new_token().text
+    for _ in range(3):
+        await site.refusal(good)
+        assert "was revoked" in str(await site.refusal(bad))
+    assert site.scheduler.asked == 2
+    site.now += KEPT_S
+    await site.refusal(good)
+    assert site.scheduler.asked == 3
+
+
+async def test_a_scheduler_that_asks_for_no_tokens_vouches_for_nobody(site: Site) -> None:
+    site.scheduler.asks_for_tokens = False
+    assert "cannot say whose" in str(await site.refusal(next(iter(TOKENS))))
+
+
+async def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace_services.planner.service import whose
+
+    monkeypatch.setattr(whose, "TIMEOUT_S", 0.2)
+    with pytest.raises(DatabaseUnavailableError, match="does not answer") as away:
+        await SchedulersTokens("127.0.0.1:1").identify(new_token())
+    assert "--scheduler" in away.value.remedy
+
+
+def test_a_planner_with_tls_that_knows_no_tokens_does_not_start() -> None:
+    open_to_all = Settings(listen="0.0.0.0:7441", tls_cert=Path("c.pem"), tls_key=Path("k.pem"))
+    with pytest.raises(InvalidFieldError) as refused:
+        check(open_to_all)
+    assert refused.value.violations[0].field == "--scheduler"
+    check(replace(open_to_all, auth=Auth.NONE))
+    check(replace(open_to_all, scheduler="tls://s1:7440"))
+    with pytest.raises(InvalidFieldError):  # in plain text to another machine
+        check(replace(open_to_all, scheduler="s1:7440"))
+    check(Settings(listen="127.0.0.1:7441"))
+    with pytest.raises(InvalidFieldError):
+        check(Settings(listen="127.0.0.1:7441", auth=Auth.TOKENS))

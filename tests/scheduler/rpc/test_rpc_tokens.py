@@ -1,0 +1,380 @@
+"""A scheduler that asks for tokens: each call of each service with each kind of token, and the calls about tokens."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+from rpc_site import duration
+from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headrace.error_status import from_rpc_error
+from headrace.errors import (
+    HeadraceError,
+    InvalidFieldError,
+    PermissionDeniedError,
+    TokenNotFoundError,
+    UnauthenticatedError,
+)
+from headrace.v1 import identity_pb2 as pb
+from headrace.v1 import identity_pb2_grpc, study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
+from headrace.v1.identity_pb2_grpc import IdentityServiceStub
+from headrace.v1.study_pb2_grpc import StudyServiceStub
+from headrace_services.identity.gate import Gate
+from headrace_services.identity.known import KnownTokens
+from headrace_services.identity.permissions import PERMISSIONS, Permission
+from headrace_services.identity.roles import Role
+from headrace_services.identity.tokens import new_token
+from headrace_services.scheduler.desk import Desk
+from headrace_services.scheduler.engine.cleaner import Cleaner
+from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.rpc.identity_service import IdentityServicer, make
+from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
+from headrace_services.scheduler.rpc.study_service import StudyServicer
+from headrace_services.scheduler.session.heartbeats import Heartbeats
+from headrace_services.scheduler.session.loads import Loads
+from headrace_services.scheduler.session.registry import Registry
+from headrace_services.scheduler.session.servicer import WorkerServicer
+from headrace_services.scheduler.session.worker_session import Timing
+from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store.tokens import TokenRows
+
+REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+SERVED = [
+    method
+    for module in (study_pb2, worker_pb2, pb, health_pb2, reflection_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+]
+NUMBERS = {role: pb.Role.Value(f"ROLE_{role.name}") for role in Role}
+
+
+@dataclass(kw_only=True)
+class Site:
+    """A scheduler on loopback that asks for tokens, as other machines would meet it."""
+
+    engine: AsyncEngine
+    channel: grpc.aio.Channel
+    clock_s: float = 0.0
+    """Added to the clock of what is kept."""
+    secrets: dict[Role, str] = field(default_factory=dict)
+
+    async def token(self, role: Role, project: str = "default", lifetime_s: float | None = None) -> str:
+        """The text of a new token."""
+        made, _ = await make(self.engine, name="n", project=project, role=role, lifetime_s=lifetime_s)
+        return made.text
+
+    async def status(self, method: MethodDescriptor, text: str | None) -> grpc.StatusCode:
+        """What a call with an empty request and a token comes to."""
+        path = f"/{method.containing_service.full_name}/{method.name}"
+        metadata = (("authorization", f"Bearer {text}"),) if text is not None else ()
+        request = GetMessageClass(method.input_type)()
+        read = GetMessageClass(method.output_type).FromString
+        kinds = {
+            (False, False): self.channel.unary_unary,
+            (False, True): self.channel.unary_stream,
+            (True, True): self.channel.stream_stream,
+        }
+        make_call = kinds[method.client_streaming, method.server_streaming]
+        call = make_call(path, type(request).SerializeToString, read)(
+            iter([request]) if method.client_streaming else request, timeout=20, metadata=metadata
+        )
+        try:
+            if method.server_streaming:
+                await call.read()
+            else:
+                await call
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+        if not method.server_streaming or call.done():
+            return await call.code()
+        call.cancel()
+        return grpc.StatusCode.OK
+
+    async def call(self, name: str, request: Any, text: str) -> Any:
+        """A call about tokens; raises the HeadraceError that the client would see."""
+        try:
+            call = getattr(IdentityServiceStub(self.channel), name)
+            return await call(request, timeout=20, metadata=(("authorization", f"Bearer {text}"),))
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from error
+
+    async def refusal(self, name: str, request: Any, text: str) -> HeadraceError:
+        """The error that such a call is refused with."""
+        try:
+            answer = await self.call(name, request, text)
+        except HeadraceError as error:
+            return error
+        raise AssertionError(f"{name} was not refused: {answer}")
+
+
+@asynccontextmanager
+async def guarded(engine: AsyncEngine) -> AsyncIterator[Site]:
+    clock = asyncio.get_running_loop().time
+    site: Site
+    known = KnownTokens(TokenRows(engine), lambda: clock() + site.clock_s)
+    server = grpc.aio.server(interceptors=make_server_interceptors(gate=Gate(known)))
+    port = server.add_insecure_port("127.0.0.1:0")
+    async with (
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+        asyncio.TaskGroup() as tasks,
+    ):
+        site = Site(engine=engine, channel=channel)
+        hub, desk = Hub(engine, tasks), Desk()
+        workers = WorkerServicer(hub, Heartbeats(engine, 15), Loads(engine), Registry(engine), Timing())
+        study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub, desk), server)
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
+        identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityServicer(engine), server)
+        health_pb2_grpc.add_HealthServicer_to_server(health_aio.HealthServicer(), server)
+        reflection.enable_server_reflection([reflection.SERVICE_NAME], server)
+        await server.start()
+        yield site
+        await server.stop(0)
+        await hub.drain()
+        await desk.close()
+
+
+@pytest_asyncio.fixture
+async def guarded_site(engine: AsyncEngine) -> AsyncIterator[Site]:
+    async with guarded(engine) as site:
+        yield site
+
+
+async def test_every_call_with_every_kind_of_token(guarded_site: Site) -> None:
+    site = guarded_site
+    expired = await site.token(Role.ADMIN, lifetime_s=0.001)
+    revoked = await site.token(Role.ADMIN)
+    async with site.engine.begin() as conn:
+        await conn.execute(
+            text("UPDATE token SET revoke_time = now() WHERE id = :id"), {"id": revoked.split("_")[1]}
+        )
+    bad = {
+        "none": None,
+        "malformed": "hr_nonsense",
+        "empty": "",
+        "foreign": new_token().text,
+        "expired": expired,
+        "revoked": revoked,
+    }
+    roles = {role: await site.token(role) for role in Role}
+    assert len(SERVED) == 26 + 1 + 4 + 2 + 1
+    wrong = []
+    for method in SERVED:
+        permission = PERMISSIONS[f"/{method.containing_service.full_name}/{method.name}"]
+        for kind, token in bad.items():
+            code = await site.status(method, token)
+            if (code is grpc.StatusCode.UNAUTHENTICATED) != (permission is not Permission.OPEN):
+                wrong.append((method.full_name, kind, code))
+        for role, token in roles.items():
+            code = await site.status(method, token)
+            denied = code is grpc.StatusCode.PERMISSION_DENIED
+            if denied != (role not in permission.roles) or code is grpc.StatusCode.UNAUTHENTICATED:
+                wrong.append((method.full_name, role, code))
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [("expired", "has expired"), ("revoked", "was revoked"), ("foreign", "is not known here")],
+)
+async def test_what_is_said_of_a_bad_token_and_what_is_not(guarded_site: Site, kind: str, says: str) -> None:
+    site = guarded_site
+    token = new_token().text if kind == "foreign" else await site.token(Role.EDITOR, "p", 0.001)
+    if kind == "revoked":
+        async with site.engine.begin() as conn:
+            await conn.execute(text("UPDATE token SET revoke_time = now(), expire_time = NULL"))
+    error = await site.refusal("WhoAmI", pb.WhoAmIRequest(), token)
+    assert isinstance(error, UnauthenticatedError)
+    assert f"authorization: token hr_{token.split('_')[1]}_…" in error.message
+    assert says in error.message
+    assert token[-43:] not in str(error)
+    assert "headrace login" in error.remedy
+    assert not error.retryable
+
+
+async def test_each_call_has_its_own_caller(guarded_site: Site) -> None:
+    site = guarded_site
+    texts = {
+        (role, project): await site.token(role, project) for role in Role for project in ("p", "q", "default")
+    }
+
+    async def who(role: Role, project: str) -> None:
+        for _ in range(5):
+            found = await site.call("WhoAmI", pb.WhoAmIRequest(), texts[role, project])
+            assert (found.role, found.project) == (NUMBERS[role], project)
+            assert found.token.name == f"tokens/{texts[role, project].split('_')[1]}"
+
+    async with asyncio.TaskGroup() as tasks:
+        for key in texts:
+            tasks.create_task(who(*key))
+
+
+async def test_a_token_is_made_listed_used_and_revoked(guarded_site: Site) -> None:
+    site = guarded_site
+    admin = await site.token(Role.ADMIN, "p")
+    request = pb.CreateTokenRequest(display_name="ann", role=pb.ROLE_VIEWER, lifetime=duration(3600.0))
+    made = await site.call("CreateToken", request, admin)
+    assert made.secret.startswith(f"hr_{made.token.name.removeprefix('tokens/')}_")
+    assert (made.token.project, made.token.display_name) == ("p", "ann")
+    assert 3590 < (made.token.expire_time.ToSeconds() - made.token.create_time.ToSeconds()) < 3610
+    listed = await site.call("ListTokens", pb.ListTokensRequest(), admin)
+    assert [token.display_name for token in listed.tokens] == ["ann", "n"]
+    assert not listed.tokens[0].HasField("last_used_time")
+    studies = StudyServiceStub(site.channel)
+    metadata = (("authorization", f"Bearer {made.secret}"),)
+    await studies.ListStudies(study_pb2.ListStudiesRequest(), timeout=20, metadata=metadata)
+    listed = await site.call("ListTokens", pb.ListTokensRequest(), admin)
+    assert listed.tokens[0].HasField("last_used_time")
+    revoked = await site.call("RevokeToken", pb.RevokeTokenRequest(name=made.token.name), admin)
+    again = await site.call("RevokeToken", pb.RevokeTokenRequest(name=made.token.name), admin)
+    assert revoked.token.HasField("revoke_time")
+    assert again == revoked
+    await studies.ListStudies(study_pb2.ListStudiesRequest(), timeout=20, metadata=metadata)  # kept
+    site.clock_s += 5.1
+    error = await site.refusal("WhoAmI", pb.WhoAmIRequest(), made.secret)
+    assert isinstance(error, UnauthenticatedError)
+
+
+async def test_the_secret_is_stored_nowhere(guarded_site: Site) -> None:
+    site = guarded_site
+    admin = await site.token(Role.ADMIN)
+    made = await site.call("CreateToken", pb.CreateTokenRequest(role=pb.ROLE_EDITOR), admin)
+    secret = made.secret.split("_", 2)[2]
+    async with site.engine.connect() as conn:
+        for table in tables.metadata.tables.values():
+            for row in await conn.execute(select(text(f"{table.name}::text")).select_from(table)):
+                assert secret not in str(row)
+                assert secret.encode().hex() not in str(row)
+
+
+async def test_an_admin_keeps_to_the_own_project(guarded_site: Site) -> None:
+    site = guarded_site
+    p, root = await site.token(Role.ADMIN, "p"), await site.token(Role.ADMIN)
+    others = f"tokens/{(await site.token(Role.VIEWER, 'q')).split('_')[1]}"
+    create = pb.CreateTokenRequest(role=pb.ROLE_VIEWER, project="q")
+    assert isinstance(await site.refusal("CreateToken", create, p), PermissionDeniedError)
+    worker = pb.CreateTokenRequest(role=pb.ROLE_WORKER)
+    assert isinstance(await site.refusal("CreateToken", worker, p), PermissionDeniedError)
+    listing = pb.ListTokensRequest(project="q")
+    assert isinstance(await site.refusal("ListTokens", listing, p), PermissionDeniedError)
+    assert isinstance(
+        await site.refusal("RevokeToken", pb.RevokeTokenRequest(name=others), p), TokenNotFoundError
+    )
+    assert {token.project for token in (await site.call("ListTokens", pb.ListTokensRequest(), p)).tokens} == {
+        "p"
+    }
+    assert len((await site.call("ListTokens", pb.ListTokensRequest(), root)).tokens) == 3
+    await site.call("CreateToken", create, root)
+    await site.call("CreateToken", worker, root)
+    await site.call("RevokeToken", pb.RevokeTokenRequest(name=others), root)
+
+
+async def test_a_list_of_tokens_has_pages(guarded_site: Site) -> None:
+    site = guarded_site
+    admin = await site.token(Role.ADMIN)
+    for _ in range(4):
+        await site.token(Role.VIEWER)
+    found, page_token = [], ""
+    while True:
+        page = await site.call("ListTokens", pb.ListTokensRequest(page_size=2, page_token=page_token), admin)
+        assert len(page.tokens) <= 2
+        found += [token.name for token in page.tokens]
+        page_token = page.next_page_token
+        if not page_token:
+            break
+    assert len(set(found)) == len(found) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "field"),
+    [
+        ("CreateToken", pb.CreateTokenRequest(), "role"),
+        ("CreateToken", pb.CreateTokenRequest(role=pb.ROLE_VIEWER, project="No Name"), "project"),
+        ("CreateToken", pb.CreateTokenRequest(role=pb.ROLE_VIEWER, lifetime=duration(0.0)), "lifetime"),
+        ("CreateToken", pb.CreateTokenRequest(role=pb.ROLE_VIEWER, display_name="a\nb"), "display_name"),
+        ("RevokeToken", pb.RevokeTokenRequest(name="abc"), "name"),
+        ("RevokeToken", pb.RevokeTokenRequest(name="tokens/../x"), "name"),
+    ],
+)
+async def test_bad_requests_name_the_field(guarded_site: Site, name: str, request_: Any, field: str) -> None:
+    admin = await guarded_site.token(Role.ADMIN)
+    error = await guarded_site.refusal(name, request_, admin)
+    assert isinstance(error, InvalidFieldError)
+    (violation,) = error.violations
+    assert violation.field == field
+    assert violation.remedy
+
+
+async def test_a_stream_ends_at_its_first_message_after_the_token_is_over(guarded_site: Site) -> None:
+    from rpc_site import make_spec
+
+    from headrace.spec import to_proto
+
+    site = guarded_site
+    editor = await site.token(Role.EDITOR)
+    studies, metadata = StudyServiceStub(site.channel), (("authorization", f"Bearer {editor}"),)
+    create = study_pb2.CreateStudyRequest(study_id="s", spec=to_proto(make_spec()))
+    await studies.CreateStudy(create, timeout=20, metadata=metadata)
+    watch = studies.WatchStudy(study_pb2.WatchStudyRequest(name="studies/s"), timeout=20, metadata=metadata)
+    await watch.read()
+    async with site.engine.begin() as conn:
+        await conn.execute(text("UPDATE token SET revoke_time = now()"))
+    site.clock_s += 5.1
+    admin = await site.token(Role.ADMIN)
+    stop = study_pb2.StopStudyRequest(name="studies/s")
+    await studies.StopStudy(stop, timeout=20, metadata=(("authorization", f"Bearer {admin}"),))
+    assert await watch.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_tokens_that_are_over_for_long_are_forgotten(guarded_site: Site) -> None:
+    site = guarded_site
+    for _ in range(3):
+        await site.token(Role.VIEWER)
+    long_ago = "now() - interval '91 days'"
+    async with site.engine.begin() as conn:
+        await conn.execute(text(f"UPDATE token SET expire_time = {long_ago} WHERE number = 1"))
+        await conn.execute(
+            text(f"UPDATE token SET revoke_time = {long_ago}, expire_time = now() WHERE number = 2")
+        )
+    await Cleaner(site.engine).clean()
+    async with site.engine.connect() as conn:
+        assert (await conn.execute(text("SELECT array_agg(number) FROM token"))).scalar_one() == [3]
+
+
+async def test_a_database_that_is_away_is_told_as_such(
+    guarded_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headrace.errors import DatabaseUnavailableError
+
+    async def away(*_: object) -> None:
+        raise DatabaseUnavailableError("the database does not answer")
+
+    monkeypatch.setattr(TokenRows, "find", away)
+    error = await guarded_site.refusal("WhoAmI", pb.WhoAmIRequest(), new_token().text)
+    assert isinstance(error, DatabaseUnavailableError)
+    assert error.retryable
+
+
+async def test_without_a_gate_everybody_is_an_admin_who_may_give_all(engine: AsyncEngine) -> None:
+    server = grpc.aio.server(interceptors=make_server_interceptors())
+    identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityServicer(engine), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = IdentityServiceStub(channel)
+        who = await stub.WhoAmI(pb.WhoAmIRequest(), timeout=20)
+        assert who == pb.WhoAmIResponse(project="default", role=pb.ROLE_ADMIN)
+        await stub.CreateToken(pb.CreateTokenRequest(role=pb.ROLE_ADMIN, project="p"), timeout=20)
+        await stub.CreateToken(pb.CreateTokenRequest(role=pb.ROLE_WORKER), timeout=20)
+        assert len((await stub.ListTokens(pb.ListTokensRequest(), timeout=20)).tokens) == 2
+    await server.stop(0)
