@@ -116,6 +116,22 @@ class WorkerNameTakenError(HeadraceError):
     """Another worker of this name is connected."""
 
 
+class PermissionDeniedError(HeadraceError):
+    """The role of the caller's token does not allow what was asked."""
+
+
+class QuotaExceededError(HeadraceError):
+    """The caller's project has as much as it may have."""
+
+
+class ProjectNotFoundError(HeadraceError):
+    """There is no project of this name."""
+
+
+class ProjectExistsError(HeadraceError):
+    """A project of this name exists already."""
+
+
 class NotAskTellError(HeadraceError):
     """The study's trials are run by workers, so no user's loop may ask for them."""
 
@@ -260,6 +276,30 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "ALREADY_EXISTS",
         WorkerNameTakenError,
         "Give one of the two another `--name`, or stop the other one.",
+    ),
+    _entry(
+        "PERMISSION_DENIED",
+        "PERMISSION_DENIED",
+        PermissionDeniedError,
+        "Ask an admin of the project for a token with another role.",
+    ),
+    _entry(
+        "QUOTA_EXCEEDED",
+        "RESOURCE_EXHAUSTED",
+        QuotaExceededError,
+        "Wait for studies to end or stop some, or ask an admin for more: `headrace project set`.",
+    ),
+    _entry(
+        "PROJECT_NOT_FOUND",
+        "NOT_FOUND",
+        ProjectNotFoundError,
+        "`headrace project list` lists the projects that exist.",
+    ),
+    _entry(
+        "PROJECT_EXISTS",
+        "ALREADY_EXISTS",
+        ProjectExistsError,
+        "`headrace project set` changes its limits.",
     ),
     _entry(
         "NOT_ASK_TELL",

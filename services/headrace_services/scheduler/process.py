@@ -25,7 +25,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InvalidFieldError, Violation
 from headrace.target import PEM
-from headrace.v1 import study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
+from headrace.v1 import (
+    project_pb2,
+    project_pb2_grpc,
+    study_pb2,
+    study_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
 from headrace_services.instance import tell_instance
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.cleaner import Cleaner
@@ -34,6 +41,7 @@ from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.loop_watch import LoopWatch
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
+from headrace_services.scheduler.rpc.project_service import ProjectServicer
 from headrace_services.scheduler.rpc.study_service import StudyServicer
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.loads import Loads
@@ -165,7 +173,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         health = health_aio.HealthServicer()
         await tell_instance(health)
         workers = WorkerServicer(hub, heartbeats, loads, registry, settings.timing)
-        _add_services(server, StudyServicer(hub, desk), workers, health)
+        _add_services(server, StudyServicer(hub, desk), workers, ProjectServicer(hub), health)
         await server.start()
         watch = LoopWatch()
         background = [
@@ -245,14 +253,17 @@ def _add_services(
     server: grpc.aio.Server,
     studies: StudyServicer,
     workers: WorkerServicer,
+    projects: ProjectServicer,
     health: health_aio.HealthServicer,
 ) -> None:
     study_pb2_grpc.add_StudyServiceServicer_to_server(studies, server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
+    project_pb2_grpc.add_ProjectServiceServicer_to_server(projects, server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = [
         study_pb2.DESCRIPTOR.services_by_name["StudyService"].full_name,
         worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name,
+        project_pb2.DESCRIPTOR.services_by_name["ProjectService"].full_name,
         health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
     ]
     reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)

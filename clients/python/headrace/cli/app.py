@@ -22,6 +22,7 @@ from headrace.cli import (
     listings,
     logs,
     preview,
+    projects,
     report,
     retry,
     run,
@@ -175,6 +176,7 @@ PANELS: dict[str, dict[str, Callable[..., object] | typer.Typer]] = {
         "stop": control.stop,
         "delete": control.delete,
         "gc": gc.gc,
+        "project": projects.project,
     },
 }
 """Our own commands, in the groups and the order in which `--help` lists them."""

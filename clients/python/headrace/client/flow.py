@@ -32,16 +32,17 @@ Resp = TypeVar("Resp", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Req, Resp]):
-    """One RPC of the StudyService."""
+    """One RPC of a scheduler."""
 
     name: str
     request: type[Req]
     response: type[Resp]
+    service: str = "StudyService"
 
     @property
     def path(self) -> str:
         """The HTTP/2 path."""
-        return f"/headrace.v1.StudyService/{self.name}"
+        return f"/headrace.v1.{self.service}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,15 @@ STUDY: Final = NameRule(
     longest=63,
     example="my-study",
 )
+PROJECT: Final = NameRule(
+    kind="project",
+    begins="a-z",
+    holds="a-z0-9-",
+    longest=63,
+    example="vision",
+)
+DEFAULT_PROJECT: Final = "default"
+"""The project of whoever names none."""
 PARAMETER: Final = NameRule(
     kind="parameter",
     begins="A-Za-z_",

@@ -40,6 +40,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_STUDY_DEFECT: _ErrorReason.ValueType  # 20
     ERROR_REASON_TOO_LARGE: _ErrorReason.ValueType  # 21
     ERROR_REASON_WORKER_NAME_TAKEN: _ErrorReason.ValueType  # 22
+    ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 24
+    ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 40
+    ERROR_REASON_PROJECT_NOT_FOUND: _ErrorReason.ValueType  # 41
+    ERROR_REASON_PROJECT_EXISTS: _ErrorReason.ValueType  # 42
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Machine-readable reasons, without the prefix in ErrorInfo. The catalogue in
@@ -64,4 +68,8 @@ ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 14
 ERROR_REASON_STUDY_DEFECT: ErrorReason.ValueType  # 20
 ERROR_REASON_TOO_LARGE: ErrorReason.ValueType  # 21
 ERROR_REASON_WORKER_NAME_TAKEN: ErrorReason.ValueType  # 22
+ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 24
+ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 40
+ERROR_REASON_PROJECT_NOT_FOUND: ErrorReason.ValueType  # 41
+ERROR_REASON_PROJECT_EXISTS: ErrorReason.ValueType  # 42
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

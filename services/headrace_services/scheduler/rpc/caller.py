@@ -3,9 +3,8 @@
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.identity.roles import Role
-
-DEFAULT_PROJECT = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +16,8 @@ class Caller:
     project: str = DEFAULT_PROJECT
     """Whose studies the call may see and change."""
     role: Role = Role.ADMIN
+    token: str = ""
+    """The id of the token that the call carries; empty where none is asked for."""
 
 
 _caller: ContextVar[Caller | None] = ContextVar("headrace_caller", default=None)

@@ -22,7 +22,9 @@ from google.protobuf.message import Message
 
 from headrace.bounds.numbers import INT64
 from headrace.errors import BadPageTokenError
+from headrace.v1 import project_pb2
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.store.defects import Defect, reason_of
 
 log = logging.getLogger(__name__)
@@ -33,7 +35,13 @@ MAX_BYTES = 3 * 1024 * 1024
 """What the items of a response may take: clients receive at most 4 MiB."""
 _CHECKSUM_BYTES = 8
 
-ListRequest = pb.ListStudiesRequest | pb.ListTrialsRequest | pb.ListReportsRequest | pb.ListWorkersRequest
+ListRequest = (
+    pb.ListStudiesRequest
+    | pb.ListTrialsRequest
+    | pb.ListReportsRequest
+    | pb.ListWorkersRequest
+    | project_pb2.ListProjectsRequest
+)
 Key = tuple[int | str, ...]
 Shape = tuple[type[int] | type[str], ...]
 K = TypeVar("K")
@@ -131,12 +139,13 @@ def fitting(messages: Iterable[M], *, beside: int = 0) -> list[M]:
 
 
 def _binding(request: ListRequest) -> bytes:
-    """What a token is bound to: the method and everything it was asked but the page."""
+    """What a token is bound to: the caller's project, the method and everything it was asked but the page."""
     filters = type(request)()
     filters.CopyFrom(request)  # type: ignore[arg-type]  # the same type, which mypy cannot see in a union
     filters.ClearField("page_size")
     filters.ClearField("page_token")
-    return type(request).__name__.encode() + b"\0" + filters.SerializeToString(deterministic=True)
+    asked = f"{caller().project}\0{type(request).__name__}\0"
+    return asked.encode() + filters.SerializeToString(deterministic=True)
 
 
 def _token(key: Key, binding: bytes) -> str:
