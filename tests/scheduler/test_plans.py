@@ -178,7 +178,7 @@ async def ask_everything(conn: AsyncConnection) -> None:
     await exploits.of_trials(conn, 1, [5])
     await trials.views(conn, (tables.trial.c.study_id == 1) & (tables.trial.c.number == 5))
     await studies.newest(conn, "default", before_id=None, limit=5)
-    await studies.find(conn, "default", "s2")
+    await studies.find(conn, "default", "nobody")
     await quotas.projects(conn, after="", only=None, limit=10)
     await quotas.holders(conn, "default")
     await quotas.kept_off(conn, "default")
