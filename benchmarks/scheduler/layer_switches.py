@@ -63,9 +63,9 @@ def known_studies() -> AbstractContextManager[object]:
     known = _module("session.known_studies").KnownStudies
     id_of, by_id = known.id_of, known.by_id
 
-    async def id_without(self: Any, name: str) -> Any:
-        self._ids.pop(name, None)
-        return await id_of(self, name)
+    async def id_without(self: Any, uid: str) -> Any:
+        self._ids.pop(uid, None)
+        return await id_of(self, uid)
 
     async def by_id_without(self: Any, study_id: int) -> Any:
         self._studies.pop(study_id, None)

@@ -6,9 +6,10 @@ Trials are rungs that take their time; after every event the accounts are checke
 import heapq
 import random
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from headrace.spec import StudySpec
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import Assignment, Input, PlaceNow, ReportArrived
 from headrace_services.scheduler.core.lifecycle import StudyState
@@ -36,10 +37,11 @@ class ManyStudies:
         *machines: Machine,
         step_s: Callable[[int, int, str], float] = lambda *_: 1.0,
         seed: int = 0,
+        quotas: Mapping[str, int] | None = None,
     ) -> None:
         self.now_s = 0.0
         self.studies: dict[int, StudyRows] = {}
-        self.cluster = ClusterRows(machines)
+        self.cluster = ClusterRows(machines, quotas)
         self._step_s = step_s
         """Seconds a step takes, by study, trial and device model."""
         self._sequences: Counter[str] = Counter()
@@ -47,10 +49,11 @@ class ManyStudies:
         self._count = 0
         self._random = random.Random(seed)
 
-    def add(self, spec: StudySpec) -> StudyRows:
+    def add(self, spec: StudySpec, project: str = DEFAULT_PROJECT) -> StudyRows:
         """Create a study and let it begin."""
         number = len(self.studies) + 1
-        one = StudyRows(spec, Fold.empty(spec, make_sampler(spec)), name=f"study-{number}", number=number)
+        fold = Fold.empty(spec, make_sampler(spec))
+        one = StudyRows(spec, fold, name=f"study-{number}", project=project, number=number)
         one.events = []
         self.studies[number] = one
         self.cycle(one, PlaceNow())
@@ -77,7 +80,10 @@ class ManyStudies:
 
     def _woken(self, one: StudyRows, *inputs: Input) -> list[StudyRows]:
         """Run one cycle. Returns the studies that are to look for slots after it."""
+        held = self.held(one.study.project)
         effects = cycle(one, self.studies, self.cluster, inputs, self.now_s).effects
+        quota = self.cluster.quotas.get(one.study.project)
+        assert quota is None or self.held(one.study.project) <= max(held, 1000 * quota)
         for order in effects.orders:
             if isinstance(order, Assignment):
                 self._schedule(one, order.lease)
@@ -85,6 +91,11 @@ class ManyStudies:
         others = self.studies.values() if effects.slots_left else [self.studies[key] for key in effects.wake]
         active = (other for other in others if other.study.state is StudyState.ACTIVE)
         return [other for other in active if other is not one]
+
+    def held(self, project: str) -> int:
+        """What a project's studies hold, in thousandths of slots: counted from their leases."""
+        ours = [one for one in self.studies.values() if one.study.project == project]
+        return sum(lease.milli * len(lease.slots) for one in ours for lease in one.leases.values())
 
     @property
     def preempted(self) -> int:

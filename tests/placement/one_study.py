@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from test_placement_contract import islands
 
 from headrace.spec import StudySpec
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.events import trial_created
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import (
@@ -19,7 +20,7 @@ from headrace_services.scheduler.core.inputs import (
 from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease, Trial
 from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
 from headrace_services.scheduler.engine.submissions import Submission
-from headrace_services.scheduler.store import studies, workers
+from headrace_services.scheduler.store import quotas, studies, workers
 from headrace_services.scheduler.store.database import transaction
 
 GIB = 1 << 30
@@ -28,8 +29,8 @@ GIB = 1 << 30
 class OneStudy:
     """Steps one of several studies of a database."""
 
-    def __init__(self, engine: AsyncEngine, name: str) -> None:
-        self.engine, self.name = engine, name
+    def __init__(self, engine: AsyncEngine, name: str, project: str = DEFAULT_PROJECT) -> None:
+        self.engine, self.name, self.project = engine, name, project
         self.id = 0
         self.fold: Fold | None = None
         self.last: CycleResult | None = None
@@ -50,11 +51,17 @@ class OneStudy:
         event = trial_created(Trial(study_id=0, number=0, params={}, milestone=None))
         async with transaction(self.engine) as conn:
             uid = uuid4().hex  # as the service's are: what a process remembers of a study is filed under it
-            self.id = (
-                await studies.create(
-                    conn, name=self.name, uid=uid, spec=spec, planned=spec.max_trials, event=event
-                )
-            ).id
+            await quotas.make(conn, self.project)
+            made = await studies.create(
+                conn,
+                project=self.project,
+                name=self.name,
+                uid=uid,
+                spec=spec,
+                planned=spec.max_trials,
+                event=event,
+            )
+            self.id = made.id
         return self
 
     async def step(self, *inputs: Any) -> CycleResult:
@@ -93,9 +100,7 @@ class OneStudy:
         return outcome.decision
 
     async def standing(self) -> dict[str, Any]:
-        return dict(
-            (await query(self.engine, "SELECT standing FROM study WHERE name = :n", n=self.name))[0][0]
-        )
+        return dict((await query(self.engine, "SELECT standing FROM study WHERE id = :i", i=self.id))[0][0])
 
 
 async def query(engine: AsyncEngine, sql: str, **values: Any) -> list[Any]:

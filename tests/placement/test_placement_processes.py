@@ -142,6 +142,37 @@ def test_kills_in_the_middle_of_the_growth_and_a_pause_lose_one_rung_at_most_and
     assert losses(noted) == losses(lines(two.journal("gang"))), "not what the undisturbed gang computed"
 
 
+def test_two_studies_of_one_name_in_two_projects_share_a_worker_and_end_with_their_own_results(
+    two: Site,
+) -> None:
+    marks = {"vision": 1.0, "speech": 2.0}
+    pausing = {"kind": "asha", "eta": 2, "rungs": [4, 8]}
+    with Client(two.address, project="vision") as vision, Client(two.address, project="speech") as speech:
+        clients = {"vision": vision, "speech": speech}
+        for project, client in clients.items():
+            env = {"MARK": str(marks[project])}
+            client.create_study("twin", spec("twin:train", env=env, policy=pausing, max_trials=2))
+        live = (
+            "SELECT s.project FROM lease l JOIN study s ON s.id = l.study_id WHERE l.live AND s.name = 'twin'"
+        )
+        until(lambda: {project for (project,) in two.rows(live)} == set(marks), "both on the worker at once")
+        vision.study("twin").pause()
+        until(lambda: ("vision",) not in two.rows(live), "the pause of one")
+        assert speech.study("twin").status().state.value in ("active", "completed"), "the other one goes on"
+        vision.study("twin").resume()
+        for project, client in clients.items():
+            done = client.study("twin").wait(timeout_s=60)
+            assert (done.state.value, done.project) == ("completed", project)
+            assert done.best is not None
+            assert done.best.metrics["loss"] == marks[project]
+            (log,) = {Path(trial.log_path).parent.name for trial in client.study("twin").trials()}
+            assert log == f"twin-{done.uid}"
+    assert two.rows(
+        "SELECT sum(failures), max(attempt) > 1 FROM trial WHERE study_id IN "
+        "(SELECT id FROM study WHERE name = 'twin')"
+    ) == [(0, True)]
+
+
 def test_a_higher_priority_preempts_by_checkpoint_and_the_curves_are_the_same_to_the_bit(
     tmp_path: Path,
 ) -> None:

@@ -33,6 +33,7 @@ from headrace_services.scheduler.store import (
     history,
     placement,
     proposals,
+    quotas,
     requests,
     studies,
     tables,
@@ -166,7 +167,7 @@ async def ask_everything(conn: AsyncConnection) -> None:
     for level in (proposals.FIRST, 1):
         await proposals.results_since(conn, 1, level, 5, 9, budgets=(1, 3, 1))
         await proposals.pending(conn, 1, level)
-        await proposals.earlier(conn, "s2", level, 10, top=1)
+        await proposals.earlier(conn, "default", "s2", level, 10, top=1)
     await proposals.studies_to_propose_for(conn)
     await history.events_after(conn, 1, 5, 10)
     await history.events_of_trial(conn, 1, 5, 1000)
@@ -176,7 +177,11 @@ async def ask_everything(conn: AsyncConnection) -> None:
     await exploits.since(conn, 1, 5)
     await exploits.of_trials(conn, 1, [5])
     await trials.views(conn, (tables.trial.c.study_id == 1) & (tables.trial.c.number == 5))
-    await studies.newest(conn, before_id=None, limit=5)
+    await studies.newest(conn, "default", before_id=None, limit=5)
+    await studies.find(conn, "default", "nobody")
+    await quotas.projects(conn, after="", only=None, limit=10)
+    await quotas.holders(conn, "default")
+    await quotas.kept_off(conn, "default")
     await studies.out_of_time(conn)
     await studies.remove(conn, 3)
 

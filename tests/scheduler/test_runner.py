@@ -93,7 +93,7 @@ async def test_a_repeat_does_not_wait_for_a_request_that_was_given_up_before_its
         await turns()
         others.append(say(runner, 1))
         await turns()
-        request = Request(id="r", method="m", digest=b"")
+        request = Request(project="default", id="r", method="m", digest=b"")
         given_up = say(runner, 2, request=request)
         await turns()
         given_up.cancel()

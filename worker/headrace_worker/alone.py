@@ -14,6 +14,7 @@ from headrace_worker.logs import last_line
 from headrace_worker.place import Place
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.program import AFTER_TERM_S, Program, grace_s, silence_s
+from headrace_worker.retries import trial_key
 from headrace_worker.slots import Turn
 
 
@@ -45,7 +46,7 @@ class Alone:
     async def run(self, attempt: Attempt) -> Verdict:
         """Runs the program to its end; see `Host`."""
         await attempt.unless_ended(self._turn.called.wait())
-        await attempt.unless_ended(asyncio.sleep(self._place.retries.wait_s(attempt.lease.trial)))
+        await attempt.unless_ended(asyncio.sleep(self._place.retries.wait_s(trial_key(attempt.assign))))
         try:
             launch = self._place.launch_of(self._assign)
         except ValueError as error:  # the template names no program

@@ -38,6 +38,7 @@ from headrace_worker.plans import write_plan
 from headrace_worker.program import AFTER_TERM_S, grace_s
 from headrace_worker.reports import Reports
 from headrace_worker.retention import PruneOrder
+from headrace_worker.retries import trial_key
 
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -247,9 +248,9 @@ class Attempt:
         if self.finished and not shows(tail, self.finished.traceback):
             tail = LOG_TAIL.kept(tail + self.finished.traceback)
         if verdict.outcome == worker_pb2.EXIT_OUTCOME_FAILED and not self.has_reported:
-            self._place.retries.failed(self.lease.trial)
+            self._place.retries.failed(trial_key(self.assign))
         else:
-            self._place.retries.went_on(self.lease.trial)
+            self._place.retries.went_on(trial_key(self.assign))
         log.info(
             "%s: %s %s", self.lease.trial, worker_pb2.ExitOutcome.Name(verdict.outcome).lower(), verdict.error
         )

@@ -37,6 +37,7 @@ from headrace_worker.memory import killed_for_memory, says_out_of_memory
 from headrace_worker.place import Place
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.program import AFTER_TERM_S, Program, grace_s, silence_s
+from headrace_worker.retries import trial_key
 from headrace_worker.seats import Seat, Seats
 from headrace_worker.slots import Turn
 from headrace_worker.turns import Turns
@@ -85,7 +86,7 @@ class Bundle:
         """Offers a prepared member to the process; returns when the process has let go of it."""
         lease_id = attempt.lease.lease_id
         seat = self._seats.of(lease_id)
-        await attempt.unless_ended(asyncio.sleep(self._place.retries.wait_s(attempt.lease.trial)))
+        await attempt.unless_ended(asyncio.sleep(self._place.retries.wait_s(trial_key(attempt.assign))))
         own = await attempt.open_log(log_path(self._place.log_dir, attempt.assign))
         own.note(f"trains in a bundle of up to {self._seats.most} trials, which prints into {self._log_path}")
         if (program := self._program) and (process := program.process):

@@ -7,13 +7,20 @@ row on this worker. A report, or any other end, starts over.
 
 from collections import OrderedDict
 
+from headrace.v1 import worker_pb2
+
 _FIRST_S = 1.0
 _LONGEST_S = 30.0
 _REMEMBERED = 1024
 
 
+def trial_key(assign: worker_pb2.Assign) -> str:
+    """What tells a trial from all others: its name is that of trials in other projects too."""
+    return f"{assign.study_uid}/{assign.lease.trial}"
+
+
 class Retries:
-    """Failures in a row, by trial. The oldest are forgotten."""
+    """Failures in a row, by trial (`trial_key`). The oldest are forgotten."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[str, int] = OrderedDict()

@@ -128,6 +128,18 @@ class TokenNotFoundError(HeadraceError):
     """There is no token of this id, or it is one of another project."""
 
 
+class QuotaExceededError(HeadraceError):
+    """The caller's project has as much as it may have."""
+
+
+class ProjectNotFoundError(HeadraceError):
+    """There is no project of this name."""
+
+
+class ProjectExistsError(HeadraceError):
+    """A project of this name exists already."""
+
+
 class NotAskTellError(HeadraceError):
     """The study's trials are run by workers, so no user's loop may ask for them."""
 
@@ -291,6 +303,24 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "NOT_FOUND",
         TokenNotFoundError,
         "`headrace token list` lists the tokens of your project.",
+    ),
+    _entry(
+        "QUOTA_EXCEEDED",
+        "RESOURCE_EXHAUSTED",
+        QuotaExceededError,
+        "Wait for studies to end or stop some, or ask an admin for more: `headrace project set`.",
+    ),
+    _entry(
+        "PROJECT_NOT_FOUND",
+        "NOT_FOUND",
+        ProjectNotFoundError,
+        "`headrace project list` lists the projects that exist.",
+    ),
+    _entry(
+        "PROJECT_EXISTS",
+        "ALREADY_EXISTS",
+        ProjectExistsError,
+        "`headrace project set` changes its limits.",
     ),
     _entry(
         "NOT_ASK_TELL",

@@ -18,7 +18,7 @@ from typing import Final
 import grpc
 
 from headrace import logins
-from headrace.errors import InvalidFieldError, Violation
+from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.home import address as default_address
 from headrace.home import address_in, given_address, home_dir, is_on_this_machine
 from headrace.userfile import MIB, UserFile
@@ -40,6 +40,8 @@ class Target:
     """The certificate authority to trust; None: the system's."""
     token: str | None = field(default=None, repr=False)
     """What each call carries as `authorization: Bearer TOKEN`."""
+    project: str | None = None
+    """What each call carries as `headrace-project`; None: the token says the project, else it is `default`."""
     home: Path | None = None
     """Whose `address` file named the replicas; None: they were given, or are the default."""
 
@@ -52,6 +54,7 @@ class Target:
         tls_ca: Path | None = None,
         token: str | None = None,
         login: str | None = None,
+        project: str | None = None,
     ) -> "Target":
         """The target of an explicit address or of the environment (see `headrace.home.address`).
 
@@ -73,7 +76,7 @@ class Target:
                     raise _fault(field, text, replica)
         if tls and tls_ca is None and (named := os.environ.get("HEADRACE_TLS_CA")):
             tls_ca = Path(named)
-        token = _sound_token(token)
+        token, project = _sound_token(token), _sound_project(project)
         if token and not tls and not (is_on_this_machine(bare) or bare.startswith("unix:")):
             raise _bare_token(text)
         return cls(
@@ -81,14 +84,21 @@ class Target:
             tls=tls,
             tls_ca=tls_ca,
             token=token,
+            project=project,
             home=home if by_home else None,
         )
 
     @classmethod
     def of_user(
-        cls, address: str | None, *, tls_ca: str | Path | None = None, token: str | None = None
+        cls,
+        address: str | None,
+        *,
+        tls_ca: str | Path | None = None,
+        token: str | None = None,
+        project: str | None = None,
     ) -> "Target":
-        """What a user's client talks to: `of`, with the token of HEADRACE_TOKEN, else with what `headrace login` keeps.
+        """What a user's client talks to: `of`, with the token of HEADRACE_TOKEN, else with what `headrace login` keeps,
+        and with `project`, else that of HEADRACE_PROJECT.
 
         The login's authority and token go to the login's schedulers alone."""
         login = logins.kept()
@@ -97,6 +107,7 @@ class Target:
             tls_ca=Path(tls_ca) if tls_ca else None,
             token=token or os.environ.get("HEADRACE_TOKEN"),
             login=login.address if login else None,
+            project=project or os.environ.get("HEADRACE_PROJECT"),
         )
         if login is None or target.tls != login.address.startswith(TLS) or not login.covers(target.replicas):
             return target
@@ -124,7 +135,8 @@ class Target:
         found = address_in(self.home) if self.home else None
         with suppress(InvalidFieldError):
             if found:
-                return replace(Target.of(found, tls_ca=self.tls_ca, token=self.token), home=self.home)
+                now = Target.of(found, tls_ca=self.tls_ca, token=self.token, project=self.project)
+                return replace(now, home=self.home)
         return self
 
     @property
@@ -135,7 +147,8 @@ class Target:
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What each call carries."""
-        return (("authorization", f"Bearer {self.token}"),) if self.token else ()
+        token = (("authorization", f"Bearer {self.token}"),) if self.token else ()
+        return (*token, ("headrace-project", self.project)) if self.project else token
 
     def credentials(self) -> grpc.ChannelCredentials | None:
         """TLS credentials, or None for plain text. Raises InvalidFieldError."""
@@ -165,6 +178,20 @@ def _sound_token(token: str | None) -> str | None:
         )
         raise InvalidFieldError([violation])
     return token or None
+
+
+def _sound_project(project: str | None) -> str | None:
+    """The project without the spaces around it; the scheduler knows which names are none."""
+    project = (project or "").strip()
+    if not (project.isascii() and project.isprintable()):
+        violation = Violation(
+            field="project",
+            value=show_value(project),
+            message="holds a character that no header may have",
+            remedy="Use lower-case letters, digits and -. It may come from HEADRACE_PROJECT.",
+        )
+        raise InvalidFieldError([violation])
+    return project or None
 
 
 def _bare_token(text: str) -> InvalidFieldError:

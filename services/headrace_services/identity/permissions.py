@@ -68,6 +68,8 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     ),
     **_methods("headrace.v1.IdentityService", Permission.KNOWN, "WhoAmI"),
     **_methods("headrace.v1.IdentityService", Permission.GOVERN, "CreateToken ListTokens RevokeToken"),
+    **_methods("headrace.v1.ProjectService", Permission.LOOK, "ListProjects"),
+    **_methods("headrace.v1.ProjectService", Permission.GOVERN, "CreateProject SetProject"),
     **_methods("headrace.v1.WorkerService", Permission.WORK, "Session"),
     **_methods("headrace.v1.PlannerService", Permission.LOOK, "Plan Simulate Explain"),
     **_methods(

@@ -27,6 +27,8 @@ from headrace.target import PEM
 from headrace.v1 import (
     identity_pb2,
     identity_pb2_grpc,
+    project_pb2,
+    project_pb2_grpc,
     study_pb2,
     study_pb2_grpc,
     worker_pb2,
@@ -45,6 +47,7 @@ from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.loop_watch import LoopWatch
 from headrace_services.scheduler.rpc.identity_service import IdentityServicer
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
+from headrace_services.scheduler.rpc.project_service import ProjectServicer
 from headrace_services.scheduler.rpc.study_service import StudyServicer
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.loads import Loads
@@ -182,7 +185,9 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         health = health_aio.HealthServicer()
         await tell_instance(health)
         workers = WorkerServicer(hub, heartbeats, loads, registry, settings.timing)
-        _add_services(server, StudyServicer(hub, desk), workers, IdentityServicer(engine), health)
+        _add_services(
+            server, StudyServicer(hub, desk), workers, IdentityServicer(engine), ProjectServicer(hub), health
+        )
         await server.start()
         watch = LoopWatch()
         background = [
@@ -269,16 +274,19 @@ def _add_services(
     studies: StudyServicer,
     workers: WorkerServicer,
     identities: IdentityServicer,
+    projects: ProjectServicer,
     health: health_aio.HealthServicer,
 ) -> None:
     study_pb2_grpc.add_StudyServiceServicer_to_server(studies, server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
     identity_pb2_grpc.add_IdentityServiceServicer_to_server(identities, server)
+    project_pb2_grpc.add_ProjectServiceServicer_to_server(projects, server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = [
         study_pb2.DESCRIPTOR.services_by_name["StudyService"].full_name,
         worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name,
         identity_pb2.DESCRIPTOR.services_by_name["IdentityService"].full_name,
+        project_pb2.DESCRIPTOR.services_by_name["ProjectService"].full_name,
         health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
     ]
     reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)

@@ -15,11 +15,14 @@ from headrace.errors import HeadraceError
 from headrace.spec import StudySpec, params_from_proto, to_proto
 from headrace.v1 import event_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb
+from headrace.v1.project_pb2_grpc import ProjectServiceStub
+from headrace.v1.project_pb2_grpc import add_ProjectServiceServicer_to_server as add_project_service
 from headrace.v1.study_pb2_grpc import StudyServiceStub
 from headrace.v1.study_pb2_grpc import add_StudyServiceServicer_to_server as add_study_service
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
+from headrace_services.scheduler.rpc.project_service import ProjectServicer
 from headrace_services.scheduler.rpc.study_service import StudyServicer
 
 TIMEOUT_S = 20.0
@@ -32,6 +35,8 @@ class Replica:
     hub: Hub
     stub: Any
     address: str
+    projects: Any = None
+    """A stub of the ProjectService."""
 
     async def call(self, method: str, request: Any, timeout_s: float = TIMEOUT_S) -> Any:
         """Call a method; raises the HeadraceError that the client would see."""
@@ -39,6 +44,17 @@ class Replica:
             return await getattr(self.stub, method)(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise from_rpc_error(error) from error
+
+    async def call_in(self, project: str, method: str, request: Any) -> Any:
+        """Call a method as a member of a project; of a stream the first message."""
+        stub = self.stub if hasattr(self.stub, method) else self.projects
+        called = getattr(stub, method)(request, timeout=TIMEOUT_S, metadata=(("headrace-project", project),))
+        try:
+            return await (called.read() if isinstance(called, grpc.aio.UnaryStreamCall) else called)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from error
+        finally:
+            called.cancel()
 
     async def refusal(self, method: str, request: Any) -> HeadraceError:
         """The error that a call is refused with."""
@@ -191,11 +207,17 @@ async def serving(engine: AsyncEngine) -> AsyncIterator[Replica]:
     hub = await ready
     desk = Desk()
     add_study_service(StudyServicer(hub, desk), server)
+    add_project_service(ProjectServicer(hub), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     address = f"127.0.0.1:{port}"
     async with grpc.aio.insecure_channel(address) as channel:
-        yield Replica(hub=hub, stub=StudyServiceStub(channel), address=address)
+        yield Replica(
+            hub=hub,
+            stub=StudyServiceStub(channel),
+            address=address,
+            projects=ProjectServiceStub(channel),
+        )
     await server.stop(0)
     await desk.close()
     over.set()

@@ -29,7 +29,7 @@ async def expire(site: RpcSite, number: int) -> None:
             update(tables.lease).where(tables.lease.c.number == number).values(expires_at="2000-01-01")
         )
         expired, _ = await workers.expired_leases(conn)
-        info = await workers.study_by_name(conn, study.name.removeprefix("studies/"))
+        info = await workers.study_by_uid(conn, study.uid)
     assert info is not None
     for lease, why in expired:
         expired = LeaseExpired(

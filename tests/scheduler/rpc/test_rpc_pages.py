@@ -10,6 +10,7 @@ from headrace.errors import BadPageTokenError
 from headrace.v1 import spec_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.rpc import pages
+from headrace_services.scheduler.rpc.caller import Caller
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
 
@@ -129,6 +130,13 @@ async def test_a_token_works_at_every_replica_and_with_another_size(full_site: R
     assert [study.name[-1] for study in page.studies] == ["u", "t", "s"]
 
 
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of a member of the default project."""
+    monkeypatch.setattr(pages, "caller", lambda: Caller(peer="p"))
+
+
+@pytest.mark.usefixtures("called")
 def test_a_page_ends_before_it_outgrows_a_message() -> None:
     values = {"x": spec_pb2.ParameterValue(string_value="v" * 1_000_000)}
     trial = trial_pb2.Trial(parameters=spec_pb2.ParameterAssignment(values=values))
@@ -139,6 +147,7 @@ def test_a_page_ends_before_it_outgrows_a_message() -> None:
     assert after == (2,)
 
 
+@pytest.mark.usefixtures("called")
 def test_an_element_that_no_message_holds_is_left_out_and_named() -> None:
     trial, huge = trial_pb2.Trial(number=1), trial_pb2.Trial(detail="x" * 4_000_000)
     window = pages.window(pb.ListTrialsRequest(study="studies/s", page_size=9), (int,))

@@ -263,14 +263,14 @@ async def test_a_worker_that_says_anything_before_hello_is_refused(replica: Repl
 async def test_a_session_that_needs_a_database_which_is_away_ends_as_unavailable(
     engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(conn: AsyncConnection, name: str) -> None:
+    async def away(conn: AsyncConnection, uid: str) -> None:
         raise DatabaseUnavailableError("the database does not answer")
 
-    monkeypatch.setattr(workers, "study_by_name", away)
+    monkeypatch.setattr(workers, "study_by_uid", away)
     async with worker(replica) as w:
         await w.hello()
         await w.hears("welcome")
-        await w.report(event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/0", attempt=1), 1, 1, 0.5)
+        await w.report(event_pb2.LeaseRef(lease_id="u.0.1", trial="studies/s/trials/0", attempt=1), 1, 1, 0.5)
         async with asyncio.timeout(DEADLINE_S):
             assert await w.call.code() is grpc.StatusCode.UNAVAILABLE
 

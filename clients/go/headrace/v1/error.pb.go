@@ -49,6 +49,9 @@ const (
 	ErrorReason_ERROR_REASON_UNAUTHENTICATED      ErrorReason = 23
 	ErrorReason_ERROR_REASON_PERMISSION_DENIED    ErrorReason = 24
 	ErrorReason_ERROR_REASON_TOKEN_NOT_FOUND      ErrorReason = 25
+	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED       ErrorReason = 40
+	ErrorReason_ERROR_REASON_PROJECT_NOT_FOUND    ErrorReason = 41
+	ErrorReason_ERROR_REASON_PROJECT_EXISTS       ErrorReason = 42
 )
 
 // Enum value maps for ErrorReason.
@@ -75,6 +78,9 @@ var (
 		23: "ERROR_REASON_UNAUTHENTICATED",
 		24: "ERROR_REASON_PERMISSION_DENIED",
 		25: "ERROR_REASON_TOKEN_NOT_FOUND",
+		40: "ERROR_REASON_QUOTA_EXCEEDED",
+		41: "ERROR_REASON_PROJECT_NOT_FOUND",
+		42: "ERROR_REASON_PROJECT_EXISTS",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":          0,
@@ -98,6 +104,9 @@ var (
 		"ERROR_REASON_UNAUTHENTICATED":      23,
 		"ERROR_REASON_PERMISSION_DENIED":    24,
 		"ERROR_REASON_TOKEN_NOT_FOUND":      25,
+		"ERROR_REASON_QUOTA_EXCEEDED":       40,
+		"ERROR_REASON_PROJECT_NOT_FOUND":    41,
+		"ERROR_REASON_PROJECT_EXISTS":       42,
 	}
 )
 
@@ -132,7 +141,7 @@ var File_headrace_v1_error_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_error_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/error.proto\x12\vheadrace.v1*\xb2\x05\n" +
+	"\x17headrace/v1/error.proto\x12\vheadrace.v1*\x98\x06\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_INVALID_FIELD\x10\x01\x12\x1d\n" +
@@ -155,7 +164,10 @@ const file_headrace_v1_error_proto_rawDesc = "" +
 	"\x1eERROR_REASON_WORKER_NAME_TAKEN\x10\x16\x12 \n" +
 	"\x1cERROR_REASON_UNAUTHENTICATED\x10\x17\x12\"\n" +
 	"\x1eERROR_REASON_PERMISSION_DENIED\x10\x18\x12 \n" +
-	"\x1cERROR_REASON_TOKEN_NOT_FOUND\x10\x19B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
+	"\x1cERROR_REASON_TOKEN_NOT_FOUND\x10\x19\x12\x1f\n" +
+	"\x1bERROR_REASON_QUOTA_EXCEEDED\x10(\x12\"\n" +
+	"\x1eERROR_REASON_PROJECT_NOT_FOUND\x10)\x12\x1f\n" +
+	"\x1bERROR_REASON_PROJECT_EXISTS\x10*B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_error_proto_rawDescOnce sync.Once

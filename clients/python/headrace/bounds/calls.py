@@ -9,6 +9,8 @@ from headrace.bounds.specs import NAME, PROSE, SLOTS, STEPS, TEXT
 REQUEST_ID: Final = Text(128, remedy="Use a UUID.")
 STUDY: Final = Text(128, remedy="Write it as studies/STUDY.")
 TRIAL: Final = Text(128, remedy="Write it as studies/STUDY/trials/NUMBER.")
+PROJECT: Final = Text(128, remedy="Write it as projects/PROJECT.")
+MOST: Final = Whole(0, n.INT32, remedy="Leave it out for no limit.")
 PARENT: Final = Text(128, remedy="Write it as studies/STUDY or studies/STUDY/trials/NUMBER.")
 PAGE_SIZE: Final = Whole(0, n.INT32, remedy="Give 1 to 1000, or 0 for 100.")
 PAGE_TOKEN: Final = Text(n.TEXT, remedy="Pass the token of the last answer unchanged.")
@@ -76,4 +78,13 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     "ListWorkersRequest": _PAGE,
     "FindRoomRequest": {"study": STUDY},
     "MeasureImportanceRequest": {"study": STUDY},
+    "CreateProjectRequest": {
+        "request_id": REQUEST_ID,
+        "project_id": NAME,
+        "slots": MOST,
+        "studies": MOST,
+    },
+    "ListProjectsRequest": _PAGE,
+    "SetProjectRequest": {"request_id": REQUEST_ID, "name": PROJECT},
+    "ProjectLimit": {"most": MOST},
 }

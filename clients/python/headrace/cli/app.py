@@ -23,6 +23,7 @@ from headrace.cli import (
     login,
     logs,
     preview,
+    projects,
     report,
     retry,
     run,
@@ -179,6 +180,7 @@ PANELS: dict[str, dict[str, Callable[..., object] | typer.Typer]] = {
         "stop": control.stop,
         "delete": control.delete,
         "gc": gc.gc,
+        "project": projects.project,
     },
     "Access": {"login": login.login, "logout": login.logout, "token": token.token},
 }

@@ -70,10 +70,13 @@ def cluster(context: typer.Context, as_json: AsJson = False) -> None:
 
 def _slot_rows(worker: Worker, slot: Slot) -> list[list[Cell]]:
     here = [worker.name, str(slot.index), slot.device, *load_cells(worker, slot)]
-    if not slot.holders:
+    if not slot.holders and not slot.elsewhere:
         state = Text("failed", style="yellow") if slot.defect else Text("free", style="green")
         return [[*here, "-", state, slot.defect]]
-    return [
+    others: list[list[Cell]] = (
+        [[*here, f"{slot.elsewhere:g}", Text(wording.ANOTHER, style="dim"), ""]] if slot.elsewhere else []
+    )
+    return others + [
         [*here, f"{held[0].share:g}", wording.members(held), Text(_note(held[0]), style="yellow")]
         for held in slot.processes
     ]
@@ -93,7 +96,7 @@ def _kept(worker: str, kept: SlotReservation) -> str:
 
 def _share_row(share: StudyShare) -> list[Cell]:
     return [
-        share.study,
+        Text(wording.ANOTHER, style="dim") if share.study is None else share.study,
         str(share.priority),
         f"{share.weight:g}",
         f"{share.gpus:g}",
@@ -116,6 +119,7 @@ def _worker_json(worker: Worker) -> dict[str, object]:
                 "device": slot.device,
                 "uuid": slot.uuid,
                 "loads": loads_json(slot),
+                "elsewhere": slot.elsewhere,
                 "holders": [
                     {
                         "trial": str(holder.trial),

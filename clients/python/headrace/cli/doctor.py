@@ -147,7 +147,7 @@ def _service(session: Session) -> Iterator[Finding]:
             "headrace worker --scheduler HOST:PORT",
         )
         return
-    busy = sum(slot.trial is not None for worker in connected for slot in worker.slots)
+    busy = sum(slot.trial is not None or slot.elsewhere > 0 for worker in connected for slot in worker.slots)
     yield Finding(
         Level.OK,
         "workers",

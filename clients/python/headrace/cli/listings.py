@@ -171,9 +171,10 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 def _on(slot: Slot) -> str:
-    """Who is on a slot: a trial, the trials that share it, or a bundle."""
-    if held := slot.processes:
-        return "; ".join(map(wording.members, held))
+    """Who is on a slot: a trial, the trials that share it, a bundle, or another project."""
+    named = [*map(wording.members, slot.processes), *([wording.ANOTHER] if slot.elsewhere else [])]
+    if named:
+        return "; ".join(named)
     return str(slot.trial) if slot.trial else "failed" if slot.defect else "free"
 
 

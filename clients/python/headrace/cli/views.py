@@ -27,6 +27,7 @@ def study(info: StudyInfo) -> Json:
     return {
         "name": info.name,
         "uid": info.uid,
+        "project": info.project,
         "state": info.state.value,
         "detail": info.detail,
         "metric": info.spec.objective.metric,
@@ -242,6 +243,7 @@ def worker(info: Worker) -> Json:
                 "device": s.device,
                 "memory_bytes": s.memory_bytes,
                 "trial": str(s.trial) if s.trial else None,
+                "elsewhere": s.elsewhere,
                 "defect": s.defect,
                 "uuid": s.uuid,
                 "loads": loads_json(s),

@@ -32,6 +32,7 @@ from headrace.client.wording import (
 from headrace.spec import AutoPolicy, PbtPolicy, StudySpec
 
 __all__ = [
+    "ANOTHER",
     "STYLES",
     "SYMBOLS",
     "ago",
@@ -57,6 +58,9 @@ __all__ = [
     "waits",
     "warm_start",
 ]
+
+ANOTHER = "another project's"
+"""Stands for a study or a trial whose name is not told."""
 
 STYLES = {
     "running": "cyan",

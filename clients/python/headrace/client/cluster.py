@@ -19,6 +19,7 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
                 memory_bytes=s.memory_bytes,
                 trial=trial_ref(s.trial),
                 holders=holders(s),
+                elsewhere=sum(holder.milli for holder in s.holders if not holder.trial) / 1000,
                 defect=s.defect,
                 uuid=s.uuid,
                 loads=tuple(
@@ -43,7 +44,7 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
 
 
 def holders(slot: study_pb2.SlotStatus) -> tuple[Holder, ...]:
-    """Everyone on a slot."""
+    """Everyone on a slot, but for trials of other projects."""
     return tuple(
         Holder(
             trial=trial,
@@ -71,7 +72,7 @@ def reservation(proto: study_pb2.WorkerStatus) -> SlotReservation | None:
 def share(proto: study_pb2.StudyShare) -> StudyShare:
     """A study's share."""
     return StudyShare(
-        study=proto.study.removeprefix("studies/"),
+        study=proto.study.removeprefix("studies/") or None,
         weight=proto.weight,
         priority=proto.priority,
         gpus=proto.gpus,

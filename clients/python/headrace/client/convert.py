@@ -89,6 +89,7 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
             for one in status.bundle_sizes
         ),
         uid=proto.uid,
+        project=proto.project,
         unshown=proto.unshown,
         scale_choice=_scale_choice(proto.scale_choice) if proto.HasField("scale_choice") else None,
         until=_until(status.until) if status.HasField("until") else None,

@@ -47,7 +47,8 @@ class Room:
 class StudyShare:
     """What an active study has of the cluster now, and what it has used since it began."""
 
-    study: str
+    study: str | None
+    """None where it is another project's."""
     weight: float
     priority: int
     gpus: float
@@ -79,7 +80,9 @@ class Slot:
     memory_bytes: int
     trial: TrialRef | None
     holders: tuple[Holder, ...] = ()
-    """Everyone on the slot; several where they share a GPU."""
+    """Everyone of the caller's project on the slot; several where they share a GPU."""
+    elsewhere: float = 0.0
+    """What trials of other projects hold of it, from 0 to 1: they are not named."""
     defect: str = ""
     """Why nothing is placed on it: its device failed. Empty while it is sound; the worker's restart brings it back."""
     uuid: str = ""

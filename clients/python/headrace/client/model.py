@@ -425,6 +425,8 @@ class StudyInfo:
     bundle_sizes: tuple[BundleSize, ...] = ()
     """With `fuse`: how many trials share a process, where that was measured. Empty in lists of studies."""
     uid: str = ""
+    project: str = ""
+    """Its name is its own within the project."""
     """Tells it from an earlier study of the same name."""
     unshown: str = ""
     """What the scheduler left out, and why, such as a front that takes too long; empty where it left out nothing."""

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.client import ask_tell, flows, identities
+from headrace.client import projects as project_flows
 from headrace.client.connection import Patience
 from headrace.client.events import Update
 from headrace.client.flow import blocking
@@ -141,13 +142,16 @@ class Client:
         connect_timeout_s: float = 5.0,
         tls_ca: str | Path | None = None,
         token: str | None = None,
+        project: str | None = None,
     ) -> None:
         """`address` as in `headrace.home.address`; `timeout_s` bounds each operation with all its retries, and
         `connect_timeout_s` those before the first answer ever. `tls_ca` is the authority to trust (PEM), else
         `HEADRACE_TLS_CA`, else the system's. Each call carries `token`, else `HEADRACE_TOKEN`, else that of
-        `headrace login`, as a bearer token."""
+        `headrace login`, as a bearer token.
+
+        Where the scheduler asks for no token, `project`, else `HEADRACE_PROJECT`, is whose studies this client sees."""
         patience = Patience(timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
-        target = Target.of_user(address, tls_ca=tls_ca, token=token)
+        target = Target.of_user(address, tls_ca=tls_ca, token=token, project=project)
         self.transport = BlockingTransport(target, patience)
 
     def __enter__(self) -> Self:
@@ -171,6 +175,9 @@ class Client:
     create_token = blocking(identities.create_token)
     tokens = blocking(identities.tokens)
     revoke_token = blocking(identities.revoke_token)
+    projects = blocking(project_flows.projects)
+    create_project = blocking(project_flows.create_project)
+    set_project = blocking(project_flows.set_project)
 
     def study(self, name: str) -> Study:
         """The handle of a study."""

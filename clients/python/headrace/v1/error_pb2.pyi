@@ -43,6 +43,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 23
     ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 24
     ERROR_REASON_TOKEN_NOT_FOUND: _ErrorReason.ValueType  # 25
+    ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 40
+    ERROR_REASON_PROJECT_NOT_FOUND: _ErrorReason.ValueType  # 41
+    ERROR_REASON_PROJECT_EXISTS: _ErrorReason.ValueType  # 42
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Machine-readable reasons, without the prefix in ErrorInfo. The catalogue in
@@ -70,4 +73,7 @@ ERROR_REASON_WORKER_NAME_TAKEN: ErrorReason.ValueType  # 22
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 23
 ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 24
 ERROR_REASON_TOKEN_NOT_FOUND: ErrorReason.ValueType  # 25
+ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 40
+ERROR_REASON_PROJECT_NOT_FOUND: ErrorReason.ValueType  # 41
+ERROR_REASON_PROJECT_EXISTS: ErrorReason.ValueType  # 42
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

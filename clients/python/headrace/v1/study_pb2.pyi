@@ -74,6 +74,7 @@ class Study(_message.Message):
     UID_FIELD_NUMBER: _builtins.int
     UNSHOWN_FIELD_NUMBER: _builtins.int
     SCALE_CHOICE_FIELD_NUMBER: _builtins.int
+    PROJECT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`studies/{study}`."""
     state: Global___StudyState.ValueType
@@ -85,6 +86,8 @@ class Study(_message.Message):
     """
     unshown: _builtins.str
     """What is left out of this message, and why: a defect of its rows, or its size. Empty where nothing is."""
+    project: _builtins.str
+    """The project that it belongs to: that of whoever created it. Its name is its own within the project."""
     @_builtins.property
     def spec(self) -> _spec_pb2.StudySpec: ...
     @_builtins.property
@@ -110,10 +113,11 @@ class Study(_message.Message):
         uid: _builtins.str = ...,
         unshown: _builtins.str = ...,
         scale_choice: Global___ScaleChoice | None = ...,
+        project: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "scale_choice", b"scale_choice", "spec", b"spec", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "name", b"name", "scale_choice", b"scale_choice", "spec", b"spec", "state", b"state", "status", b"status", "uid", b"uid", "unshown", b"unshown"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "name", b"name", "project", b"project", "scale_choice", b"scale_choice", "spec", b"spec", "state", b"state", "status", b"status", "uid", b"uid", "unshown", b"unshown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1890,7 +1894,7 @@ class ListWorkersResponse(_message.Message):
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]: ...
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___StudyShare]:
-        """Every active study, the greatest claim first; on the first page only."""
+        """Every active study, the greatest claim first; on the first page only. Those of other projects without a name."""
 
     @_builtins.property
     def unshown(self) -> _containers.RepeatedCompositeFieldContainer[Global___Unshown]:
@@ -2011,6 +2015,7 @@ class SlotReservation(_message.Message):
     SINCE_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     trial: _builtins.str
+    """Empty where it is another project's."""
     slots: _builtins.int
     @_builtins.property
     def since(self) -> _timestamp_pb2.Timestamp: ...
@@ -2052,7 +2057,7 @@ class SlotStatus(_message.Message):
     device: _builtins.str
     memory_bytes: _builtins.int
     trial: _builtins.str
-    """The trial that holds the slot; empty when free. The first one where several share it."""
+    """The trial that holds the slot; empty when free, or another project's. The first one where several share it."""
     defect: _builtins.str
     """Why nothing is placed on it: its device failed. Empty while it is sound; the worker's restart brings it back."""
     uuid: _builtins.str
@@ -2128,6 +2133,7 @@ class SlotHolder(_message.Message):
     BUNDLE_FIELD_NUMBER: _builtins.int
     BUNDLE_SEATS_FIELD_NUMBER: _builtins.int
     trial: _builtins.str
+    """Empty where it is another project's."""
     milli: _builtins.int
     """Thousandths of the slot."""
     memory_bytes: _builtins.int
@@ -2171,7 +2177,7 @@ class StudyShare(_message.Message):
     VIRTUAL_TIME_S_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     study: _builtins.str
-    """`studies/{study}`."""
+    """`studies/{study}`; empty where it is another project's."""
     weight: _builtins.float
     priority: _builtins.int
     gpus: _builtins.float

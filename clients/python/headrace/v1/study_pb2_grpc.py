@@ -28,9 +28,12 @@ if _version_not_supported:
 class StudyServiceStub(object):
     """What users call: the SDK, the CLI, the console and clients in other languages.
 
+    A caller belongs to one project: by its token, or `default` where no token is asked for. Such a caller may name another
+    project in the metadata `headrace-project`. A study of another project is NOT_FOUND, and its name is free.
+
     Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
     first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
-    of the service. It is remembered for a day; a call that was refused is not remembered. Errors carry
+    of a project's members. It is remembered for a day; a call that was refused is not remembered. Errors carry
     `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
     `google.rpc.BadRequest` with the field's path.
     """
@@ -176,9 +179,12 @@ class StudyServiceStub(object):
 class StudyServiceServicer(object):
     """What users call: the SDK, the CLI, the console and clients in other languages.
 
+    A caller belongs to one project: by its token, or `default` where no token is asked for. Such a caller may name another
+    project in the metadata `headrace-project`. A study of another project is NOT_FOUND, and its name is free.
+
     Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
     first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
-    of the service. It is remembered for a day; a call that was refused is not remembered. Errors carry
+    of a project's members. It is remembered for a day; a call that was refused is not remembered. Errors carry
     `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
     `google.rpc.BadRequest` with the field's path.
     """
@@ -198,7 +204,7 @@ class StudyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListStudies(self, request, context):
-        """All studies, newest first, a page at a time.
+        """All studies of the caller's project, newest first, a page at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -346,7 +352,7 @@ class StudyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkers(self, request, context):
-        """The workers that are or were connected.
+        """The workers that are or were connected. Of the trials on them those of other projects are not named.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -510,9 +516,12 @@ def add_StudyServiceServicer_to_server(servicer, server):
 class StudyService(object):
     """What users call: the SDK, the CLI, the console and clients in other languages.
 
+    A caller belongs to one project: by its token, or `default` where no token is asked for. Such a caller may name another
+    project in the metadata `headrace-project`. A study of another project is NOT_FOUND, and its name is free.
+
     Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
     first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
-    of the service. It is remembered for a day; a call that was refused is not remembered. Errors carry
+    of a project's members. It is remembered for a day; a call that was refused is not remembered. Errors carry
     `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
     `google.rpc.BadRequest` with the field's path.
     """

@@ -29,9 +29,12 @@ GRPC_VERSION: str
 class StudyServiceStub:
     """What users call: the SDK, the CLI, the console and clients in other languages.
 
+    A caller belongs to one project: by its token, or `default` where no token is asked for. Such a caller may name another
+    project in the metadata `headrace-project`. A study of another project is NOT_FOUND, and its name is free.
+
     Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
     first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
-    of the service. It is remembered for a day; a call that was refused is not remembered. Errors carry
+    of a project's members. It is remembered for a day; a call that was refused is not remembered. Errors carry
     `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
     `google.rpc.BadRequest` with the field's path.
     """
@@ -45,7 +48,7 @@ class StudyServiceStub:
     GetStudy: _grpc.UnaryUnaryMultiCallable[_study_pb2.GetStudyRequest, _study_pb2.GetStudyResponse]
     """One study with its status."""
     ListStudies: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListStudiesRequest, _study_pb2.ListStudiesResponse]
-    """All studies, newest first, a page at a time."""
+    """All studies of the caller's project, newest first, a page at a time."""
     PauseStudy: _grpc.UnaryUnaryMultiCallable[_study_pb2.PauseStudyRequest, _study_pb2.PauseStudyResponse]
     """Lets running trials go on to their next rung, where they pause; starts none."""
     ResumeStudy: _grpc.UnaryUnaryMultiCallable[_study_pb2.ResumeStudyRequest, _study_pb2.ResumeStudyResponse]
@@ -89,7 +92,7 @@ class StudyServiceStub:
     ListReports: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListReportsRequest, _study_pb2.ListReportsResponse]
     """The metric reports of a trial, in order."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]
-    """The workers that are or were connected."""
+    """The workers that are or were connected. Of the trials on them those of other projects are not named."""
     FindRoom: _grpc.UnaryUnaryMultiCallable[_study_pb2.FindRoomRequest, _study_pb2.FindRoomResponse]
     """Says what a study's trials need that no connected worker has, whoever is on it."""
     MeasureImportance: _grpc.UnaryUnaryMultiCallable[_study_pb2.MeasureImportanceRequest, _study_pb2.MeasureImportanceResponse]
@@ -99,9 +102,12 @@ class StudyServiceStub:
 class StudyServiceAsyncStub(StudyServiceStub):
     """What users call: the SDK, the CLI, the console and clients in other languages.
 
+    A caller belongs to one project: by its token, or `default` where no token is asked for. Such a caller may name another
+    project in the metadata `headrace-project`. A study of another project is NOT_FOUND, and its name is free.
+
     Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
     first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
-    of the service. It is remembered for a day; a call that was refused is not remembered. Errors carry
+    of a project's members. It is remembered for a day; a call that was refused is not remembered. Errors carry
     `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
     `google.rpc.BadRequest` with the field's path.
     """
@@ -112,7 +118,7 @@ class StudyServiceAsyncStub(StudyServiceStub):
     GetStudy: _aio.UnaryUnaryMultiCallable[_study_pb2.GetStudyRequest, _study_pb2.GetStudyResponse]  # type: ignore[assignment]
     """One study with its status."""
     ListStudies: _aio.UnaryUnaryMultiCallable[_study_pb2.ListStudiesRequest, _study_pb2.ListStudiesResponse]  # type: ignore[assignment]
-    """All studies, newest first, a page at a time."""
+    """All studies of the caller's project, newest first, a page at a time."""
     PauseStudy: _aio.UnaryUnaryMultiCallable[_study_pb2.PauseStudyRequest, _study_pb2.PauseStudyResponse]  # type: ignore[assignment]
     """Lets running trials go on to their next rung, where they pause; starts none."""
     ResumeStudy: _aio.UnaryUnaryMultiCallable[_study_pb2.ResumeStudyRequest, _study_pb2.ResumeStudyResponse]  # type: ignore[assignment]
@@ -156,7 +162,7 @@ class StudyServiceAsyncStub(StudyServiceStub):
     ListReports: _aio.UnaryUnaryMultiCallable[_study_pb2.ListReportsRequest, _study_pb2.ListReportsResponse]  # type: ignore[assignment]
     """The metric reports of a trial, in order."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]  # type: ignore[assignment]
-    """The workers that are or were connected."""
+    """The workers that are or were connected. Of the trials on them those of other projects are not named."""
     FindRoom: _aio.UnaryUnaryMultiCallable[_study_pb2.FindRoomRequest, _study_pb2.FindRoomResponse]  # type: ignore[assignment]
     """Says what a study's trials need that no connected worker has, whoever is on it."""
     MeasureImportance: _aio.UnaryUnaryMultiCallable[_study_pb2.MeasureImportanceRequest, _study_pb2.MeasureImportanceResponse]  # type: ignore[assignment]
@@ -165,9 +171,12 @@ class StudyServiceAsyncStub(StudyServiceStub):
 class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
     """What users call: the SDK, the CLI, the console and clients in other languages.
 
+    A caller belongs to one project: by its token, or `default` where no token is asked for. Such a caller may name another
+    project in the metadata `headrace-project`. A study of another project is NOT_FOUND, and its name is free.
+
     Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
     first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
-    of the service. It is remembered for a day; a call that was refused is not remembered. Errors carry
+    of a project's members. It is remembered for a day; a call that was refused is not remembered. Errors carry
     `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
     `google.rpc.BadRequest` with the field's path.
     """
@@ -194,7 +203,7 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _study_pb2.ListStudiesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.ListStudiesResponse, _abc.Awaitable[_study_pb2.ListStudiesResponse]]:
-        """All studies, newest first, a page at a time."""
+        """All studies of the caller's project, newest first, a page at a time."""
 
     @_abc_1.abstractmethod
     def PauseStudy(
@@ -364,7 +373,7 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _study_pb2.ListWorkersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.ListWorkersResponse, _abc.Awaitable[_study_pb2.ListWorkersResponse]]:
-        """The workers that are or were connected."""
+        """The workers that are or were connected. Of the trials on them those of other projects are not named."""
 
     @_abc_1.abstractmethod
     def FindRoom(

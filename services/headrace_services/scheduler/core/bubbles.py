@@ -27,7 +27,7 @@ computes is the same here and there, so the policy is not told.
 
 from collections.abc import Sequence
 
-from headrace_services.scheduler.core import seats, sharing, surroundings
+from headrace_services.scheduler.core import claims, seats, sharing, surroundings
 from headrace_services.scheduler.core.inputs import Input
 from headrace_services.scheduler.core.needs import Candidates, Deciding, OwnSlots, ask
 from headrace_services.scheduler.core.placement import Placement, Request, suits, with_bubbles
@@ -56,9 +56,9 @@ def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement 
     for slot in sorted(suitable, key=lambda slot: (-slot.duty, slot.worker_name, slot.index)):
         if (slot.worker_id, slot.index) in state.room.left_bubbles:
             continue
-        hopeless = sharing.silent(state)
+        hopeless = claims.silent(state)
         others = [other for who, other in state.room.others.items() if who not in hopeless]
-        first = sharing.first_for(slot, others, sharing.own_share(state), state.study.now_s)
+        first = sharing.first_for(slot, others, claims.own_share(state), state.study.now_s)
         if first is None:
             return Placement(key=waiting.key, slots=(slot,), milli=1000, memory_bytes=0, rule=RULE)
         sharing.leave_bubbles(state, slot, first)

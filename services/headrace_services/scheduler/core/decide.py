@@ -135,7 +135,7 @@ def decide(
             orders=tuple(state.orders),
             slots_left=slots_left,
             again=again,
-            look_again=state.room.passed_over and state.room.blocked is not None,
+            look_again=state.room.passed_over and (state.room.blocked is not None or state.room.held_off > 0),
             wake=tuple(sorted(state.room.kicks)),
             proposals_wanted=state.proposals_wanted,
         ),
@@ -210,7 +210,8 @@ def _place(
     state.load_queue(waiting.runnable)
     yield from placing.place(state, pass_over=False)
     yield from surroundings.keep_slots(state, keep_every_s)
-    if state.room.blocked is not None or seats.OpenSeats(state).any:
+    in_bubbles = state.room.held_off > 0 and bubbles.any_open(state)
+    if state.room.blocked is not None or in_bubbles or seats.OpenSeats(state).any:
         yield from placing.place(state, pass_over=True)
     if not state.live and not state.queue:  # it may be complete; the count visits all trials
         state.user_paused += yield from ask(UserPausedCount())

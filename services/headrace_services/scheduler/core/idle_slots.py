@@ -7,7 +7,7 @@ trial of the study itself could run and does not.
 
 from collections.abc import Sequence
 
-from headrace_services.scheduler.core import sharing, surroundings
+from headrace_services.scheduler.core import quotas, sharing, surroundings
 from headrace_services.scheduler.core.inputs import Input, Proposed
 from headrace_services.scheduler.core.needs import AnyRunnable, Candidates, Deciding, ask
 from headrace_services.scheduler.core.placement import Request, fit, request_at, suits
@@ -30,6 +30,8 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     if spec.max_parallel and (yield from ask(Candidates(limit=0))).live >= spec.max_parallel:
         return
     request = request_at(spec, proposed.params, 0, state.study.standing.avoided)
+    if not quotas.is_idle(state, request.size):
+        return
     slots = _idle(state, () if proposed.beside is None else (proposed.beside,))
     state.room.has_idle = fit(slots, sharing.any_trial(state, request)) is not None
 

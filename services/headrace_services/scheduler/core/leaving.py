@@ -5,7 +5,7 @@ never without a checkpoint. Others wait rather than work be lost.
 """
 
 from headrace.spec.resources import WHOLE
-from headrace_services.scheduler.core import bubbles, events, sharing, spreading
+from headrace_services.scheduler.core import bubbles, events, quotas, sharing, spreading
 from headrace_services.scheduler.core.inputs import Preemption, ReportArrived
 from headrace_services.scheduler.core.placement import Waiting, fit, request_at, spare_slots, with_parts
 from headrace_services.scheduler.core.records import Lease, Trial
@@ -57,7 +57,8 @@ def _with_spare(state: CycleState, lease: Lease, trial: Trial, target: int, leas
     """Return how many whole slots a trial can have with spare ones, more than `least`; None where there are none."""
     request = sharing.waiting_for(state, trial, target).request
     devices = with_parts(state.free, state.slots[lease.id])
-    for slots in range(min(spare_slots(state.study.spec, target), len(devices)), least, -1):
+    most = quotas.most_slots(state, held_milli=len(lease.slots) * lease.milli)
+    for slots in range(int(min(spare_slots(state.study.spec, target), len(devices), most)), least, -1):
         job = Waiting(key=(state.study.id, trial.number), request=request.grown(slots))
         if fit(devices, job, state.room.reservations(state.study.now_s)) is not None:
             return slots
@@ -74,7 +75,8 @@ def _asked(state: CycleState, lease: Lease) -> Leaving | None:
 
 def _preempted(state: CycleState, lease: Lease, asked: Leaving) -> str:
     asking = state.room.others.get(asked.for_study_id) if asked.for_study_id is not None else None
-    state.emit(events.trial_preempted(lease.number, asking.name if asking else "", asked.why))
+    named = asking.name if asking is not None and asking.project == state.study.project else ""
+    state.emit(events.trial_preempted(lease.number, named, asked.why))
     return asked.why
 
 

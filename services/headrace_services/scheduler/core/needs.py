@@ -14,6 +14,7 @@ from headrace_services.scheduler.core.capacity import Profile
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.placement import Request, Running
+from headrace_services.scheduler.core.placement.quotas import Quota
 from headrace_services.scheduler.core.placement.shares import Claim, Share, Totals
 from headrace_services.scheduler.core.records import Bundle, Decision, History, Lease, Over, Slot, Trial
 from headrace_services.scheduler.core.results import Result
@@ -103,11 +104,14 @@ class Neighbourhood(Struct, frozen=True, kw_only=True):
     line: Line = Line()
     """Those that wait for slots and go first."""
     further: tuple[Share, ...] = ()
-    """Of the others those that have slots kept, and those that were named."""
+    """Of the others those that have slots kept, those that their project's quota keeps off, where that is this study's
+    too, and those that were named."""
     least_s: float | None = None
     """The least virtual time among those that hold slots or wait for some; only where it was asked for."""
     totals: Totals = Totals(gpu_milli=0, cpu_slots=0)
     """What the cluster has."""
+    quota: Quota | None = None
+    """That of the study's project. It is held until the plan is applied: no other cycle places for the project."""
 
 
 class Surroundings(Need[Neighbourhood], frozen=True, kw_only=True):
@@ -121,7 +125,9 @@ class Surroundings(Need[Neighbourhood], frozen=True, kw_only=True):
     """How many of the studies that wait for slots."""
     named: frozenset[int] = frozenset()
     joining: bool = False
-    """Whether the study comes back from being idle."""
+    """Whether the study comes back from being idle, or may come back from what its project's quota left it."""
+    beyond: bool = False
+    """Whether the least virtual time is that of other projects alone."""
 
 
 class NextInLine(Need[Line], frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from collections.abc import Container, Set
 
 from headrace.folders import study_folder
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import bubbles, events, seats, sharing
+from headrace_services.scheduler.core import bubbles, events, quotas, seats, sharing
 from headrace_services.scheduler.core.inputs import Assignment, ProposalComingError, Suggested
 from headrace_services.scheduler.core.lifecycle import Action, State, StudyState
 from headrace_services.scheduler.core.needs import Deciding, Named, ask
@@ -43,7 +43,7 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
         set()
     )  # sizes of which nothing is free, where trials may be passed over
     open_seats = seats.OpenSeats(state)
-    state.room.blocked = None
+    state.room.blocked, state.room.held_off = None, 0
     while state.active and len(passed_over) < PASSED_OVER:
         if _is_full(state) and not open_seats.any:
             break
@@ -63,9 +63,10 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
         if state.study.spec.template is not None:
             milestone = promotion.to_milestone if promotion else trial.milestone or state.study.spec.max_steps
             shape = _shape(state, trial)
-            if shape not in hopeless and not _is_full(state):
+            held_off = not _is_full(state) and quotas.keep_off(state, trial)
+            if shape not in hopeless and not _is_full(state) and not held_off:
                 placement = yield from sharing.find(state, trial, milestone)
-            if placement is None and _let_go_of_stale(state, number):
+            if placement is None and not held_off and _let_go_of_stale(state, number):
                 placement = yield from sharing.find(state, trial, milestone)
             if placement is None:
                 hopeless |= {shape} if shape else set()
@@ -75,15 +76,13 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
             if placement is None and bundle is None:
                 bundle = yield from bubbles.seat(state, trial, _params_after(trial, promotion), milestone)
             if placement is None and bundle is None:
-                if state.room.blocked is None and not _is_full(state):
+                if state.room.blocked is None and not _is_full(state) and not held_off:
                     state.room.blocked = sharing.waiting_for(state, trial, milestone)
+                if held_off:
+                    quotas.note(state, trial)
                 passed_over.add(number)
-                may_pass = (
-                    _may_pass_over(state, trial, hopeless)
-                    or _kept_for(state, passed_over)
-                    or open_seats.any
-                    or bubbles.any_open(state)
-                )
+                smaller = _may_pass_over(state, trial, hopeless) or _kept_for(state, passed_over)
+                may_pass = (not held_off and smaller) or open_seats.any or bubbles.any_open(state)
                 if not pass_over or not may_pass:
                     break
                 continue
@@ -313,7 +312,7 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
             placement is not None and placement.rule == "backfill"
         ):  # the slots are another's from its next rung on
             assert lease.grant is not None
-            state.ask_to_leave(lease.grant.id, at_report=False)
+            state.ask_to_leave(lease.grant.id, project=state.study.project, at_report=False)
         if goes_on is not None:
             state.revive(lease, slots)
         else:

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from headrace.spec import StudySpec
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.lifecycle import LEASED, Reason, State, StudyState
 from headrace_services.scheduler.core.scales import ScaleChoice
 from headrace_services.scheduler.core.standing import Leaving, Speeds, Standing
@@ -21,6 +22,8 @@ class Study(Struct, frozen=True, kw_only=True):
     id: int
     uid: str
     name: str
+    project: str = DEFAULT_PROJECT
+    """Its name is its own within the project."""
     spec: StudySpec
     state: StudyState
     detail: str

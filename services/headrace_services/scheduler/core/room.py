@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from headrace_services.scheduler.core.needs import Line
 from headrace_services.scheduler.core.placement import Placement, Reservation, Running, Waiting
+from headrace_services.scheduler.core.placement.quotas import Quota
 from headrace_services.scheduler.core.placement.shares import Claim, Share, Totals, in_order
 from headrace_services.scheduler.core.records import Slot
 
@@ -39,6 +40,10 @@ class Room:
     """The studies that are to look at what was left to them."""
     blocked: Waiting | None = None
     """The first trial that could run and got no slots."""
+    quota: Quota | None = None
+    """That of the study's project, where it has one."""
+    held_off: int = 0
+    """Thousandths of slots of the first trial that could run and that the quota keeps off; 0 for none."""
     has_own: bool | None = None
     """Whether any worker could serve the study with slots that are not ephemeral; None until it was asked."""
     left_bubbles: set[tuple[int, int]] = field(default_factory=set)

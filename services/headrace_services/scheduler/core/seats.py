@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from headrace.bounds import numbers
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import events, sharing
+from headrace_services.scheduler.core import claims, events, sharing
 from headrace_services.scheduler.core.capacity import Capacity, Profile, TurnCost, capacity
 from headrace_services.scheduler.core.placement import Placement, fit
 from headrace_services.scheduler.core.placement.joints import kind_of
@@ -239,7 +239,7 @@ def _left_to_others(state: CycleState) -> frozenset[str]:
     room, now_s = state.room, state.study.now_s
     if not room.crowded:
         return frozenset()
-    left, own, silent = set[str](), sharing.own_share(state), sharing.silent(state)
+    left, own, silent = set[str](), claims.own_share(state), claims.silent(state)
     others = {other.study_id: other for other in room.others.values() if other.study_id not in silent}
     for grant in sorted(_live(state), key=_fewest_first):
         slots = state.bundles[grant.id]

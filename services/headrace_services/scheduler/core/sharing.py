@@ -5,12 +5,12 @@ them, and they are kicked. What fits nowhere has slots kept for it (`placement.r
 asked to leave (`leaving`).
 """
 
-import math
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core import events, quotas
+from headrace_services.scheduler.core.claims import leave_to, own_claim, own_share, silent
 from headrace_services.scheduler.core.needs import Deciding, NextInLine, ask
 from headrace_services.scheduler.core.placement import (
     BestFit,
@@ -30,6 +30,7 @@ from headrace_services.scheduler.core.placement import (
     take,
 )
 from headrace_services.scheduler.core.placement.shares import (
+    BEHIND_ALL,
     Claim,
     Share,
     bubble_claim,
@@ -50,17 +51,15 @@ from headrace_services.scheduler.core.standing import Reserved, Standing
 from headrace_services.scheduler.core.state import CycleState
 
 PLACER: Placer = BestFit()
-PATIENCE_S = 10.0
-"""How long free slots are left to a study that does not come for them."""
-BEHIND_ALL: Claim = (math.inf, math.inf, 0)
 NEXT_IN_LINE = 256
 """Of how many further studies that wait a cycle learns at once."""
 
 
 def join(state: CycleState) -> None:
-    """A study that was idle and has something to run again earns no credit for the time between."""
+    """A study that was idle and has something to run again earns no credit for the time between, nor does one whose
+    project has a greater quota than before."""
     share, room = own_share(state), state.room
-    if share.idle and room.crowded:
+    if (share.idle or quotas.has_grown(state)) and room.crowded:
         state.stand(usage=joined(share, room.least_s, room.totals, state.study.now_s))
 
 
@@ -149,8 +148,9 @@ def keep(state: CycleState) -> None:
     state.stand(reserved=reserved)
     names = {slot.worker_id: slot.worker_name for slot in state.room.devices}
     state.emit(events.slots_reserved(blocked.key[1], names[kept.worker_id], kept.slots, kept.ready_in_s))
+    projects = {run.grant_id: run.project for run in cluster.running}
     for asked in plan.asks:
-        state.ask_to_leave(asked.grant_id, at_report=asked.at_report)
+        state.ask_to_leave(asked.grant_id, project=projects[asked.grant_id], at_report=asked.at_report)
 
 
 def just_granted(state: CycleState) -> tuple[Running, ...]:
@@ -170,6 +170,7 @@ def just_granted(state: CycleState) -> tuple[Running, ...]:
             milli=lease.milli,
             priority=state.study.spec.priority,
             leaves_in_s=_leaves_in_s(state, lease),
+            project=state.study.project,
         )
         first = found.get(lease.grant.id)
         found[lease.grant.id] = running if first is None else first.beside(running)
@@ -199,35 +200,33 @@ def may_need_keeping(state: CycleState) -> bool:
 def settle_standing(state: CycleState) -> None:
     """After placing: note for other studies what this one waits for, and give up what it has no use for any more."""
     blocked = state.room.blocked if state.active else None
+    held_off = state.room.held_off if state.active else 0
     before = state.study.standing
-    count = 0
-    if blocked is not None:
-        spec = state.study.spec
-        count = len(state.queue) + max(0, state.sampled_limit - state.study.sampled)
-        if spec.max_parallel:
-            count = min(count, spec.max_parallel - state.live)
-        count = max(1, count)
+    waits = blocked is not None or held_off > 0
+    count = _startable(state) if waits else 0
     state.stand(
         wants_slots=blocked.request.slots if blocked else 0,
         wants_milli=blocked.request.milli if blocked else None,
         wants_cores=blocked.request.cores if blocked else None,
         wants_bubbles=state.room.wants_bubbles if blocked else None,
         wants_count=count,
+        held_off=held_off,
+        quota=state.room.quota.slots if held_off and state.room.quota is not None else 0,
         quantum_s=_quantum_s(state),
-        looked_s=state.study.now_s if blocked else 0.0,
+        looked_s=state.study.now_s if waits else 0.0,
     )
     if before.reserved is not None and blocked is None:
         state.give_up_reservation()
+    quotas.hand_on(state)
 
 
-def own_share(state: CycleState) -> Share:
-    """Return the study as others see it, as of now."""
-    return Share.of(state.study)
-
-
-def own_claim(state: CycleState) -> Claim:
-    """Return the study's place among others, as of now."""
-    return claim(own_share(state), state.room.totals, state.study.now_s)
+def _startable(state: CycleState) -> int:
+    """How many trials of the study could start, with slots for all; at least the one that waits."""
+    spec = state.study.spec
+    count = len(state.queue) + max(0, state.sampled_limit - state.study.sampled)
+    if spec.max_parallel:
+        count = min(count, spec.max_parallel - state.live)
+    return max(1, count)
 
 
 # --- others ----------------------------------------------------------------------------------------------
@@ -270,11 +269,8 @@ def _leave(state: CycleState, kept: list[Reservation], own: Claim) -> Deciding[N
                 return
             yield from _look_further(state, unlike=useless)
             continue
-        left_to = state.study.standing.left_to
-        if other.study_id not in left_to:
-            state.stand(left_to={**left_to, other.study_id: now_s})
+        leave_to(state, other.study_id)
         room.withheld.append(found)
-        room.kicks.add(other.study_id)
         assert other.wants is not None
         room.others[other.study_id] = other.holding(other.wants)
 
@@ -305,10 +301,8 @@ def first_for(slot: Slot, others: Iterable[Share], own: Share, now_s: float) -> 
 
 def leave_bubbles(state: CycleState, slot: Slot, other: Share) -> None:
     """Leave an ephemeral slot to another study, which is told."""
-    if other.study_id not in state.study.standing.left_to:
-        state.stand(left_to={**state.study.standing.left_to, other.study_id: state.study.now_s})
+    leave_to(state, other.study_id)
     state.room.left_bubbles.add((slot.worker_id, slot.index))
-    state.room.kicks.add(other.study_id)
     usage = other.usage.hold_bubbles(1)
     state.room.others[other.study_id] = replace(other, usage=usage, wanted=other.wanted - 1)
 
@@ -329,22 +323,6 @@ def _is_next(state: CycleState) -> bool:
     return not room.ahead_of(own, now_s) and not room.others_may_go_before(own)
 
 
-def silent(state: CycleState) -> set[int]:
-    """Studies that slots were left to and that have not looked at them since: whatever ails them, slots do not idle."""
-    before, others = state.study.standing.left_to, state.room.others
-    left_to = {
-        who: since_s
-        for who, since_s in before.items()
-        if (other := others.get(who))
-        is not None  # else it has ended: those that slots were left to are asked for
-        and other.wants is not None
-        and other.looked_s <= since_s
-    }
-    if left_to != before:
-        state.stand(left_to=left_to)
-    return {who for who, since_s in left_to.items() if state.study.now_s - since_s > PATIENCE_S}
-
-
 def _ask_of_the_overdrawn(state: CycleState, running: tuple[Running, ...]) -> None:
     """The trial waits for its turn only. Where a study has more than its share, one trial of it leaves at its rung."""
     room, own, now_s = state.room, own_share(state), state.study.now_s
@@ -361,7 +339,7 @@ def _ask_of_the_overdrawn(state: CycleState, running: tuple[Running, ...]) -> No
         key=lambda run: (run.leaves_in_s, run.grant_id),
     )
     if asked:
-        state.ask_to_leave(asked[0].grant_id, at_report=False)
+        state.ask_to_leave(asked[0].grant_id, project=asked[0].project, at_report=False)
 
 
 def _with_held(share: Share) -> Share:
@@ -389,7 +367,7 @@ def _spare(
     own = waiting.request.whole_slots
     if most <= own or not _nothing_else_waits(state, trial):
         return None
-    for slots in range(min(most, len(devices)), own, -1):
+    for slots in range(int(min(most, len(devices), quotas.most_slots(state))), own, -1):
         larger = replace(waiting, request=waiting.request.grown(slots))
         placement = fit(devices, larger, kept)
         if placement is not None:

@@ -91,7 +91,12 @@ class Standing(Struct, frozen=True, kw_only=True):
     wants_bubbles: int | None = None
     """The memory that an ephemeral slot for it must have at least; None where none would do."""
     wants_count: int = 0
-    """How many such trials it could start."""
+    """How many such trials it could start; also where its project's quota keeps them off."""
+    held_off: int = 0
+    """Thousandths of slots that its next trial takes, while its project's quota keeps that one off; 0 while it does
+    not. Such a study waits for no slot: it wants none before the quota has room."""
+    quota: int = 0
+    """That quota, in slots."""
     quantum_s: float = 30.0
     """About how long a grant is held: its rung time, as far as that is known."""
     looked_s: float = 0.0

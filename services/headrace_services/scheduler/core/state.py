@@ -392,9 +392,13 @@ class CycleState:
         """Change the study's standing in the cluster."""
         self.study = replace(self.study, standing=replace(self.study.standing, **changes))
 
-    def ask_to_leave(self, grant_id: str, *, at_report: bool) -> None:
-        """Ask the trials of a grant, of any study, to go for this one: at their next report, or at their next rung."""
-        why = f"study '{self.study.name}' needs its slots"
+    def ask_to_leave(self, grant_id: str, *, project: str, at_report: bool) -> None:
+        """Ask the trials of a grant, of any study, to go for this one: at their next report, or at their next rung.
+
+        They are told its name where their `project` is its own.
+        """
+        who = f"study '{self.study.name}'" if project == self.study.project else "a study of another project"
+        why = f"{who} needs its slots"
         self.changes.asks[grant_id] = Leaving(for_study_id=self.study.id, at_report=at_report, why=why)
 
     def give_up_reservation(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from headrace.spec.resources import WHOLE
-from headrace_services.scheduler.core import sharing
+from headrace_services.scheduler.core import claims, quotas, sharing
 from headrace_services.scheduler.core.inputs import Input, ReportArrived
 from headrace_services.scheduler.core.needs import (
     AnyRunnable,
@@ -41,15 +41,17 @@ def look_around(state: CycleState, limit: int) -> Deciding[None]:
             now_s=study.now_s,
             waiting=FIRST_IN_LINE,
             named=frozenset(standing.left_to.keys() | asked_by),
-            joining=sharing.own_share(state).idle,
+            joining=claims.own_share(state).idle or standing.held_off > 0,
+            beyond=standing.held_off > 0,
         )
     )
     state.offer_found(found.free)
-    room.passed_over = found.passed_over
+    room.passed_over = found.passed_over or (found.quota is not None and found.quota.is_taken)
     if len(found.free) >= limit:  # a gang's slots may lie behind so many
         for request in larger if wanted is least else requests:
             state.offer_found((yield from ask(FreeSlots(request=request, limit=limit))))
     room.crowded, room.totals, room.least_s = found.crowded, found.totals, found.least_s
+    room.quota = found.quota
     room.extend(found.line)
     room.meet(found.further)
 
@@ -99,18 +101,19 @@ def at_a_rung(state: CycleState, inputs: Iterable[Input]) -> Iterator[Lease]:
 
 def free_for_study(state: CycleState) -> list[Slot]:
     """The slots that a trial of the study could have now, on none of which another study goes before."""
-    room, now_s, own = state.room, state.study.now_s, sharing.own_claim(state)
+    room, now_s, own = state.room, state.study.now_s, claims.own_claim(state)
     if room.ahead_of(own, now_s) or room.others_may_go_before(own):
         return []
     request = Request.of(state.study.spec.resources, state.study.standing.avoided)
     kept = room.reservations(now_s)
-    return [
+    found = [
         slot
         for slot in state.free
         if suits(slot, request)
         and has_room(slot, request)
         and not any(reservation.covers(slot) for reservation in kept)
     ]
+    return quotas.within(state, found, request.milli)
 
 
 def keep_slots(state: CycleState, every_s: float) -> Deciding[None]:

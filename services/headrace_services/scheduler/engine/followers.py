@@ -68,9 +68,9 @@ class Followers:
         if pilot is None or one.scale is not None:
             return AfterEnded(study=one.after, scale=None if pilot is None else one.scale)
         async with transaction(self._hub.engine) as conn:
-            trials = await after.pilot_trials(conn, pilot.study)
+            trials = await after.pilot_trials(conn, one.project, pilot.study)
             maximize = await after.maximizes(
-                conn, pilot.study
+                conn, one.project, pilot.study
             )  # this study may be the gate, whose goal is another
         try:
             choice = choose(pilot, trials, study=pilot.study, maximize=maximize)

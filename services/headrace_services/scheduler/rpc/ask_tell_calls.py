@@ -29,6 +29,7 @@ from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.records import Checkpoint, Study
 from headrace_services.scheduler.engine.submissions import Shown
 from headrace_services.scheduler.rpc import convert, names
+from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.calls import Calls, Context, identity_of, shown_trial
 from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.store import studies
@@ -60,7 +61,7 @@ class AskTellCalls(Calls):
         study = self.known(study_id)
         if study is None:
             async with transaction(self.hub.engine) as conn:
-                study = await studies.find(conn, study_id)
+                study = await studies.find(conn, caller().project, study_id)
         loop = asyncio.get_running_loop()
         until = loop.time() + _patience_s(context)
         async with self.hub.watching(study.id if study else 0) as changed:
@@ -173,7 +174,7 @@ class AskTellCalls(Calls):
         if response:
             return response
         async with transaction(self.hub.engine) as conn:
-            study = await studies.find(conn, name.study)
+            study = await studies.find(conn, caller().project, name.study)
         if study is None or study.state is not StudyState.FAILED:
             raise LeaseStaleError(lease_gone(ref.trial))
         raise LeaseStaleError(f"{lease_gone(ref.trial)}: study '{study.name}' has failed: {study.detail}")

@@ -23,6 +23,7 @@ from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.submissions import Shown, Submission
 from headrace_services.scheduler.rpc import convert, pages
+from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.rpc.watching import Snapshots
 from headrace_services.scheduler.store import aside, requests, studies, trials
@@ -52,12 +53,13 @@ class Calls:
         self.hub = hub
         self.desk = desk
         self.snapshots = Snapshots(partial(whole_study, hub.engine, desk))
-        self._known: dict[str, Study] = {}
-        """Studies by name, for what of them never changes."""
+        self._known: dict[tuple[str, str], Study] = {}
+        """Studies by project and name, for what of them never changes."""
 
     def known(self, study_id: str) -> Study | None:
-        """A study that was found here before, for what of it never changes; it may have been deleted since."""
-        return self._known.get(study_id)
+        """A study of the caller's project that was found here before, for what of it never changes; it may have been
+        deleted since."""
+        return self._known.get((caller().project, study_id))
 
     async def change(
         self, request: Request | None, study_id: str, command: Callable[[Study], Change], answer: Answer
@@ -74,11 +76,11 @@ class Calls:
             try:
                 return await self._submit(study.id, command(study), once_only, answer)
             except StudyNotFoundError:  # deleted; perhaps there is another one of this name
-                self._known.pop(study_id, None)
+                self._known.pop((study.project, study_id), None)
         found = await self._find(request, partial(find_study, study_id=study_id))
         if isinstance(found, bytes):
             return found
-        self._known[study_id] = found
+        self._known[found.project, study_id] = found
         if len(self._known) > MOST_KNOWN:
             del self._known[next(iter(self._known))]
         return await self._submit(found.id, command(found), once_only, answer)
@@ -120,15 +122,15 @@ class Calls:
 
 
 def _request_of_this_call() -> Request:
-    return Request(id=f"call-{secrets.token_hex(16)}", method="", digest=b"")
+    return Request(project=caller().project, id=f"call-{secrets.token_hex(16)}", method="", digest=b"")
 
 
 def identity_of(message: Message, request_id: str) -> Request | None:
-    """The identity of a mutating request: its id, and all of it but its id."""
+    """The identity of a mutating request: its id within the caller's project, and all of it but its id."""
     content = type(message)()
     content.CopyFrom(message)
     content.ClearField("request_id")
-    return requests.identify(content, request_id)
+    return requests.identify(content, request_id, caller().project)
 
 
 async def once(
@@ -171,16 +173,17 @@ async def _answered(engine: AsyncEngine, request: Request | None) -> bytes | Non
 
 
 async def find_study(conn: AsyncConnection, study_id: str) -> Study:
-    """The study of a name; raises StudyNotFoundError, and StudyDefectError where its row cannot be read."""
-    study = await studies.find(conn, study_id)
+    """The study of a name in the caller's project; raises StudyNotFoundError, and StudyDefectError where its row cannot
+    be read."""
+    study = await studies.find(conn, caller().project, study_id)
     if study is None:
         raise StudyNotFoundError(f"there is no study '{study_id}'")
     return study
 
 
 async def find_brief(conn: AsyncConnection, study_id: str, *, lock: bool = False) -> Brief:
-    """What can be said of every study; raises StudyNotFoundError."""
-    study = await aside.brief(conn, name=study_id, lock=lock)
+    """What can be said of every study of the caller's project; raises StudyNotFoundError."""
+    study = await aside.brief_named(conn, caller().project, study_id, lock=lock)
     if study is None:
         raise StudyNotFoundError(f"there is no study '{study_id}'")
     return study
@@ -242,7 +245,7 @@ async def _render(conn: AsyncConnection, study_id: int, found: "_Found | Defect"
     message = pages.shown(found, lambda whole: convert.study(*whole))
     if not isinstance(message, Defect):
         return message
-    brief = await aside.brief(conn, study_id=study_id)
+    brief = await aside.brief(conn, study_id)
     if brief is None:
         raise StudyNotFoundError("the study was deleted")
     return convert.bare_study(brief, message.reason)

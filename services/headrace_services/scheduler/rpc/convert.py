@@ -36,7 +36,7 @@ from headrace_services.scheduler.rpc import names
 from headrace_services.scheduler.rpc.waiting import study_waits_for
 from headrace_services.scheduler.samplers.importance import Importance
 from headrace_services.scheduler.store.aside import Brief
-from headrace_services.scheduler.store.cluster import KeptView, ShareView, SlotView, WorkerView
+from headrace_services.scheduler.store.cluster import HolderView, KeptView, ShareView, SlotView, WorkerView
 from headrace_services.scheduler.store.history import StoredEvent, StoredReport
 from headrace_services.scheduler.store.studies import Figures, Occupancy
 
@@ -64,6 +64,7 @@ def study(record: Study, figures: Figures) -> study_pb2.Study:
         create_time=_time(record.create_time),
         end_time=_time(record.end_time),
         uid=record.uid,
+        project=record.project,
         scale_choice=None if record.scale_choice is None else _scale_choice(record.scale_choice),
     )
 
@@ -85,6 +86,7 @@ def bare_study(record: Brief | Study, why: str) -> study_pb2.Study:
     """What can be said of a study that cannot be shown, or is too large to be."""
     return study_pb2.Study(
         name=names.study_name(record.name),
+        project=record.project,
         state=study_pb2.StudyState.Value(f"STUDY_STATE_{record.state}"),
         detail=record.detail,
         status=study_pb2.StudyStatus(cursor=record.cursor),
@@ -356,7 +358,7 @@ def worker(view: WorkerView) -> study_pb2.WorkerStatus:
 def _slot(view: SlotView) -> study_pb2.SlotStatus:
     holders = [
         study_pb2.SlotHolder(
-            trial=names.trial_name(holder.study, holder.number),
+            trial=_named_trial(holder),
             milli=holder.milli,
             memory_bytes=holder.memory_bytes,
             leaving=holder.leaving,
@@ -384,9 +386,14 @@ def _slot(view: SlotView) -> study_pb2.SlotStatus:
     )
 
 
+def _named_trial(view: HolderView | KeptView) -> str:
+    """The name of a trial; empty where it is another project's."""
+    return names.trial_name(view.study, view.number) if view.study else ""
+
+
 def _kept(view: KeptView) -> study_pb2.SlotReservation:
     return study_pb2.SlotReservation(
-        trial=names.trial_name(view.study, view.number),
+        trial=_named_trial(view),
         slots=view.slots,
         since=_time(datetime.fromtimestamp(view.since_s, UTC)),
         ready=None if view.ready_s is None else _time(datetime.fromtimestamp(view.ready_s, UTC)),
@@ -396,7 +403,7 @@ def _kept(view: KeptView) -> study_pb2.SlotReservation:
 def share(view: ShareView) -> study_pb2.StudyShare:
     """What an active study has of the cluster."""
     return study_pb2.StudyShare(
-        study=names.study_name(view.study),
+        study=names.study_name(view.study) if view.study else "",
         weight=view.share.weight,
         priority=view.share.priority,
         gpus=view.usage.gpu_milli / 1000,

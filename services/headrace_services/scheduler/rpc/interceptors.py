@@ -24,7 +24,8 @@ from headrace.bounds.edge import BoundsInterceptor, refuse
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError
 from headrace_services.identity.gate import Gate
 from headrace_services.identity.interceptor import GateInterceptor
-from headrace_services.scheduler.rpc.caller import calling, let_call, let_in
+from headrace_services.scheduler.rpc.caller import caller, calling, let_call, let_in
+from headrace_services.scheduler.rpc.choosing import in_chosen_project
 from headrace_services.scheduler.rpc.spec_faults import in_own_words
 from headrace_services.scheduler.store.database import is_away, is_strained
 from headrace_services.scheduler.store.defects import reason_of
@@ -96,6 +97,7 @@ def _unary(behaviour: Behaviour, method: str, deadline_s: float) -> Behaviour:
         # A caller's own deadline ends the call by cancelling it.
         limit = asyncio.timeout(None if context.time_remaining() is not None else deadline_s)
         async with _translating(context, method):
+            let_call(in_chosen_project(caller(), context.invocation_metadata()))
             try:
                 async with limit:
                     return await behaviour(request, context)
@@ -116,6 +118,7 @@ def _stream(behaviour: Behaviour, method: str, gate: Gate | None) -> Behaviour:
     async def call(request: Any, context: Context) -> None:
         let_call(calling(context.peer()))
         async with _translating(context, method):
+            let_call(in_chosen_project(caller(), context.invocation_metadata()))
             if not inspect.isasyncgenfunction(behaviour):
                 await behaviour(request, context)
                 return

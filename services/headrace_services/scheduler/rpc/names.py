@@ -1,4 +1,6 @@
-"""Resource names: `studies/{study}`, `studies/{study}/trials/{number}`, `workers/{worker}`.
+"""Resource names: `studies/{study}`, `studies/{study}/trials/{number}`, `workers/{worker}`, `projects/{project}`.
+
+A study's name is its own within the caller's project, which no resource name holds.
 
 Written and read here and nowhere else. A name that is not one is refused with the field that it came in.
 """
@@ -9,6 +11,7 @@ from typing import NoReturn
 
 from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.spec import check_study_id
+from headrace.spec.names import PROJECT
 
 _STUDY = re.compile(r"studies/([^/]+)")
 _TRIAL = re.compile(r"studies/([^/]+)/trials/([0-9]{1,18})")
@@ -35,6 +38,19 @@ def trial_name(study: str, number: int) -> str:
 def worker_name(worker: str) -> str:
     """`workers/node-1` for `node-1`."""
     return f"workers/{worker}"
+
+
+def project_name(project: str) -> str:
+    """`projects/vision` for `vision`."""
+    return f"projects/{project}"
+
+
+def parse_project(name: str, *, field: str = "name") -> str:
+    """`vision` for `projects/vision`; raises InvalidFieldError otherwise."""
+    found = name.removeprefix("projects/")
+    if found == name or not PROJECT.admits(found):
+        _refuse(field, name, "is not the name of a project", "Write it as projects/PROJECT.")
+    return found
 
 
 def parse_study(name: str, *, field: str = "name") -> str:

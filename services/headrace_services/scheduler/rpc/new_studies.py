@@ -2,13 +2,20 @@
 
 import asyncio
 import secrets
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.errors import InvalidFieldError, StudyExistsError, Violation, show_value
+from headrace.errors import (
+    InvalidFieldError,
+    QuotaExceededError,
+    StudyExistsError,
+    Violation,
+    show_value,
+)
 from headrace.spec import (
     BestOfSampler,
     Gate,
@@ -20,15 +27,18 @@ from headrace.spec import (
     from_proto,
 )
 from headrace.spec.pilot import pilot_name
+from headrace.spec.resources import WHOLE
 from headrace.spec.surrogate import gate_name
 from headrace.v1.spec_pb2 import StudySpec as SpecMessage
+from headrace_services.scheduler.core import placement as places
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.records import Event, Study
 from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.spec_faults import refuse_unknown
 from headrace_services.scheduler.samplers import expected_trials, require_own
 from headrace_services.scheduler.samplers.spread import pilot_configurations
-from headrace_services.scheduler.store import after, aside, studies
+from headrace_services.scheduler.store import after, aside, quotas, studies
+from headrace_services.scheduler.store.quotas import ProjectView
 from headrace_torch.what_transfers import WHY, Verdict, verdict_on
 
 LOAD_S = 10.0
@@ -148,22 +158,56 @@ def refuse_open_plan(spec: StudySpec) -> None:
         raise InvalidFieldError([violation])
 
 
-async def create_studies(conn: AsyncConnection, wanted: WantedStudies) -> Created:
-    """Create them. No gate is created where one has passed with the same key."""
+async def create_studies(conn: AsyncConnection, project: str, wanted: WantedStudies) -> Created:
+    """Create them in a project, which begins with its first study. No gate is created where one of the project has
+    passed with the same key.
+
+    Raises QuotaExceededError where the project may not have so many studies, and InvalidFieldError where a trial could
+    never have its slots by the project's quota.
+    """
     first, gate = wanted.first, wanted.gate
+    await quotas.make(conn, project)
+    limits = await quotas.project(conn, project, lock=True)
+    assert limits is not None, "it was made, and no project is deleted"
     before = []
     if wanted.pilot is not None:
-        before.append(await _create(conn, wanted.pilot))
+        before.append(await _create(conn, project, wanted.pilot))
     if gate is not None:
-        passed = await after.passed_gate(conn, gate.checks) if gate.checks else None
+        passed = await after.passed_gate(conn, project, gate.checks) if gate.checks else None
         if passed is None:
-            before.append(await _create(conn, gate))
+            before.append(await _create(conn, project, gate))
             first = replace(first, spec=_checked_by(first.spec, gate.name, waits=True))
         else:
             first = replace(first, spec=_checked_by(first.spec, passed, waits=False))
-    study = await _create(conn, first)
-    follower = [] if wanted.follower is None else [await _create(conn, wanted.follower)]
-    return Created(first=study, all=(*before, study, *follower))
+    study = await _create(conn, project, first)
+    follower = [] if wanted.follower is None else [await _create(conn, project, wanted.follower)]
+    made = (*before, study, *follower)
+    _check_limits(limits, made)
+    return Created(first=study, all=made)
+
+
+def _check_limits(limits: ProjectView, made: Sequence[Study]) -> None:
+    """Raises QuotaExceededError, or InvalidFieldError, where the project may not have these studies."""
+    if limits.studies is not None and limits.unended + len(made) > limits.studies:
+        has = "1 study that has" if limits.unended == 1 else f"{limits.unended} studies that have"
+        more = "another one" if len(made) == 1 else f"{len(made)} more at once"
+        raise QuotaExceededError(
+            f"project '{limits.name}' has {has} not ended, and may have {limits.studies}: no room for {more}"
+        )
+    largest = max((size.size for study in made for size in _sizes(study.spec)), default=0)
+    if limits.slots is not None and largest > WHOLE * limits.slots:
+        violation = Violation(
+            field="resources",
+            value=f"{largest / WHOLE:g} slots",
+            message=f"is more than the quota of project '{limits.name}', which is {limits.slots} slots",
+            remedy="Ask for less, or have an admin raise the quota: `headrace project set`.",
+        )
+        raise InvalidFieldError([violation])
+
+
+def _sizes(spec: StudySpec) -> Iterable[places.Request]:
+    """All that its trials may take."""
+    return places.requests_of(spec) if spec.template is not None else ()
 
 
 def _after_pilot(spec: StudySpec, name: str) -> StudySpec:
@@ -198,12 +242,13 @@ def _checked_by(spec: StudySpec, gate: str, *, waits: bool) -> StudySpec:
     return spec.model_copy(update={**changes, **({"after": gate} if waits else {})})
 
 
-async def _create(conn: AsyncConnection, wanted: Wanted) -> Study:
-    if await aside.brief(conn, name=wanted.name) is not None:
+async def _create(conn: AsyncConnection, project: str, wanted: Wanted) -> Study:
+    if await aside.brief_named(conn, project, wanted.name) is not None:
         raise StudyExistsError(f"a study '{wanted.name}' exists already")
-    await _check_sources(conn, wanted.spec)
+    await _check_sources(conn, project, wanted.spec)
     return await studies.create(
         conn,
+        project=project,
         name=wanted.name,
         uid=secrets.token_hex(6),
         spec=wanted.spec,
@@ -213,7 +258,7 @@ async def _create(conn: AsyncConnection, wanted: Wanted) -> Study:
     )
 
 
-async def _check_sources(conn: AsyncConnection, spec: StudySpec) -> None:
+async def _check_sources(conn: AsyncConnection, project: str, spec: StudySpec) -> None:
     """Raises InvalidFieldError where there is no study to begin from, or after."""
     named = []
     if spec.warm_start is not None:
@@ -223,7 +268,7 @@ async def _check_sources(conn: AsyncConnection, spec: StudySpec) -> None:
     if spec.after is not None:
         named.append(("after", spec.after, "leave after out"))
     for field, name, otherwise in named:
-        if await aside.brief(conn, name=name) is None:
+        if await aside.brief_named(conn, project, name) is None:
             violation = Violation(
                 field=field,
                 value=name,

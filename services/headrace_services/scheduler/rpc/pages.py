@@ -22,8 +22,9 @@ from google.protobuf.message import Message
 
 from headrace.bounds.numbers import INT64
 from headrace.errors import BadPageTokenError
-from headrace.v1 import identity_pb2
+from headrace.v1 import identity_pb2, project_pb2
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.store.defects import Defect, reason_of
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ ListRequest = (
     | pb.ListReportsRequest
     | pb.ListWorkersRequest
     | identity_pb2.ListTokensRequest
+    | project_pb2.ListProjectsRequest
 )
 Key = tuple[int | str, ...]
 Shape = tuple[type[int] | type[str], ...]
@@ -138,12 +140,13 @@ def fitting(messages: Iterable[M], *, beside: int = 0) -> list[M]:
 
 
 def _binding(request: ListRequest) -> bytes:
-    """What a token is bound to: the method and everything it was asked but the page."""
+    """What a token is bound to: the caller's project, the method and everything it was asked but the page."""
     filters = type(request)()
     filters.CopyFrom(request)  # type: ignore[arg-type]  # the same type, which mypy cannot see in a union
     filters.ClearField("page_size")
     filters.ClearField("page_token")
-    return type(request).__name__.encode() + b"\0" + filters.SerializeToString(deterministic=True)
+    asked = f"{caller().project}\0{type(request).__name__}\0"
+    return asked.encode() + filters.SerializeToString(deterministic=True)
 
 
 def _token(key: Key, binding: bytes) -> str:

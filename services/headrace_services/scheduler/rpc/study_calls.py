@@ -46,7 +46,7 @@ from headrace_services.scheduler.rpc.watching import watch
 from headrace_services.scheduler.samplers import importance
 from headrace_services.scheduler.samplers.history import Result
 from headrace_services.scheduler.samplers.spread import pilot_configurations
-from headrace_services.scheduler.store import cluster, load, placement, proposals, studies
+from headrace_services.scheduler.store import cluster, load, placement, proposals, quotas, studies
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import each, within
 from headrace_services.scheduler.store.requests import Request
@@ -61,7 +61,7 @@ class StudyCalls(Calls):
         created: list[Study] = []
 
         async def create(conn: AsyncConnection) -> pb.CreateStudyResponse:
-            made = await create_studies(conn, wanted)
+            made = await create_studies(conn, caller().project, wanted)
             created[:] = made.all
             return pb.CreateStudyResponse(study=await new_study(conn, made.first.id))
 
@@ -78,12 +78,12 @@ class StudyCalls(Calls):
         return pb.GetStudyResponse(study=await whole_study(self.hub.engine, self.desk, study.id))
 
     async def ListStudies(self, request: pb.ListStudiesRequest, context: Context) -> pb.ListStudiesResponse:
-        """All studies, newest first, a page at a time."""
+        """All studies of the caller's project, newest first, a page at a time."""
         window = pages.window(request, (int,))
         before = window.after[0] if window.after else None
         async with transaction(self.hub.engine) as conn:
             keys = await studies.newest(
-                conn, before_id=None if before is None else int(before), limit=window.limit
+                conn, caller().project, before_id=None if before is None else int(before), limit=window.limit
             )
             first = keys[: min(window.size, within([key.size for key in keys], studies.MOST_SPEC_BYTES))]
             found = await each(conn, first, partial(studies.with_figures, conn))
@@ -183,6 +183,9 @@ class StudyCalls(Calls):
         if not slots:
             async with transaction(self.hub.engine) as conn:
                 slots = max(1, await cluster.connected_slots(conn))
+                limits = await quotas.project(conn, caller().project)
+            if limits is not None and limits.slots is not None:
+                slots = min(slots, max(1, limits.slots))
         found = await self.desk.preview(
             spec,
             slots,

@@ -7,6 +7,7 @@ from headrace.v1 import study_pb2 as pb
 from headrace.v1.study_pb2_grpc import StudyServiceServicer
 from headrace_services.scheduler.rpc import convert, names, pages
 from headrace_services.scheduler.rpc.ask_tell_calls import AskTellCalls
+from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.calls import Context
 from headrace_services.scheduler.rpc.study_calls import StudyCalls
 from headrace_services.scheduler.rpc.trial_calls import TrialCalls
@@ -24,15 +25,17 @@ class StudyServicer(StudyCalls, TrialCalls, AskTellCalls, StudyServiceServicer):
     """What users call. Construct with the replica's hub, and its desk for what is large."""
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersResponse:
-        """The workers that are or were connected, by name."""
+        """The workers that are or were connected, by name. Of the trials on them the caller's own are named."""
         window = pages.window(request, (str,))
-        after = str(window.after[0]) if window.after else ""
+        after, project = str(window.after[0]) if window.after else "", caller().project
         async with transaction(self.hub.engine) as conn:
             keys = await cluster.workers_after(conn, name=after, limit=window.limit)
             most = MOST_SLOTS_IN_AN_HOUR if request.history else MOST_SLOTS
             first = keys[: min(window.size, within([key.slots for key in keys], most))]
-            found = await each(conn, first, partial(cluster.workers, conn, history=request.history))
-            shares, unreadable = ([], ()) if after else await cluster.shares(conn)
+            found = await each(
+                conn, first, partial(cluster.workers, conn, project=project, history=request.history)
+            )
+            shares, unreadable = ([], ()) if after else await cluster.shares(conn, project)
         page = window.fill(
             keys, found, convert.worker, lambda key: (key.name,), lambda key: names.worker_name(key.name)
         )

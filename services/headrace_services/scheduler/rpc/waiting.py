@@ -1,16 +1,19 @@
 """Why trials that could run do not run yet."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import show_value
 from headrace.spec import BestOfSampler
+from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core.lifecycle import LEASED, State, StudyState
 from headrace_services.scheduler.core.placement import Request, Waiting, request_at
 from headrace_services.scheduler.core.placement.wants import described, lacking
 from headrace_services.scheduler.core.records import Study, Trial
-from headrace_services.scheduler.store import load, placement
+from headrace_services.scheduler.store import load, placement, quotas
+from headrace_services.scheduler.store.quotas import Holder
 from headrace_services.scheduler.store.studies import Figures
 
 NAMED = 5
@@ -27,6 +30,8 @@ def study_waits_for(study: Study, figures: Figures) -> str:
     sampler, more = study.spec.sampler, study.sampled < _planned(study)
     if more and isinstance(sampler, BestOfSampler) and not figures.runnable:
         return f"the best configurations of study '{sampler.study}'"
+    if study.standing.held_off:
+        return f"room for {_slots(study.standing.held_off)} in the quota of project '{study.project}'"
     wanted = Request.wanted(study.spec.resources, study.standing)
     if wanted is not None:
         return described(wanted)
@@ -57,13 +62,52 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
     if rest and (reason := await _of_the_study(conn, study)):
         return found | {trial.number: reason for trial in rest}
     by_size: dict[tuple[int, int, int], str] = {}
+    quota = await _quota(conn, study) if rest else None
     for trial in rest:
         request = request_at(study.spec, trial.params, trial.step, study.standing.avoided)
+        if quota is not None and quota.keeps_off(request.size):
+            found[trial.number] = quota.said(request.size) + _because(study, trial) + _or(study, trial)
+            continue
         if request.shape not in by_size:
             waiting = Waiting(key=(study.id, trial.number), request=request, priority=study.spec.priority)
             by_size[request.shape] = lacking(await placement.devices(conn, request), waiting) + _but(study)
         found[trial.number] = by_size[request.shape] + _because(study, trial) + _or(study, trial)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Quota:
+    """A quota of slots, and who of its project holds how much of it."""
+
+    project: str
+    slots: int
+    holders: Sequence[Holder]
+
+    def keeps_off(self, milli: int) -> bool:
+        """Whether it has no room for so much more."""
+        return milli + sum(one.milli for one in self.holders) > WHOLE * self.slots
+
+    def said(self, milli: int) -> str:
+        """What a trial of this size waits for, and who has it."""
+        may = f"project '{self.project}' may hold {_slots(WHOLE * self.slots)} at once"
+        if milli > WHOLE * self.slots:
+            return f"a larger quota: {may}, and it takes {_slots(milli)}"
+        held = [f"study {one.study} holds {one.milli / WHOLE:g}" for one in self.holders[:NAMED]]
+        if others := self.holders[NAMED:]:
+            held.append(f"{len(others)} others hold {sum(one.milli for one in others) / WHOLE:g}")
+        return f"room for {_slots(milli)} in its project's quota: {may}, and {', '.join(held)}"
+
+
+def _slots(milli: int) -> str:
+    return f"{milli / WHOLE:g} slot{'s' * (milli != WHOLE)}"
+
+
+async def _quota(conn: AsyncConnection, study: Study) -> _Quota | None:
+    """The quota of a study's project; None where it has none."""
+    project = await quotas.project(conn, study.project)
+    if project is None or project.slots is None or study.spec.template is None:
+        return None
+    return _Quota(project.name, project.slots, await quotas.holders(conn, project.name))
 
 
 def _or(study: Study, trial: Trial) -> str:

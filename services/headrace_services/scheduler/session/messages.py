@@ -89,10 +89,11 @@ def _problem(field: str, message: str, remedy: str) -> Violation:
     return Violation(field=field, message=message, remedy=remedy)
 
 
-def trial_number(lease: event_pb2.LeaseRef) -> tuple[str, int] | None:
-    """Return the study's name and the trial's number in a lease, or None where it names no trial."""
+def trial_of(lease: event_pb2.LeaseRef) -> tuple[str, int] | None:
+    """Return the study's uid and the trial's number that a lease is of, or None where it names no trial."""
     match = _TRIAL.fullmatch(lease.trial)
-    return (match[1], int(match[2])) if match and STUDY.admits(match[1]) else None
+    uid, dot, _ = lease.lease_id.partition(".")
+    return (uid, int(match[2])) if dot and match and STUDY.admits(match[1]) else None
 
 
 def checked_input(message: Durable, number: int) -> ReportArrived | RestoredArrived | ExitedArrived:

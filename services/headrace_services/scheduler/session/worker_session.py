@@ -194,17 +194,15 @@ class WorkerSession:
             log.warning("worker '%s' sent %s in mid-stream; ignored", self._name, kind)
 
     async def _take_durable(self, message: Durable, tasks: asyncio.TaskGroup) -> None:
-        named = messages.trial_number(message.lease)
+        named = messages.trial_of(message.lease)
         study_id = await self._studies.id_of(named[0]) if named else None
         if named is None or study_id is None:
             self._is_over(message)
             return
         if await self._in_flight.enter(study_id):
-            tasks.create_task(self._submit(study_id, *named, message))
+            tasks.create_task(self._submit(study_id, named[1], message))
         else:
-            log.warning(
-                "study '%s' takes nothing in: worker '%s' is to send again later", named[0], self._name
-            )
+            log.warning("study %s takes nothing in: worker '%s' is to send again later", study_id, self._name)
 
     async def _note_defects(self, heartbeat: worker_pb2.Heartbeat) -> None:
         """Take failed devices out of the cluster before anything that the worker says behind it is heard."""
@@ -217,29 +215,22 @@ class WorkerSession:
             await workers.note_defects(conn, self.worker_id, self._number, new)
         self._defects |= new
 
-    async def _submit(self, study_id: int, name: str, number: int, message: Durable) -> None:
+    async def _submit(self, study_id: int, number: int, message: Durable) -> None:
         """Put a durable message into its study's cycle; answer and acknowledge it when it is committed.
 
         A message that cannot be taken costs its own trial the lease, and nobody else anything.
         """
-        asked_of = study_id
         try:
             submission = Submission(input=messages.checked_input(message, number), stream=self._in_flight)
-            try:
-                settled = await self._hub.submit(study_id, submission)
-            except StudyNotFoundError:  # it was deleted; there may be another one of its name
-                self._studies.forget(study_id)
-                found = await self._studies.id_of(name)
-                if found is None:
-                    raise
-                settled = await self._hub.submit(study_id := found, submission)
-        except StudyNotFoundError:
+            settled = await self._hub.submit(study_id, submission)
+        except StudyNotFoundError:  # it was deleted
+            self._studies.forget(study_id)
             self._is_over(message)
             return
         except DrainingError:
             return  # the worker sends it again, to another replica
         except DatabaseUnavailableError as error:
-            self._later(asked_of, error)
+            self._later(study_id, error)
             return
         except Exception as error:
             kind = type(message).__name__
@@ -250,7 +241,7 @@ class WorkerSession:
             await self._refuse(study_id, number, message, error)
             return
         finally:
-            await self._in_flight.leave(asked_of)
+            await self._in_flight.leave(study_id)
         match settled.outcome:
             case Stale():
                 self._is_over(message)

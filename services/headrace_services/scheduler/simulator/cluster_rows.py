@@ -4,7 +4,7 @@ The counterpart of `store/placement`: which devices have room, who runs where, h
 asked to leave. A device's row is guarded here as by the database: a grant that it cannot hold is an error.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -44,7 +44,9 @@ class _Device:
 class ClusterRows:
     """The slots of all machines, and the messages between studies."""
 
-    def __init__(self, machines: Iterable[Machine]) -> None:
+    def __init__(self, machines: Iterable[Machine], quotas: Mapping[str, int] | None = None) -> None:
+        self.quotas = dict(quotas or {})
+        """The most slots that the studies of a project hold at once, by the project's name."""
         self.machines: dict[int, Machine] = {}
         self.up: set[int] = set()
         self.leaving: dict[str, tuple[int, Leaving]] = {}

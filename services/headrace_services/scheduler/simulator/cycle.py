@@ -37,6 +37,7 @@ from headrace_services.scheduler.core.needs import (
     Waiting,
 )
 from headrace_services.scheduler.core.placement import Running, can_ever_serve
+from headrace_services.scheduler.core.placement.quotas import Quota, held_milli
 from headrace_services.scheduler.core.placement.shares import Claim, Share, in_order, least_s
 from headrace_services.scheduler.core.placement.speeds import grant_kind, step_s
 from headrace_services.scheduler.core.plan import Plan
@@ -148,15 +149,33 @@ def _named(rows: StudyRows, cluster: ClusterRows, need: Named) -> Rows:
 def _surroundings(
     need: Surroundings, rows: StudyRows, studies: Studies, cluster: ClusterRows
 ) -> Neighbourhood:
-    others, totals = _others(rows, studies), cluster.totals()
+    others, totals, project = _others(rows, studies), cluster.totals(), rows.study.project
     return Neighbourhood(
         free=tuple(cluster.free_slots(need.request, need.limit)),
         crowded=bool(others),
         line=_line(others, cluster, need.now_s, need.waiting),
-        further=tuple(share for share in others if share.reserved or share.study_id in need.named),
-        least_s=least_s(others, totals, need.now_s) if need.joining else None,
+        further=tuple(
+            share
+            for share in others
+            if share.reserved or share.study_id in need.named or (share.held_off and share.project == project)
+        ),
+        least_s=least_s(_beyond(others, project, need), totals, need.now_s) if need.joining else None,
         totals=totals,
+        quota=_quota(rows, studies, cluster),
     )
+
+
+def _beyond(others: list[Share], project: str, need: Surroundings) -> list[Share]:
+    return [share for share in others if share.project != project] if need.beyond else others
+
+
+def _quota(rows: StudyRows, studies: Studies, cluster: ClusterRows) -> Quota | None:
+    project = rows.study.project
+    slots = cluster.quotas.get(project)
+    if slots is None:
+        return None
+    others = [one.study for one in studies.values() if one is not rows and one.study.project == project]
+    return Quota(slots=slots, others_milli=sum(held_milli(other.standing.usage) for other in others))
 
 
 def _others(rows: StudyRows, studies: Studies) -> list[Share]:
@@ -201,6 +220,7 @@ def _on_its_slots(rows: StudyRows, lease: Lease, cluster: ClusterRows) -> Runnin
             None if per_step is None or trial.milestone is None else (trial.milestone - lease.step) * per_step
         ),
         asked=lease.grant.id in cluster.leaving,
+        project=rows.study.project,
     )
 
 

@@ -14,7 +14,7 @@ Equal times: the last slot first. Any rule would do; this one is the seed's, who
 import heapq
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -65,8 +65,10 @@ class Simulation:
         *,
         failures: Failures | None = None,
         progress: Callable[[int], None] | None = None,
+        quotas: Mapping[str, int] | None = None,
     ) -> None:
-        self.cluster = ClusterRows(machines)
+        """`quotas` are the most slots that the studies of a project hold at once, by the project's name."""
+        self.cluster = ClusterRows(machines, quotas)
         self.studies = tuple(studies)
         self._rows = {study.rows.study.id: study.rows for study in self.studies}
         self._followers = [

@@ -17,7 +17,8 @@ def source_of(rows: StudyRows, studies: list[StudyRows]) -> StudyRows | None:
     """The rows of the study whose best configurations a study takes; None where it takes none of these."""
     sampler = rows.study.spec.sampler
     named = sampler.study if isinstance(sampler, BestOfSampler) else None
-    return next((other for other in studies if other is not rows and other.study.name == named), None)
+    own = [other for other in studies if other.study.project == rows.study.project]
+    return next((other for other in own if other is not rows and other.study.name == named), None)
 
 
 def next_input(rows: StudyRows, other: StudyRows) -> Proposed | ProposalsOver | None:

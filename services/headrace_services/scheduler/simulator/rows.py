@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from sortedcontainers import SortedList
 
 from headrace.spec import StudySpec
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.capacity import Profile
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.lifecycle import State, StudyState
@@ -33,6 +34,7 @@ class StudyRows:
         fold: Fold,
         *,
         name: str,
+        project: str = DEFAULT_PROJECT,
         number: int = 1,
         created: datetime = EPOCH,
         planned: int | None = None,
@@ -41,6 +43,7 @@ class StudyRows:
             id=number,
             uid=f"sim{number}",
             name=name,
+            project=project,
             spec=spec,
             state=StudyState.ACTIVE,
             detail="",

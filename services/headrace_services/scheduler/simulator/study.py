@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from headrace.spec import StudySpec
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.policies import make_policy
 from headrace_services.scheduler.core.records import Lease
@@ -75,13 +76,14 @@ class StudySimulation:
         *,
         costs: Costs | None = None,
         name: str = "study",
+        project: str = DEFAULT_PROJECT,
         number: int = 1,
         log: bool = False,
     ) -> "StudySimulation":
         """A study before its first trial. With `log` the production event log is kept in `rows.events`."""
         placed = runs_on_slots(spec)
         fold = Fold(spec=placed, policy=make_policy(placed), sampler=Proposals(placed, curves))
-        rows = StudyRows(placed, fold, name=name, number=number)
+        rows = StudyRows(placed, fold, name=name, project=project, number=number)
         if log:
             rows.events = []
         return cls(rows=rows, curves=curves, costs=costs or Costs())

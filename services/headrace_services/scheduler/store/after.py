@@ -1,22 +1,23 @@
 """Studies that begin after others, the gates that others may rely on, and what pilots came to."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import or_, select, text
+from sqlalchemy import ColumnElement, and_, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import Goal, StudySpec
 from headrace_services.scheduler.core.lifecycle import Reason, StudyState
 from headrace_services.scheduler.core.scales import PilotTrial, ScaleChoice
-from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.store import rows, studies, tables
 
 
-async def passed_gate(conn: AsyncConnection, key: str) -> str | None:
-    """The name of a gate that has passed with this key."""
+async def passed_gate(conn: AsyncConnection, project: str, key: str) -> str | None:
+    """The name of a gate of the project that has passed with this key."""
     s = tables.study
     query = (
         select(s.c.name)
-        .where(s.c.checks == key, s.c.state == StudyState.COMPLETED.value)
+        .where(s.c.checks == key, s.c.project == project, s.c.state == StudyState.COMPLETED.value)
         .order_by(s.c.id.desc())
         .limit(1)
     )
@@ -28,6 +29,7 @@ class WaitOver:
     """A study that waits for another one, which has ended, or is no more."""
 
     id: int
+    project: str
     after: str
     state: StudyState | None
     """The other one's; None where it was deleted."""
@@ -48,9 +50,9 @@ async def waits_over(conn: AsyncConnection) -> list[WaitOver]:
     """The studies whose wait for another one is over."""
     s, other = tables.study, tables.study.alias()
     query = (
-        select(s.c.id, s.c.uid, s.c.revision, s.c.after, s.c.spec)
+        select(s.c.id, s.c.project, s.c.uid, s.c.revision, s.c.after, s.c.spec)
         .add_columns(other.c.state, other.c.detail, other.c.scale_choice)
-        .select_from(s.join(other, other.c.name == s.c.after, isouter=True))
+        .select_from(s.join(other, _after(other), isouter=True))
         .where(
             text("study.after IS NOT NULL AND study.end_time IS NULL"),  # as its index says it
             or_(other.c.id.is_(None), other.c.end_time.is_not(None)),
@@ -60,6 +62,7 @@ async def waits_over(conn: AsyncConnection) -> list[WaitOver]:
     return [
         WaitOver(
             id=row.id,
+            project=row.project,
             after=row.after,
             state=None if row.state is None else StudyState(row.state),
             detail=row.detail or "",
@@ -72,20 +75,26 @@ async def waits_over(conn: AsyncConnection) -> list[WaitOver]:
     ]
 
 
-async def maximizes(conn: AsyncConnection, name: str) -> bool:
+def _after(other: Any) -> ColumnElement[bool]:
+    """Studies name others of their own project."""
+    s = tables.study
+    return and_(other.c.project == s.c.project, other.c.name == s.c.after)
+
+
+async def maximizes(conn: AsyncConnection, project: str, name: str) -> bool:
     """Whether in the study of this name a greater value is better."""
     s = tables.study
-    query = select(s.c.spec["objective"]["goal"].as_string()).where(s.c.name == name)
+    query = select(s.c.spec["objective"]["goal"].as_string()).where(studies.named(project, name))
     return (await conn.execute(query)).scalar_one_or_none() == Goal.MAXIMIZE.value
 
 
-async def pilot_trials(conn: AsyncConnection, name: str) -> list[PilotTrial]:
+async def pilot_trials(conn: AsyncConnection, project: str, name: str) -> list[PilotTrial]:
     """The trials of the pilot of this name, in the order of their numbers. A failed one has no value."""
     t, s = tables.trial, tables.study
     query = (
         select(t.c.params, t.c.reason, t.c.score)
         .select_from(t.join(s, s.c.id == t.c.study_id))
-        .where(s.c.name == name)
+        .where(studies.named(project, name))
         .order_by(t.c.number)
     )
     return [

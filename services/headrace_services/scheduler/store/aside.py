@@ -8,12 +8,12 @@ under the study's lock, guarded by the states of the rows, so it may run twice, 
 
 from dataclasses import dataclass
 
-from sqlalchemy import BigInteger, Text, bindparam, func, select, text
+from sqlalchemy import BigInteger, ColumnElement, Text, bindparam, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.records import Lease
-from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store import studies, tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,23 +22,32 @@ class Brief:
 
     id: int
     name: str
+    project: str
     state: StudyState
     detail: str
     cursor: int
 
 
-async def brief(
-    conn: AsyncConnection, *, study_id: int | None = None, name: str | None = None, lock: bool = False
-) -> Brief | None:
-    """A study by id or by name; None where there is none. With `lock` its row is locked until the transaction ends."""
+async def brief(conn: AsyncConnection, study_id: int, *, lock: bool = False) -> Brief | None:
+    """A study; None where there is none. With `lock` its row is locked until the transaction ends."""
+    return await _brief(conn, tables.study.c.id == study_id, lock=lock)
+
+
+async def brief_named(conn: AsyncConnection, project: str, name: str, *, lock: bool = False) -> Brief | None:
+    """The same of the study of a name in a project."""
+    return await _brief(conn, studies.named(project, name), lock=lock)
+
+
+async def _brief(conn: AsyncConnection, which: ColumnElement[bool], *, lock: bool) -> Brief | None:
     s = tables.study
-    query = select(s.c.id, s.c.name, s.c.state, s.c.detail, s.c.cursor)
-    query = query.where(s.c.id == study_id if name is None else s.c.name == name)
+    query = select(s.c.id, s.c.name, s.c.project, s.c.state, s.c.detail, s.c.cursor).where(which)
     row = (await conn.execute(query.with_for_update() if lock else query)).one_or_none()
     if row is None:
         return None
     state = StudyState(row.state)
-    return Brief(id=row.id, name=row.name, state=state, detail=row.detail, cursor=row.cursor)
+    return Brief(
+        id=row.id, name=row.name, project=row.project, state=state, detail=row.detail, cursor=row.cursor
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +60,7 @@ class SetAside:
 
 async def set_aside(conn: AsyncConnection, study_id: int, why: str) -> SetAside | None:
     """End a study and all that is live of it; one that has ended keeps its state. None where it was deleted."""
-    study = await brief(conn, study_id=study_id, lock=True)
+    study = await brief(conn, study_id, lock=True)
     if study is None:
         return None
     leases = tuple(
@@ -82,7 +91,12 @@ async def set_aside(conn: AsyncConnection, study_id: int, why: str) -> SetAside 
     after = await conn.execute(_END_STUDY, values)
     row = after.one()
     ended_study = Brief(
-        id=study.id, name=study.name, state=StudyState(row.state), detail=row.detail, cursor=row.cursor
+        id=study.id,
+        name=study.name,
+        project=study.project,
+        state=StudyState(row.state),
+        detail=row.detail,
+        cursor=row.cursor,
     )
     return SetAside(study=ended_study, leases=leases)
 

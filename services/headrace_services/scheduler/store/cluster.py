@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.placement.shares import Share, claim, virtual_time_s
 from headrace_services.scheduler.core.standing import Usage
@@ -25,6 +26,7 @@ class HolderView:
     """A trial on a slot."""
 
     study: str
+    """Empty where it is another project's: then neither its number nor why it leaves is told."""
     number: int
     milli: int
     memory_bytes: int
@@ -53,6 +55,7 @@ class KeptView:
     """Slots of a worker that are kept for a trial; times in seconds since 1970."""
 
     study: str
+    """Empty where it is another project's."""
     number: int
     slots: int
     since_s: float
@@ -64,6 +67,7 @@ class ShareView:
     """What an active study has of the cluster."""
 
     study: str
+    """Empty where it is another project's."""
     share: Share
     usage: Usage
     virtual_time_s: float
@@ -107,12 +111,19 @@ async def workers_after(conn: AsyncConnection, *, name: str, limit: int) -> list
     return [Key(name=row.name, slots=row.slots) for row in await conn.execute(query)]
 
 
-async def workers(conn: AsyncConnection, keys: Sequence[Key], *, history: bool = False) -> list[WorkerView]:
-    """Workers with their slots, in the order of their names; with `history` the slots' loads of the last hour."""
+async def workers(
+    conn: AsyncConnection,
+    keys: Sequence[Key],
+    *,
+    project: str = DEFAULT_PROJECT,
+    history: bool = False,
+) -> list[WorkerView]:
+    """Workers with their slots, in the order of their names; with `history` the slots' loads of the last hour. Only a
+    project's own studies are named."""
     names = [key.name for key in keys]
     w, s, le, st = tables.worker, tables.slot, tables.lease, tables.study
     query = select(w, _HEARD_OF.label("heard_of")).where(w.c.name.in_(names)).order_by(w.c.name)
-    kept, avoided_by = await _said_by_studies(conn)
+    kept, avoided_by = await _said_by_studies(conn, project)
     found = {
         row.id: WorkerView(
             name=row.name,
@@ -141,7 +152,14 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key], *, history: bool =
         .subquery("held")
     )
     slots = (
-        select(s, s.c.index.label("place"), held.c.number, held.c.milli, st.c.name.label("study_name"))
+        select(
+            s,
+            s.c.index.label("place"),
+            held.c.number,
+            held.c.milli,
+            st.c.name.label("study_name"),
+            st.c.project,
+        )
         .add_columns(
             held.c.memory_bytes.label("budget"), held.c.grant_id.label("held_by"), held.c.seats, lv.c.why
         )
@@ -169,17 +187,24 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key], *, history: bool =
             )
             listed.append(slot)
         if row.study_name is not None:
-            holder = HolderView(
-                study=row.study_name,
-                number=row.number,
-                milli=row.milli,
-                memory_bytes=row.budget,
-                leaving=row.why or "",
-                bundle=row.held_by if row.seats > 1 else "",
-                bundle_seats=row.seats if row.seats > 1 else 0,
-            )
-            listed[-1].holders.append(holder)
+            listed[-1].holders.append(_own_holder(row) if row.project == project else _other_holder(row))
     return list(found.values())
+
+
+def _own_holder(row: Any) -> HolderView:
+    return HolderView(
+        study=row.study_name,
+        number=row.number,
+        milli=row.milli,
+        memory_bytes=row.budget,
+        leaving=row.why or "",
+        bundle=row.held_by if row.seats > 1 else "",
+        bundle_seats=row.seats if row.seats > 1 else 0,
+    )
+
+
+def _other_holder(row: Any) -> HolderView:
+    return HolderView(study="", number=0, milli=row.milli, memory_bytes=row.budget, leaving="")
 
 
 def _device(row: Any) -> str:
@@ -196,22 +221,24 @@ async def connected_slots(conn: AsyncConnection) -> int:
 
 
 async def _said_by_studies(
-    conn: AsyncConnection,
+    conn: AsyncConnection, project: str
 ) -> tuple[dict[int, KeptView], dict[str, list[str]]]:
-    """What active studies say of workers: what is kept for whom, by worker; and who avoids it, by incarnation."""
+    """What active studies say of workers: what is kept for whom, by worker; and who of the project avoids it, by
+    incarnation."""
     st = tables.study
-    query = select(st.c.name, st.c.standing).where(st.c.state == StudyState.ACTIVE.value)
+    query = select(st.c.name, st.c.project, st.c.standing).where(st.c.state == StudyState.ACTIVE.value)
     found = {}
     avoided_by: dict[str, list[str]] = {}
     for row in await conn.execute(query.order_by(st.c.name)):
         standing = readable_standing(row)
-        for incarnation in standing.avoided if standing else ():
+        own = row.project == project
+        for incarnation in standing.avoided if standing and own else ():
             avoided_by.setdefault(incarnation, []).append(row.name)
         reserved = standing.reserved if standing else None
         if reserved is not None:
             found[reserved.worker_id] = KeptView(
-                study=row.name,
-                number=reserved.number,
+                study=row.name if own else "",
+                number=reserved.number if own else 0,
                 slots=len(reserved.slots),
                 since_s=reserved.since_s,
                 ready_s=reserved.ready_s,
@@ -219,24 +246,25 @@ async def _said_by_studies(
     return found, avoided_by
 
 
-async def shares(conn: AsyncConnection) -> tuple[list[ShareView], tuple[str, ...]]:
+async def shares(conn: AsyncConnection, project: str) -> tuple[list[ShareView], tuple[str, ...]]:
     """What each active study has of the cluster, in the order in which they get free slots; and the studies whose
-    standing cannot be read."""
+    standing cannot be read. Only a project's own studies are named."""
     async with pipeline(conn) as sent:
         asked = neighbours.ask_active(sent)
     found = neighbours.read(asked.rows)
+    unreadable = tuple(name for its_project, name in found.unreadable if its_project == project)
     if not found.shares:
-        return [], found.unreadable
+        return [], unreadable
     totals = await placement.totals(conn)
     now_s = float((await conn.execute(select(func.extract("epoch", func.clock_timestamp())))).scalar_one())
     ordered = sorted(found.shares, key=lambda share: claim(share, totals, now_s))
     views = [
         ShareView(
-            study=share.name,
+            study=share.name if share.project == project else "",
             share=share,
             usage=share.usage.settled(now_s),
             virtual_time_s=virtual_time_s(share, totals, now_s),
         )
         for share in ordered
     ]
-    return views, found.unreadable
+    return views, unreadable

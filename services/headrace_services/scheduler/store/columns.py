@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Boolean, Column, Computed, DateTime, Double, Text, func
+from sqlalchemy import Boolean, Column, Computed, DateTime, Double, Integer, Text, func
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
@@ -36,6 +36,7 @@ READ_OF_STUDIES = {
     "wants": "CASE WHEN (standing ->> 'wants_slots')::integer > 0 THEN (standing ->> 'wants_slots') || ' ' || "
     "coalesce(standing ->> 'wants_milli', '') || ' ' || coalesce(standing ->> 'wants_cores', '') || ' ' || "
     "coalesce((standing -> 'avoided')::text, '') || (spec ->> 'resources') END",
+    "held_off": "coalesce((standing ->> 'held_off')::integer, 0)",
     "keeps_slots": "jsonb_typeof(standing -> 'reserved') IS NOT DISTINCT FROM 'object'",
     "quantum_s": "coalesce((standing ->> 'quantum_s')::double precision, 0)",
 } | {
@@ -44,13 +45,14 @@ READ_OF_STUDIES = {
 }
 """What other studies' cycles compare in Postgres (`store.neighbours`): columns that Postgres computes from two others.
 
-A study without `resources` does not run on workers; one without `wants` does not wait for slots.
+A study without `resources` does not run on workers; one without `wants` does not wait for slots. One with `held_off`
+waits for the quota of its project.
 """
 
 
 def read_of_studies() -> list[Column[Any]]:
     """Make these columns."""
-    kinds: dict[str, Any] = {"resources": Text, "wants": Text, "keeps_slots": Boolean}
+    kinds: dict[str, Any] = {"resources": Text, "wants": Text, "keeps_slots": Boolean, "held_off": Integer}
     return [
         Column(name, kinds.get(name, Double), Computed(of, persisted=True))
         for name, of in READ_OF_STUDIES.items()

@@ -66,6 +66,7 @@ from headrace_services.scheduler.store import (
     neighbours,
     placement,
     profiles,
+    quotas,
     requests,
     rows,
     tables,
@@ -257,6 +258,7 @@ async def _surroundings(conn: AsyncConnection, study_id: int, need: Surroundings
         free = placement.ask_free_slots(sent, need.request, need.limit)
         others = neighbours.ask_neighbours(sent, study_id, need)
         totals = placement.ask_totals(sent)
+        quota = quotas.ask_quota(sent, study_id)
     return Neighbourhood(
         free=tuple(free.slots()),
         passed_over=free.passed_over,
@@ -265,6 +267,7 @@ async def _surroundings(conn: AsyncConnection, study_id: int, need: Surroundings
         further=others.further(),
         least_s=others.least_s,
         totals=totals.totals(),
+        quota=quota.quota(),
     )
 
 

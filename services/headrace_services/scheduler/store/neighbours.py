@@ -13,14 +13,17 @@ from msgspec import Struct
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Boolean,
     Double,
     Select,
+    and_,
     any_,
     bindparam,
     case,
     cast,
     exists,
     func,
+    not_,
     or_,
     select,
     text,
@@ -43,8 +46,9 @@ class Active(Struct, frozen=True, kw_only=True):
     """Active studies."""
 
     shares: tuple[Share, ...]
-    unreadable: tuple[str, ...]
-    """The names of those of whose row any part cannot be read: they are left out, and their own cycles find it out."""
+    unreadable: tuple[tuple[str, str], ...]
+    """The projects and names of those of whose row any part cannot be read: they are left out, and their own cycles
+    find it out."""
 
 
 def read(found: Iterable[Any]) -> Active:
@@ -55,20 +59,25 @@ def read(found: Iterable[Any]) -> Active:
             shares.append(_share(row))
         except Exception:  # noqa: BLE001  # one study that cannot be read must stop no other
             log.warning("the standing or the resources of study '%s' cannot be read", row.name)
-            unreadable.append(row.name)
+            unreadable.append((row.project, row.name))
     return Active(shares=tuple(shares), unreadable=tuple(unreadable))
 
 
 def _share(row: Any) -> Share:
     standing = rows.standing(row.standing)
+    waits = standing.wants_slots or standing.held_off
+    resources = _resources(row.resources) if waits else None
     return Share(
         study_id=row.id,
         name=row.name,
         weight=row.weight,
         priority=row.priority,
         usage=standing.usage,
-        wants=Request.wanted(_resources(row.resources), standing) if standing.wants_slots else None,
+        wants=Request.wanted(resources, standing) if standing.wants_slots and resources else None,
         wanted=standing.wants_count,
+        project=row.project,
+        held_off=standing.held_off,
+        on_gpu=resources is None or resources.on_gpu,
         reserved=standing.reserved,
         quantum_s=standing.quantum_s,
         looked_s=standing.looked_s,
@@ -120,7 +129,7 @@ class AskedNeighbours(Struct, frozen=True, kw_only=True):
         return bool(self.others.row.crowded)
 
     def further(self) -> tuple[Share, ...]:
-        """Those that have slots kept, and those that were named."""
+        """Those that have slots kept, that the quota of the study's project keeps off, and those that were named."""
         return read(self.kept_or_named.rows).shares
 
     @property
@@ -138,7 +147,9 @@ def ask_neighbours(sent: Pipeline, study_id: int, need: Surroundings) -> AskedNe
         waiting=_ask_line(sent, study_id, NextInLine(after=_FIRST, now_s=need.now_s, waiting=need.waiting)),
         kept_or_named=sent.run(_KEPT_OR_NAMED, study=study_id, named=sorted(need.named)),
         others=sent.run(_OTHERS, study=study_id),
-        least=sent.run(_LEAST, study=study_id, now_s=need.now_s) if need.joining else None,
+        least=sent.run(_LEAST, study=study_id, now_s=need.now_s, beyond=need.beyond)
+        if need.joining
+        else None,
     )
 
 
@@ -205,7 +216,15 @@ def _virtual_time_s(*, ahead: bool) -> Any:
 
 
 def _read(*further: Any) -> Select[Any]:
-    columns = (_st.c.id, _st.c.name, _st.c.weight, _st.c.priority, _st.c.standing, _st.c.resources)
+    columns = (
+        _st.c.id,
+        _st.c.name,
+        _st.c.project,
+        _st.c.weight,
+        _st.c.priority,
+        _st.c.standing,
+        _st.c.resources,
+    )
     return select(*columns, *further).where(text("state = 'ACTIVE'"))  # as its index says it
 
 
@@ -233,7 +252,12 @@ _LINE = compiled(
     .order_by(-_st.c.priority, _ahead_s, _st.c.id)
     .limit(bindparam("most", type_=BigInteger))
 )
-_KEPT_OR_NAMED = compiled(_read().where(*_others, or_(_st.c.keeps_slots, _named)))
+_own = _st.alias("own")
+_own_project = (
+    select(_own.c.project).where(_own.c.id == bindparam("study", type_=BigInteger)).scalar_subquery()
+)
+_kept_off = and_(_st.c.held_off > 0, _st.c.project == _own_project)
+_KEPT_OR_NAMED = compiled(_read().where(*_others, or_(_st.c.keeps_slots, _kept_off, _named)))
 _NAMED = compiled(_read().where(_st.c.resources.is_not(None), _named))
 _OTHERS = compiled(
     select(exists(select(_st.c.id).where(text("state = 'ACTIVE'"), *_others)).label("crowded"))
@@ -245,6 +269,7 @@ _LEAST = compiled(
         text("state = 'ACTIVE'"),
         *_others,
         or_(_st.c.wants.is_not(None), _st.c.gpu_milli > 0, _st.c.cpu_slots > 0),
+        or_(not_(bindparam("beyond", type_=Boolean)), _st.c.project != _own_project),
     )
 )
 _ACTIVE = compiled(_read().order_by(_st.c.id))

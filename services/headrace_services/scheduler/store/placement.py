@@ -256,7 +256,7 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
                 g.c.model,
                 le.c.step,
             ),
-            *(t.c.milestone, t.c.speeds, st.c.name, st.c.priority, st.c.standing),
+            *(t.c.milestone, t.c.speeds, st.c.name, st.c.project, st.c.priority, st.c.standing),
             lv.c.grant_id.is_not(None).label("asked"),
         )
         .join_from(le, t, and_(t.c.study_id == le.c.study_id, t.c.number == le.c.number))
@@ -282,6 +282,7 @@ async def running_on(conn: AsyncConnection, worker_ids: Iterable[int]) -> tuple[
             priority=row.priority,
             leaves_in_s=left,
             asked=row.asked,
+            project=row.project,
         )
         first = found.get((row.grant_id, row.worker_id))
         found[row.grant_id, row.worker_id] = running if first is None else first.beside(running)

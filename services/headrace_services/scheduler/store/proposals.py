@@ -16,7 +16,7 @@ from headrace.spec import Scope
 from headrace_services.scheduler.core.best_of import Found, Source
 from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
 from headrace_services.scheduler.core.records import Params, Study
-from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.store import rows, studies, tables
 
 FIRST = 0
 """The level that stands for each trial's first result."""
@@ -151,8 +151,10 @@ async def pending(conn: AsyncConnection, study_id: int, level: int) -> list[Para
     return [row.params for row in await conn.execute(query)]
 
 
-async def earlier(conn: AsyncConnection, name: str, level: int, limit: int, *, top: int) -> list[Measured]:
-    """What the newest `limit` trials of an earlier study measured when they first came to a level.
+async def earlier(
+    conn: AsyncConnection, project: str, name: str, level: int, limit: int, *, top: int
+) -> list[Measured]:
+    """What the newest `limit` trials of an earlier study of a project measured when they first came to a level.
 
     However they ended, and whether they did: within a study a trial that was stopped counts at the rungs that it came
     to. At the top level one that completed in fewer steps counts with its last report, unless the study was extended
@@ -160,7 +162,7 @@ async def earlier(conn: AsyncConnection, name: str, level: int, limit: int, *, t
     """
     s, t, p = tables.study, tables.trial, tables.report
     extended = (
-        await conn.execute(select(s.c.spec["extended"]["steps"]).where(s.c.name == name))
+        await conn.execute(select(s.c.spec["extended"]["steps"]).where(studies.named(project, name)))
     ).scalar_one_or_none()
     before = [step for step in extended if isinstance(step, int)] if isinstance(extended, list) else []
     reported = (
@@ -173,7 +175,7 @@ async def earlier(conn: AsyncConnection, name: str, level: int, limit: int, *, t
     is_complete = and_(t.c.reason == Reason.COMPLETED.value, ~_had_budget(before))
     metrics = func.coalesce(reported.c.metrics, t.c.metrics) if level == top else reported.c.metrics
     study = (
-        select(s.c.id).where(s.c.name == name).scalar_subquery()
+        select(s.c.id).where(studies.named(project, name)).scalar_subquery()
     )  # joined, all studies' trials might be read
     query = (
         select(t.c.params, t.c.generation, metrics.label("metrics"))
@@ -185,8 +187,8 @@ async def earlier(conn: AsyncConnection, name: str, level: int, limit: int, *, t
     return [_measured(row) for row in await conn.execute(query)]
 
 
-async def source(conn: AsyncConnection, name: str) -> Source | None:
-    """Another study as a source of configurations; None where there is none of this name."""
+async def source(conn: AsyncConnection, project: str, name: str) -> Source | None:
+    """Another study of a project as a source of configurations; None where there is none of this name."""
     s, t = tables.study, tables.trial
     has_ended = t.c.state == State.TERMINATED.value
     is_decided = or_(has_ended, and_(t.c.state == State.PAUSED.value, t.c.milestone.is_(None)))
@@ -204,7 +206,7 @@ async def source(conn: AsyncConnection, name: str) -> Source | None:
     query = (
         select(s.c.id, s.c.state, s.c.detail, planned, counts)
         .select_from(s.join(counts, true()))
-        .where(s.c.name == name)
+        .where(studies.named(project, name))
     )
     row = (await conn.execute(query)).one_or_none()
     if row is None:

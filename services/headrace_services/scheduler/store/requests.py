@@ -17,8 +17,9 @@ KEPT_FOR = timedelta(days=1)
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """A mutating call: the caller's id, the method, and a digest of what it asks."""
+    """A mutating call: the caller's id within its project, the method, and a digest of what it asks."""
 
+    project: str
     id: str
     method: str
     digest: bytes
@@ -32,12 +33,12 @@ class Answer(Struct, frozen=True, kw_only=True):
     response: bytes
 
 
-def identify(message: Message, request_id: str) -> Request | None:
+def identify(message: Message, request_id: str, project: str) -> Request | None:
     """Return the identity of a mutating request, or None for one without an id, which is not repeatable."""
     if not request_id:
         return None
     digest = hashlib.sha256(message.SerializeToString(deterministic=True)).digest()
-    return Request(id=request_id, method=type(message).__name__, digest=digest)
+    return Request(project=project, id=request_id, method=type(message).__name__, digest=digest)
 
 
 async def answered(conn: AsyncConnection, requests: Sequence[Request]) -> dict[str, Answer]:
@@ -61,9 +62,12 @@ class AskedAnswers(Struct, frozen=True, kw_only=True):
 
 
 def ask_answers(sent: Pipeline, requests: Sequence[Request]) -> AskedAnswers:
-    """Ask what was answered to these requests before."""
-    ids = [request.id for request in requests]
-    return AskedAnswers(found=sent.run(_ANSWERED, ids=ids) if ids else None)
+    """Ask what was answered to these requests of one project before."""
+    if not requests:
+        return AskedAnswers(found=None)
+    ids, project = [request.id for request in requests], requests[0].project
+    assert all(request.project == project for request in requests), "a study is changed from its own project"
+    return AskedAnswers(found=sent.run(_ANSWERED, project=project, ids=ids))
 
 
 def check_repeat(request: Request, answer: Answer) -> bytes:
@@ -85,6 +89,7 @@ def remember_all(sent: Pipeline, answers: Sequence[tuple[Request, bytes]]) -> No
         requests, responses = zip(*answers, strict=True)
         sent.run(
             _REMEMBER,
+            projects=[request.project for request in requests],
             ids=[request.id for request in requests],
             methods=[request.method for request in requests],
             digests=[request.digest for request in requests],
@@ -95,29 +100,34 @@ def remember_all(sent: Pipeline, answers: Sequence[tuple[Request, bytes]]) -> No
 async def forget_old(conn: AsyncConnection, most: int) -> int:
     """Forget at most so many answers older than a day, those of no other transaction. Returns how many."""
     r = tables.request
-    old = select(r.c.request_id).where(
+    old = select(r.c.project, r.c.request_id).where(
         r.c.time < func.now() - KEPT_FOR
     )  # the clock itself would use no index
-    some = old.order_by(r.c.time).limit(most).with_for_update(skip_locked=True)
-    return (
-        await conn.execute(delete(r).where(r.c.request_id == any_(func.array(some.scalar_subquery()))))
-    ).rowcount
+    some = old.order_by(r.c.time).limit(most).with_for_update(skip_locked=True).cte("some")
+    this = (r.c.project == some.c.project, r.c.request_id == some.c.request_id)
+    return (await conn.execute(delete(r).where(*this))).rowcount
 
 
 _r = tables.request
-_ANSWERED = compiled(select(_r).where(_r.c.request_id == any_(bindparam("ids", type_=ARRAY(Text)))))
+_ANSWERED = compiled(
+    select(_r).where(
+        _r.c.project == bindparam("project", type_=Text),
+        _r.c.request_id == any_(bindparam("ids", type_=ARRAY(Text))),
+    )
+)
 _new = (
     func.unnest(
+        bindparam("projects", type_=ARRAY(Text)),
         bindparam("ids", type_=ARRAY(Text)),
         bindparam("methods", type_=ARRAY(Text)),
         bindparam("digests", type_=ARRAY(LargeBinary)),
         bindparam("responses", type_=ARRAY(LargeBinary)),
     )
-    .table_valued("request_id", "method", "digest", "response", name="new")
+    .table_valued("project", "request_id", "method", "digest", "response", name="new")
     .render_derived()
 )
 _REMEMBER = compiled(
     insert(_r).from_select(
-        ["request_id", "method", "digest", "response"], select(*_new.c), include_defaults=False
+        ["project", "request_id", "method", "digest", "response"], select(*_new.c), include_defaults=False
     )
 )

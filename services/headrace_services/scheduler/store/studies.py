@@ -29,6 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import StudyDefectError
 from headrace.spec import StudySpec
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace.spec.objective import is_feasible, objective_vector
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.lifecycle import LEASED, Reason, State, StudyState
@@ -107,9 +108,14 @@ _ENDING: ColumnElement[bool] = literal_column(
 )  # as its index says it
 
 
-async def find(conn: AsyncConnection, name: str) -> Study | None:
-    """The study of this name. Raises StudyDefectError where its row cannot be read."""
-    return await _one(conn, tables.study.c.name == name, f"study '{name}'")
+async def find(conn: AsyncConnection, project: str, name: str) -> Study | None:
+    """The study of this name in a project. Raises StudyDefectError where its row cannot be read."""
+    return await _one(conn, named(project, name), f"study '{name}'")
+
+
+def named(project: str, name: str) -> ColumnElement[bool]:
+    """The study of a name in a project, as a condition."""
+    return and_(tables.study.c.project == project, tables.study.c.name == name)
 
 
 async def get(conn: AsyncConnection, study_id: int) -> Study | None:
@@ -169,11 +175,12 @@ class Key:
     """Of its spec, as it is stored."""
 
 
-async def newest(conn: AsyncConnection, *, before_id: int | None, limit: int) -> list[Key]:
-    """Studies in the reverse order of their creation, after the one of `before_id`."""
+async def newest(conn: AsyncConnection, project: str, *, before_id: int | None, limit: int) -> list[Key]:
+    """A project's studies in the reverse order of their creation, after the one of `before_id`."""
     s = tables.study
     size = func.pg_column_size(s.c.spec).label("size")
-    query = select(s.c.id, s.c.name, size).order_by(s.c.id.desc()).limit(limit)
+    query = select(s.c.id, s.c.name, size).where(s.c.project == project)
+    query = query.order_by(s.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(s.c.id < before_id)
     return [Key(id=row.id, name=row.name, size=row.size) for row in await conn.execute(query)]
@@ -192,6 +199,7 @@ async def with_figures(conn: AsyncConnection, keys: Sequence[Key]) -> list[tuple
 async def create(
     conn: AsyncConnection,
     *,
+    project: str = DEFAULT_PROJECT,
     name: str,
     uid: str,
     spec: StudySpec,
@@ -200,9 +208,10 @@ async def create(
     checks: str | None = None,
 ) -> Study:
     """Insert an active study with its first event; `checks` is the key of what a gate checks. Raises IntegrityError
-    where the name is taken."""
+    where the name is taken in the project."""
     s = tables.study
     values = {
+        "project": project,
         "name": name,
         "uid": uid,
         "spec": spec.model_dump(mode="json"),

@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
 
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.store.columns import Metrics, read_of_studies, time_column
 
 metadata = MetaData(
@@ -37,11 +38,27 @@ metadata = MetaData(
 )
 
 
+# Whose studies know each other by name, and how much they may have together. NULL is no limit.
+project = Table(
+    "project",
+    metadata,
+    Column("name", Text, primary_key=True),
+    # The most slots that its studies hold at once, ephemeral ones not counted. Cycles that place for a project with
+    # such a quota lock its row.
+    Column("slots", Integer),
+    # The most studies that have not ended.
+    Column("studies", Integer),
+    time_column("create_time", now=True),
+    CheckConstraint("slots >= 0", name="slots"),
+    CheckConstraint("studies >= 0", name="studies"),
+)
+
 study = Table(
     "study",
     metadata,
     Column("id", BigInteger, Identity(), primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("project", Text, ForeignKey("project.name"), nullable=False, server_default=DEFAULT_PROJECT),
     Column("state", Text, nullable=False),
     Column("detail", Text, nullable=False, server_default=""),
     # Random: makes lease ids that no other database ever gave out.
@@ -76,6 +93,10 @@ study = Table(
     # A study has an end if and only if it ended.
     CheckConstraint("(state IN ('COMPLETED', 'STOPPED', 'FAILED')) = (end_time IS NOT NULL)", name="end"),
     CheckConstraint("weight > 0", name="weight"),
+    # A name is its study's own within the project.
+    UniqueConstraint("project", "name"),
+    Index("study_project", "project", "id"),
+    Index("study_unended", "project", postgresql_where=text("end_time IS NULL")),
     Index("study_active", "id", postgresql_where=text("state = 'ACTIVE'")),
     Index(
         "study_timed",
@@ -517,6 +538,8 @@ token = Table(
 request = Table(
     "request",
     metadata,
+    # An id counts within the project of its caller.
+    Column("project", Text, primary_key=True, server_default=DEFAULT_PROJECT),
     Column("request_id", Text, primary_key=True),
     Column("method", Text, nullable=False),
     # Of the request without its id: the same id with other content is refused.

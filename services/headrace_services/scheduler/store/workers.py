@@ -263,9 +263,9 @@ def _parted(
     return [item for item in found if not isinstance(item, Defect)], unreadable
 
 
-async def study_by_name(conn: AsyncConnection, name: str) -> StudyInfo | None:
+async def study_by_uid(conn: AsyncConnection, uid: str) -> StudyInfo | None:
     """A study's immutable part."""
-    return await _study(conn, tables.study.c.name == name)
+    return await _study(conn, tables.study.c.uid == uid)
 
 
 async def study_by_id(conn: AsyncConnection, study_id: int) -> StudyInfo | None:

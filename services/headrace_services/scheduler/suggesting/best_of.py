@@ -19,7 +19,7 @@ async def next_of_best(
 
     One for an idle slot alone is not asked for while no slot is free: the cycle would drop it.
     """
-    source = await proposals.source(conn, sampler.study)
+    source = await proposals.source(conn, study.project, sampler.study)
     turn = None if source is None else best_of.turn(study, sampler, source)
     found = beside = None
     if source is not None and turn is not None:

@@ -66,7 +66,9 @@ async def read(
         warm_level = level if level != FIRST_RESULT else spec.rungs()[0]
         warm = warm_results(
             spec,
-            await proposals.earlier(conn, spec.warm_start.study, warm_level, _EARLIER_AT_MOST, top=top),
+            await proposals.earlier(
+                conn, study.project, spec.warm_start.study, warm_level, _EARLIER_AT_MOST, top=top
+            ),
             spec.warm_start.max_trials,
         )
     before = 0 if known is None or begin else known.results

@@ -10,17 +10,20 @@ A study that was idle earns no credit: when it comes back its virtual time is li
 that were there (start-time fair queueing). So nobody can save up and then take everything.
 """
 
+import math
 from collections.abc import Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.placement.values import Request, Reservation
 from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.core.standing import Reserved, Usage
 
 Claim = tuple[float, float, int]
 """What orders studies: the negative priority, the virtual time one quantum ahead, the id. The least goes first."""
+BEHIND_ALL: Claim = (math.inf, math.inf, 0)
 QUANTUM_S = 30.0
 """How far ahead held slots count, where a study's rung time is not known."""
 
@@ -44,6 +47,11 @@ class Share(Struct, frozen=True, kw_only=True):
     """What its next trial takes, while one waits for slots."""
     wanted: int = 0
     """How many such trials it could start."""
+    project: str = DEFAULT_PROJECT
+    held_off: int = 0
+    """Thousandths of slots that its next trial takes, while the quota of its project keeps that one off (`quotas`)."""
+    on_gpu: bool = True
+    """Whether these are GPUs."""
     reserved: Reserved | None = None
     quantum_s: float = QUANTUM_S
     looked_s: float = 0.0
@@ -61,6 +69,9 @@ class Share(Struct, frozen=True, kw_only=True):
             usage=standing.usage,
             wants=Request.wanted(spec.resources, standing),
             wanted=standing.wants_count,
+            project=study.project,
+            held_off=standing.held_off,
+            on_gpu=spec.resources.on_gpu,
             reserved=standing.reserved,
             quantum_s=standing.quantum_s,
             looked_s=standing.looked_s,
@@ -68,8 +79,9 @@ class Share(Struct, frozen=True, kw_only=True):
 
     @property
     def idle(self) -> bool:
-        """Whether it neither holds slots nor waits for any."""
-        return self.wants is None and not self.usage.gpu_milli and not self.usage.cpu_slots
+        """Whether it neither holds slots nor waits for any, nor for its project's quota."""
+        waits = self.wants is not None or self.held_off > 0
+        return not waits and not self.usage.gpu_milli and not self.usage.cpu_slots
 
     def like(self, other: "Share") -> bool:
         """Whether what the other can use now, this one can: neither has slots kept."""
@@ -94,6 +106,10 @@ class Share(Struct, frozen=True, kw_only=True):
     def holding(self, request: Request) -> "Share":
         """The same after one more grant of the request."""
         return replace(self, usage=self.usage.hold(request.gpu, request.size), wanted=self.wanted - 1)
+
+    def with_more(self, milli: int) -> "Share":
+        """The same after one more grant of so much, of those that its quota keeps off."""
+        return replace(self, usage=self.usage.hold(self.on_gpu, milli), wanted=self.wanted - 1)
 
 
 def virtual_time_s(share: Share, totals: Totals, now_s: float, *, ahead: bool = False) -> float:

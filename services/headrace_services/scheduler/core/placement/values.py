@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from headrace.spec import Resources
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core.records import LeaseName, Slot
 from headrace_services.scheduler.core.standing import Standing
@@ -124,6 +125,8 @@ class Running(Struct, frozen=True, kw_only=True):
     """Until its next rung, where it can be paused for others; of several trials the last one's."""
     asked: bool = False
     """Whether it was told to leave already."""
+    project: str = DEFAULT_PROJECT
+    """Its study's."""
 
     def beside(self, other: "Running") -> "Running":
         """The same with a further trial of its grant: all of them have to leave."""

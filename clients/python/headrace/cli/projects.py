@@ -1,0 +1,162 @@
+"""`headrace project create|list|set`: who shares the cluster, and how much each may have at once."""
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli import wording
+from headrace.cli.failure import USAGE, CommandError
+from headrace.cli.output import Cell
+from headrace.cli.session import AsJson, Session
+from headrace.client.projects import UNCHANGED, ProjectInfo, Unchanged
+
+NO_LIMIT = "none"
+
+project = typer.Typer(help="Divide the cluster among projects.", no_args_is_help=True)
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The project's name.", show_default=False)]
+_Slots = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help=f"The most slots that its studies hold at once, or {NO_LIMIT}.",
+        show_default=False,
+    ),
+]
+_Studies = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N", help=f"The most studies that have not ended, or {NO_LIMIT}.", show_default=False
+    ),
+]
+
+
+@project.callback()
+def _group() -> None:
+    """Divide the cluster among projects.
+
+    A study belongs to one project, and its name is its own within it. A token says whose studies a command is about.
+    Where the scheduler asks for no token, HEADRACE_PROJECT does; without it the project is `default`.
+    """
+
+
+@project.command()
+def create(
+    context: typer.Context,
+    name: _Name,
+    slots: _Slots = None,
+    studies: _Studies = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a project, with no limits but those that are given. For admins of the project `default`.
+
+    [bold]Examples[/bold]
+
+    headrace project create vision --slots 8
+
+    headrace project create students --slots 2 --studies 10
+    """
+    session = Session.of(context)
+    most_slots, most_studies = _new(_limit("--slots", slots)), _new(_limit("--studies", studies))
+    with session.client() as client:
+        made = client.create_project(name, slots=most_slots, studies=most_studies)
+    _show(session, made, f"Project {name} is there.", as_json=as_json)
+
+
+@project.command("list")
+def list_projects(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the projects, their limits, and what their studies have now. Others than admins see their own.
+
+    [bold]Examples[/bold]
+
+    headrace project list
+
+    headrace project list --json | jq '.\\[] | {name, slots, slots_held}'
+    """
+    session = Session.of(context)
+    with session.client() as client:
+        found = client.projects()
+    if as_json:
+        session.output.json([_json(one) for one in found])
+        return
+    session.output.table(
+        ["PROJECT", "SLOTS HELD", "OF AT MOST", "STUDIES", "OF AT MOST"],
+        [_row(one) for one in found],
+        right=["SLOTS HELD", "OF AT MOST", "STUDIES"],
+    )
+
+
+@project.command("set")
+def set_limits(
+    context: typer.Context,
+    name: _Name,
+    slots: _Slots = None,
+    studies: _Studies = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change limits of a project; one that is not given stays. For admins of the project `default`.
+
+    It stops nothing: where more is held than a limit allows, nothing more is given out until there is room.
+
+    [bold]Examples[/bold]
+
+    headrace project set vision --slots 16
+
+    headrace project set vision --slots none
+    """
+    if slots is None and studies is None:
+        raise CommandError(
+            "Neither --slots nor --studies is given, so nothing would change.",
+            remedy=f"Give one, as in `headrace project set {name} --slots 8`.",
+            code=USAGE,
+        )
+    session = Session.of(context)
+    most_slots, most_studies = _limit("--slots", slots), _limit("--studies", studies)
+    with session.client() as client:
+        now = client.set_project(name, slots=most_slots, studies=most_studies)
+    _show(session, now, f"Project {name} is changed.", as_json=as_json)
+
+
+def _limit(option: str, text: str | None) -> int | Unchanged | None:
+    if text is None:
+        return UNCHANGED
+    if text == NO_LIMIT:
+        return None
+    if not text.isdecimal():
+        raise CommandError(
+            f"{option}: is neither a number from 0 on nor `{NO_LIMIT}` (got {text!r}).",
+            remedy=f"Give a number, as in {option} 8, or {NO_LIMIT} for no limit.",
+            code=USAGE,
+        )
+    return int(text)
+
+
+def _new(limit: int | Unchanged | None) -> int | None:
+    return None if isinstance(limit, Unchanged) else limit
+
+
+def _show(session: Session, one: ProjectInfo, said: str, *, as_json: bool) -> None:
+    if as_json:
+        session.output.json(_json(one))
+        return
+    session.output.line(said)
+    slots = "any number of slots" if one.slots is None else wording.plural(one.slots, "slot")
+    studies = (
+        "any number of studies" if one.studies is None else wording.plural(one.studies, "study", "studies")
+    )
+    session.output.note(f"Its studies may hold {slots} at once, and hold {one.slots_held:g}.")
+    session.output.note(f"It may have {studies} that have not ended, and has {one.studies_unended}.")
+
+
+def _row(one: ProjectInfo) -> list[Cell]:
+    return [
+        one.name,
+        f"{one.slots_held:g}",
+        "-" if one.slots is None else str(one.slots),
+        str(one.studies_unended),
+        "-" if one.studies is None else str(one.studies),
+    ]
+
+
+def _json(one: ProjectInfo) -> dict[str, object]:
+    return {name: getattr(one, name) for name in ProjectInfo.__slots__}

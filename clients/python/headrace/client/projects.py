@@ -1,0 +1,91 @@
+"""Projects: their limits, what they have now, and the operations as flows."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from headrace.client.flow import Flow, Method, rpc
+from headrace.client.flows import PAGE_SIZE, request_id
+from headrace.v1 import project_pb2 as pb
+
+_SERVICE: Final = "ProjectService"
+_CREATE: Final = Method("CreateProject", pb.CreateProjectRequest, pb.CreateProjectResponse, _SERVICE)
+_LIST: Final = Method("ListProjects", pb.ListProjectsRequest, pb.ListProjectsResponse, _SERVICE)
+_SET: Final = Method("SetProject", pb.SetProjectRequest, pb.SetProjectResponse, _SERVICE)
+_PREFIX: Final = "projects/"
+
+
+class Unchanged(Enum):
+    """Stands for a limit that stays as it is."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectInfo:
+    """A project, its limits, and what its studies have now."""
+
+    name: str
+    slots: int | None
+    """The most slots that its studies hold at once; None: no limit."""
+    studies: int | None
+    """The most studies that have not ended; None: no limit."""
+    slots_held: float
+    studies_unended: int
+
+
+def projects(_: object) -> Flow[list[ProjectInfo]]:
+    """The projects by name; the caller's own alone, unless it may set limits of all."""
+    found: list[ProjectInfo] = []
+    request = pb.ListProjectsRequest(page_size=PAGE_SIZE)
+    while True:
+        page = yield from rpc(_LIST, request)
+        found += map(_info, page.projects)
+        if not page.next_page_token:
+            return found
+        request = pb.ListProjectsRequest(page_size=PAGE_SIZE, page_token=page.next_page_token)
+
+
+def create_project(
+    _: object, name: str, *, slots: int | None = None, studies: int | None = None
+) -> Flow[ProjectInfo]:
+    """Creates a project, whose studies hold at most so many slots at once, and of which at most so many have not ended.
+
+    For admins of the project `default`. Raises `ProjectExistsError`."""
+    request = pb.CreateProjectRequest(request_id=request_id(), project_id=name, slots=slots, studies=studies)
+    response = yield from rpc(_CREATE, request)
+    return _info(response.project)
+
+
+def set_project(
+    _: object,
+    name: str,
+    *,
+    slots: int | Unchanged | None = UNCHANGED,
+    studies: int | Unchanged | None = UNCHANGED,
+) -> Flow[ProjectInfo]:
+    """Sets limits of a project; None takes a limit away, and what is not given stays. It stops nothing that runs.
+
+    For admins of the project `default`. Raises `ProjectNotFoundError`."""
+    request = pb.SetProjectRequest(
+        request_id=request_id(), name=f"{_PREFIX}{name}", slots=_limit(slots), studies=_limit(studies)
+    )
+    response = yield from rpc(_SET, request)
+    return _info(response.project)
+
+
+def _limit(most: int | Unchanged | None) -> pb.ProjectLimit | None:
+    return None if isinstance(most, Unchanged) else pb.ProjectLimit(most=most)
+
+
+def _info(proto: pb.Project) -> ProjectInfo:
+    return ProjectInfo(
+        name=proto.name.removeprefix(_PREFIX),
+        slots=proto.slots if proto.HasField("slots") else None,
+        studies=proto.studies if proto.HasField("studies") else None,
+        slots_held=proto.slots_held,
+        studies_unended=proto.studies_unended,
+    )

@@ -1,0 +1,97 @@
+"""What the quota of a study's project leaves to its trials, in one cycle (`placement.quotas`).
+
+    a trial could have slots ──┬── the quota has room for it: it is placed as any other
+                               └── it has none: the study is `held_off`. It wants no slots, so others take them, and
+                                   no slots are kept for it. It may still take a seat in a bundle, or run in bubbles.
+
+Who is authoritative: the rows. Placing for a project with a quota locks the project's row until the commit, so two
+replicas never give out the same room twice. Who finds it locked gets nothing now, and looks again soon. A quota asks
+nobody to leave: where one is lowered, what runs goes on, and nothing more is given out until there is room.
+"""
+
+from math import inf
+
+from headrace.spec.resources import WHOLE
+from headrace_services.scheduler.core import claims
+from headrace_services.scheduler.core.placement import request_at
+from headrace_services.scheduler.core.placement.quotas import Quota, left
+from headrace_services.scheduler.core.placement.shares import BEHIND_ALL, Share, Totals
+from headrace_services.scheduler.core.records import Slot, Trial
+from headrace_services.scheduler.core.state import CycleState
+
+
+def keep_off(state: CycleState, trial: Trial) -> bool:
+    """Whether the quota has no room for a trial's own slots. Nor has it for trials behind one that waits for it."""
+    quota = state.room.quota
+    if quota is None:
+        return False
+    return state.room.held_off > 0 or _size(state, trial) > _left_milli(state, quota)
+
+
+def note(state: CycleState, trial: Trial) -> None:
+    """Note that a trial waits for the quota, and found no seat nor bubbles instead."""
+    state.room.held_off = state.room.held_off or _size(state, trial)
+
+
+def has_grown(state: CycleState) -> bool:
+    """Whether a quota that kept the study off is greater now, or is no more."""
+    before, now = state.study.standing, state.room.quota
+    return before.held_off > 0 and (now is None or now.slots > before.quota)
+
+
+def most_slots(state: CycleState, held_milli: int = 0) -> int | float:
+    """How many whole slots one grant of the study may have, which may hold so much already."""
+    quota = state.room.quota
+    return inf if quota is None else (_left_milli(state, quota) + held_milli) // WHOLE
+
+
+def within(state: CycleState, slots: list[Slot], milli: int) -> list[Slot]:
+    """The first of these slots, as many as the quota has room for with so much of each."""
+    quota = state.room.quota
+    return slots if quota is None else slots[: _left_milli(state, quota) // milli]
+
+
+def _left_milli(state: CycleState, quota: Quota) -> int:
+    """Thousandths of slots that the study may still have, once those that go first are left theirs."""
+    found = left(quota, state.study.standing.usage, _others(state), claims.own_claim(state), *_as_of(state))
+    for other in found.to_others:
+        claims.leave_to(state, other)
+    return found.milli
+
+
+def is_idle(state: CycleState, milli: int) -> bool:
+    """Whether the quota has so much that no study of the project waits for."""
+    quota = state.room.quota
+    if quota is None:
+        return True
+    found = left(quota, state.study.standing.usage, _others(state), BEHIND_ALL, *_as_of(state))
+    return milli <= found.milli
+
+
+def hand_on(state: CycleState) -> None:
+    """After placing: wake the project's studies that the quota has room for, in their order with this one."""
+    quota, own = state.room.quota, claims.own_share(state)
+    if quota is None:
+        return
+    found = left(quota, own.usage, [*_others(state), own], BEHIND_ALL, *_as_of(state))
+    for other in found.to_others:
+        if other != own.study_id:
+            claims.leave_to(state, other)
+
+
+def _others(state: CycleState) -> list[Share]:
+    """The project's studies that the quota keeps off, but for those that did not come for what was left to them."""
+    hopeless = claims.silent(state)
+    return [
+        other
+        for who, other in state.room.others.items()
+        if other.held_off and other.project == state.study.project and who not in hopeless
+    ]
+
+
+def _size(state: CycleState, trial: Trial) -> int:
+    return request_at(state.study.spec, trial.params, trial.step).size
+
+
+def _as_of(state: CycleState) -> tuple[Totals, float]:
+    return state.room.totals, state.study.now_s

@@ -1,0 +1,158 @@
+"""Projects and their quotas: what they are, what cycles read of them, and what people are told.
+
+A cycle that places for a project with a quota locks the project's row until its commit, and passes it over where
+another cycle has it locked. So no two cycles give out the same room, and none waits for a replica that is frozen. What
+studies hold is read behind the lock: whoever gave something out before has committed. Who only gives back takes no
+lock.
+"""
+
+from dataclasses import dataclass
+
+from msgspec import Struct
+from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.spec.resources import WHOLE
+from headrace_services.scheduler.core.placement.quotas import Quota
+from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store.pipeline import Pipeline, Reply, compiled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectView:
+    """A project, and what its studies have now."""
+
+    name: str
+    slots: int | None
+    """The most slots that its studies hold at once; None: no limit."""
+    studies: int | None
+    """The most studies that have not ended; None: no limit."""
+    held_milli: int
+    """What they hold, in thousandths of slots."""
+    unended: int
+    """How many have not ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A study that holds slots of its project's quota."""
+
+    study: str
+    milli: int
+
+
+class AskedQuota(Struct, frozen=True):
+    """The quota of a study's project on its way."""
+
+    locked: Reply
+    found: Reply
+
+    def quota(self) -> Quota | None:
+        """The quota; None where the project has none."""
+        row = self.found.row
+        if row is None:
+            return None
+        return Quota(
+            slots=int(row.slots), others_milli=int(row.others_milli), is_taken=self.locked.row is None
+        )
+
+
+def ask_quota(sent: Pipeline, study_id: int) -> AskedQuota:
+    """Ask for the quota of a study's project, and lock it for the transaction."""
+    return AskedQuota(sent.run(_LOCK, study=study_id), sent.run(_QUOTA, study=study_id))
+
+
+async def project(conn: AsyncConnection, name: str, *, lock: bool = False) -> ProjectView | None:
+    """A project; with `lock` nobody else places for it or creates studies in it until the transaction ends."""
+    is_it = tables.project.c.name == name
+    if lock:
+        await conn.execute(select(tables.project.c.name).where(is_it).with_for_update(key_share=True))
+    return next(iter(await _projects(conn, is_it)), None)
+
+
+async def projects(conn: AsyncConnection, *, after: str, only: str | None, limit: int) -> list[ProjectView]:
+    """Projects by name behind `after`, at most `limit`; `only` the one of a name."""
+    p = tables.project
+    return await _projects(conn, p.c.name > after, *([] if only is None else [p.c.name == only]), most=limit)
+
+
+async def make(conn: AsyncConnection, name: str) -> bool:
+    """Make sure that there is a project of this name. Returns whether it is new."""
+    made = insert(tables.project).values(name=name).on_conflict_do_nothing()
+    return (await conn.execute(made.returning(tables.project.c.name))).first() is not None
+
+
+async def limit(conn: AsyncConnection, name: str, *, slots: int | None, studies: int | None) -> None:
+    """Set both limits of a project; None: no limit."""
+    p = tables.project
+    await conn.execute(p.update().where(p.c.name == name).values(slots=slots, studies=studies))
+
+
+async def holders(conn: AsyncConnection, name: str) -> list[Holder]:
+    """The studies of a project that hold slots, the most first."""
+    query = select(_st.c.name, _held.label("milli")).where(_st.c.project == name, *_holding)
+    found = await conn.execute(query.order_by(_held.desc(), _st.c.name))
+    return [Holder(study=row.name, milli=int(row.milli)) for row in found]
+
+
+async def kept_off(conn: AsyncConnection, name: str) -> list[int]:
+    """The studies of a project that its quota keeps off."""
+    query = select(_st.c.id).where(_st.c.project == name, _st.c.end_time.is_(None), _st.c.held_off > 0)
+    return [int(row.id) for row in await conn.execute(query.order_by(_st.c.id))]
+
+
+async def _projects(
+    conn: AsyncConnection, *which: ColumnElement[bool], most: int | None = None
+) -> list[ProjectView]:
+    p = tables.project
+    unended = select(func.count()).where(_st.c.project == p.c.name, _st.c.end_time.is_(None))
+    query: Select[tuple[object, ...]] = (
+        select(
+            p.c.name,
+            p.c.slots,
+            p.c.studies,
+            _sum_held(_st.c.project == p.c.name).label("held_milli"),
+            unended.correlate(p).scalar_subquery().label("unended"),
+        )
+        .where(*which)
+        .order_by(p.c.name)
+        .limit(most)
+    )
+    return [
+        ProjectView(
+            name=row.name,
+            slots=row.slots,
+            studies=row.studies,
+            held_milli=int(row.held_milli),
+            unended=int(row.unended),
+        )
+        for row in await conn.execute(query)
+    ]
+
+
+_st = tables.study
+_held = _st.c.gpu_milli + WHOLE * _st.c.cpu_slots
+_holding = (_st.c.end_time.is_(None), _held > 0)
+
+
+def _sum_held(*which: ColumnElement[bool]) -> ColumnElement[float]:
+    """What studies hold, in thousandths of slots. A study that has ended holds nothing."""
+    found = select(func.coalesce(func.sum(_held), 0)).where(*which, *_holding)
+    return found.correlate(tables.project).scalar_subquery()
+
+
+_p, _own = tables.project, tables.study.alias("own")
+_study = bindparam("study", type_=BigInteger)
+_limited = (_own.c.id == _study, _p.c.slots.is_not(None))
+_LOCK = compiled(
+    select(_p.c.name)
+    .join_from(_own, _p, _p.c.name == _own.c.project)
+    .where(*_limited)
+    .with_for_update(of=_p, key_share=True, skip_locked=True)
+)
+_QUOTA = compiled(
+    select(_p.c.slots, _sum_held(_st.c.project == _p.c.name, _st.c.id != _study).label("others_milli"))
+    .join_from(_own, _p, _p.c.name == _own.c.project)
+    .where(*_limited)
+)

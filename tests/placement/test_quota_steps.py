@@ -1,0 +1,178 @@
+"""Quotas of projects on a real Postgres: what cycles read and lock, races of replicas, and what people are told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from one_study import OneStudy, connect, query
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headrace_services.scheduler.core.inputs import Preemption
+from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.rpc.waiting import waits_for
+from headrace_services.scheduler.store import cluster, quotas, studies, trials
+from headrace_services.scheduler.store.database import open_engine, transaction
+
+
+@pytest_asyncio.fixture
+async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
+    """An engine on a fresh database."""
+    opened = open_engine(database_url, pool_size=8)
+    yield opened
+    await opened.dispose()
+
+
+async def limit(engine: AsyncEngine, project: str, slots: int | None) -> None:
+    async with transaction(engine) as conn:
+        await quotas.make(conn, project)
+        await quotas.limit(conn, project, slots=slots, studies=None)
+
+
+async def held(engine: AsyncEngine, project: str) -> float:
+    async with transaction(engine) as conn:
+        found = await quotas.project(conn, project)
+    assert found is not None
+    (counted,) = await query(
+        engine,
+        "SELECT coalesce(sum(slot_count * milli), 0) FROM slot_grant g JOIN study s ON s.id = g.study_id"
+        " WHERE g.live AND g.bubbles = '' AND s.project = :p",
+        p=project,
+    )
+    assert found.held_milli == counted[0], "the studies' accounts and the grants agree"
+    return found.held_milli / 1000
+
+
+async def waiting(study: OneStudy, number: int) -> str:
+    async with transaction(study.engine) as conn:
+        record = await studies.get(conn, study.id)
+        view = await trials.one(conn, study.id, number)
+        assert record is not None
+        assert view is not None
+        return (await waits_for(conn, record, [view.trial])).get(number, "")
+
+
+async def test_a_quota_holds_over_the_studies_of_a_project_and_hands_its_room_on(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 4)
+    await limit(engine, "vision", 2)
+    first = await OneStudy(engine, "first", "vision").create()
+    second = await OneStudy(engine, "second", "vision").create()
+    other = await OneStudy(engine, "first").create()
+    leases = await first.kick()
+    assert len(leases) == 2
+    assert await second.kick() == []
+    standing = await second.standing()
+    assert (standing["wants_slots"], standing["held_off"]) == (0, 1000), "it waits for no slot"
+    assert len(await other.kick()) == 2, "the rest is for other projects"
+    await first.tell(leases[0], 8)
+    assert first.last is not None
+    assert second.id in first.last.effects.wake
+    assert await held(engine, "vision") == 1, "the room is left to the one that has had none"
+    assert len(await second.kick()) == 1
+    assert await held(engine, "vision") == 2
+    assert (await second.standing())["held_off"] == 1000
+
+
+async def test_replicas_that_place_at_once_never_give_out_more(engine: AsyncEngine) -> None:
+    """Eight studies of a project look for slots at the same time, as cycles of eight replicas."""
+    await connect(engine, "w", 8)
+    await limit(engine, "vision", 3)
+    all_studies = [await OneStudy(engine, f"s{n}", "vision").create() for n in range(8)]
+
+    async def look(study: OneStudy) -> list[Lease]:
+        found: list[Lease] = []
+        for _ in range(20):
+            found += await study.kick()
+            assert await held(engine, "vision") <= 3
+            assert study.last is not None
+            if not study.last.effects.look_again:
+                break
+        return found
+
+    async with asyncio.TaskGroup() as tasks:
+        looking = [tasks.create_task(look(study)) for study in all_studies]
+    for study in all_studies:  # what was passed over is looked at again, as the runner does
+        await study.kick()
+    assert await held(engine, "vision") == 3
+    assert sum(bool(task.result()) for task in looking) >= 1
+
+
+async def test_a_project_that_is_locked_elsewhere_is_looked_at_again(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 2)
+    await limit(engine, "vision", 2)
+    study = await OneStudy(engine, "s", "vision").create()
+    async with engine.begin() as frozen:
+        await frozen.execute(text("SELECT 1 FROM project WHERE name = 'vision' FOR NO KEY UPDATE"))
+        async with asyncio.timeout(5):
+            assert await study.kick() == [], "and it waits for nobody"
+        assert study.last is not None
+        assert study.last.effects.look_again
+    assert len(await study.kick()) == 2
+
+
+async def test_a_lowered_quota_stops_nothing_and_says_so(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 3)
+    await limit(engine, "vision", 3)
+    study = await OneStudy(engine, "digits", "vision").create()
+    leases = await study.kick()
+    assert len(leases) == 3
+    await limit(engine, "vision", 1)
+    decision = await study.tell(leases[0], 2)
+    assert decision.action == "CONTINUE"
+    await study.tell(leases[0], 8)
+    assert await held(engine, "vision") == 2
+    assert await waiting(study, 3) == (
+        "room for 1 slot in its project's quota: project 'vision' may hold 1 slot at once, and study digits holds 2"
+    )
+    await limit(engine, "vision", 0)
+    assert await waiting(study, 3) == (
+        "a larger quota: project 'vision' may hold 0 slots at once, and it takes 1 slot"
+    )
+    await limit(engine, "vision", None)
+    assert len(await study.kick()) == 1
+
+
+async def test_a_gang_counts_whole_and_nobody_overtakes_it(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 8)
+    await limit(engine, "vision", 4)
+    small = await OneStudy(engine, "small", "vision").create(max_trials=3)
+    leases = await small.kick()
+    assert len(leases) == 3
+    gang = await OneStudy(engine, "gang", "vision").create(resources={"gpus": 4})
+    late = await OneStudy(engine, "late", "vision").create(weight=0.01)
+    assert await gang.kick() == []
+    assert await query(engine, "SELECT * FROM leave") == [], "a quota asks nobody to leave"
+    assert (await gang.standing())["reserved"] is None, "no slots are kept that it may not have"
+    for lease in leases[:2]:
+        await small.tell(lease, 8)
+        assert await gang.kick() == []
+    await small.tell(leases[2], 8)
+    (lease,) = await gang.kick()
+    assert len(lease.slots) == 4
+    assert await late.kick() == []
+    assert await held(engine, "vision") == 4
+
+
+async def test_names_of_other_projects_are_told_to_nobody(engine: AsyncEngine) -> None:
+    await connect(engine, "w", 1)
+    low = await OneStudy(engine, "secret-low", "vision").create()
+    (lease,) = await low.kick()
+    high = await OneStudy(engine, "secret-high", "speech").create(priority=1)
+    assert await high.kick() == []
+    assert high.last is not None
+    (order,) = [one for one in high.last.effects.orders if isinstance(one, Preemption)]
+    assert order.reason == "a study of another project needs its slots"
+    assert (await low.tell(lease, 1)).action == "PAUSE"
+    ((message, detail),) = await query(
+        engine, "SELECT message, detail FROM event WHERE kind = 'trial_preempted'"
+    )
+    assert "secret-high" not in f"{message} {detail}"
+    assert len(await high.kick()) == 1
+    async with transaction(engine) as conn:
+        keys = await cluster.workers_after(conn, name="", limit=10)
+        (seen,) = await cluster.workers(conn, keys, project="vision")
+        shares, _ = await cluster.shares(conn, "vision")
+        (own,) = await cluster.workers(conn, keys, project="speech")
+    assert [(one.study, one.number, one.milli) for one in seen.slots[0].holders] == [("", 0, 1000)]
+    assert {share.study for share in shares} == {"", "secret-low"}
+    assert [one.study for one in own.slots[0].holders] == ["secret-high"]
