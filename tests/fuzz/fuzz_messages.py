@@ -89,7 +89,10 @@ class Draw:
     def spoil(self, message: Message, *, count: int) -> None:
         """Draw so many fields of a message anew, wherever they are in it."""
         for _ in range(count):
-            here, one = self.chance.choice(list(_places(message)))
+            places = list(_places(message))
+            if not places:
+                return  # an empty message has nothing to spoil
+            here, one = self.chance.choice(places)
             try:
                 self._set(here, one, wild=1.0)
             except (ValueError, TypeError, UnicodeEncodeError):

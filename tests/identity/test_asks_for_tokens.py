@@ -12,7 +12,6 @@ from headrace_services.identity.roles import Auth
         ("127.0.0.1:7440", False, False),
         ("localhost:7440", False, False),
         ("[::1]:7440", True, False),
-        ("unix:/run/headrace.sock", True, False),
         ("0.0.0.0:7440", True, True),
         ("10.0.0.7:7440", True, True),
         ("head.example.org:7440", True, True),
