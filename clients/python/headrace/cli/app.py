@@ -27,6 +27,7 @@ from headrace.cli import (
     run,
     show,
     why,
+    worker_token,
 )
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.session import Session
@@ -36,6 +37,7 @@ SERVICES = {
     "up": ("services", "Run all of Headrace on this machine: Postgres, a scheduler and a worker."),
     "scheduler": ("services", "Run a scheduler over a Postgres database."),
     "worker": ("worker", "Run trials on this machine's GPUs or CPU slots for a scheduler."),
+    "ca": ("services", "Make the certificate authority of a cluster whose workers join."),
     "planner": ("services", "Serve training plans over gRPC."),
     "plan": ("services", "Plan how to split a training job over a cluster."),
     "bubble-agent": ("services", "Let trials run in the idle windows of this machine's pipelines."),
@@ -175,6 +177,7 @@ PANELS: dict[str, dict[str, Callable[..., object] | typer.Typer]] = {
         "stop": control.stop,
         "delete": control.delete,
         "gc": gc.gc,
+        "worker-token": worker_token.app,
     },
 }
 """Our own commands, in the groups and the order in which `--help` lists them."""
