@@ -1,6 +1,7 @@
 """An authority, a scheduler with two listeners and workers that join, all real processes."""
 
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import psycopg
 
 from headrace import Client
 from headrace.client import joining
@@ -33,16 +36,13 @@ class JoinedSite:
     """A cluster in a folder."""
 
     root: Path
+    ca: Path
     database_url: str
     stack: ExitStack
     users: str = ""
     workers: str = ""
     scheduler: "subprocess.Popen[bytes] | None" = None
     logs: dict[str, Path] = field(default_factory=dict)
-
-    @property
-    def ca(self) -> Path:
-        return self.root / "ca"
 
     @property
     def client(self) -> Client:
@@ -122,10 +122,22 @@ class JoinedSite:
 
 
 @contextmanager
+def one_database(postgres_url: str, template: str) -> Iterator[str]:
+    """A fresh database for several tests."""
+    name = f"joining_{secrets.token_hex(6)}"
+    with psycopg.connect(postgres_url, autocommit=True) as conn:
+        conn.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+    head, _, query = postgres_url.partition("?")
+    yield f"{head.rpartition('/')[0]}/{name}?{query}"
+    with psycopg.connect(postgres_url, autocommit=True) as conn:
+        conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
 def joined_site(root: Path, database_url: str, *options: str) -> Iterator[JoinedSite]:
     """A scheduler that asks workers for certificates; all is gone afterwards."""
     with ExitStack() as stack:
-        site = JoinedSite(root, database_url, stack)
+        site = JoinedSite(root, root / "ca", database_url, stack)
         authority.make(site.ca, ["localhost", "127.0.0.1"], now=datetime.now(UTC))
         site.start_scheduler(*options)
         yield site

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 
 from headrace.error_status import from_rpc_error
-from headrace.errors import DeadlineError, HeadraceError, InvalidFieldError, Violation
+from headrace.errors import DeadlineError, HeadraceError, InvalidFieldError, UnreachableError, Violation
 from headrace.target import Target, proxy_options
 from headrace.v1 import join_pb2, join_pb2_grpc
 from headrace_worker import credential as credentials
@@ -30,6 +30,7 @@ from headrace_worker.reach import Joined
 
 log = logging.getLogger(__name__)
 _CALL_S = 15.0
+_LONGEST_S = 60.0
 _LOOK_S = 600.0
 """The clock is looked at this often, since it may be set."""
 
@@ -101,7 +102,7 @@ class Renewal:
 
     async def run(self) -> None:
         """Renews again and again until it is cancelled."""
-        backoff = Backoff(cap_s=60.0)
+        backoff = Backoff(cap_s=_LONGEST_S)
         while True:
             held = self._reach.credential
             wait_s = (held.renewed_at - datetime.now(UTC)).total_seconds()
@@ -112,11 +113,8 @@ class Renewal:
                 made = await self._renew(held)
                 await asyncio.to_thread(credentials.store, self._home, made)
             except (HeadraceError, OSError, ValueError) as error:
-                self.trouble = (
-                    f"its certificate ends on {held.until:%Y-%m-%d %H:%M} UTC and cannot be renewed: {error}"
-                )
-                log.warning("%s", self.trouble)
-                backoff.cap_s = min(60.0, max(0.5, held.lasts.total_seconds() / 50))
+                self._complain(held, error)
+                backoff.cap_s = _pause_s(held, datetime.now(UTC))
                 await backoff.wait()
             else:
                 self._reach.credential = made
@@ -125,6 +123,14 @@ class Renewal:
                 log.info("the certificate is renewed, until %s", f"{made.until:%Y-%m-%d %H:%M} UTC")
                 self._renewed()
 
+    def _complain(self, held: Credential, error: Exception) -> None:
+        ends = "ended" if held.until <= datetime.now(UTC) else "ends"
+        when = f"{held.until:%Y-%m-%d %H:%M} UTC"
+        trouble = f"its certificate {ends} on {when} and cannot be renewed: {error}"
+        if trouble != self.trouble:
+            log.warning("%s", trouble)
+        self.trouble = trouble
+
     async def _renew(self, held: Credential) -> Credential:
         key = credentials.new_key()
         request = join_pb2.RenewRequest(signing_request=credentials.signing_request(key, held.worker))
@@ -132,12 +138,20 @@ class Renewal:
         for address in self._reach.replicas:
             try:
                 response = await _call(address, self._reach.credentials(), "Renew", request)
+            except UnreachableError as error:
+                said = await self._reach.explained(address, f"UNAVAILABLE: {error.message}")
+                failure = UnreachableError(said, remedy="It is tried again.")
             except HeadraceError as error:
                 failure = error
             else:
                 return credentials.credential_of(key, response.credential)
         assert failure is not None
         raise failure
+
+
+def _pause_s(held: Credential, now: datetime) -> float:
+    """The longest pause before it is tried again: the sooner, the shorter the certificate lasts."""
+    return _LONGEST_S if held.until <= now else min(_LONGEST_S, max(0.5, held.lasts.total_seconds() / 50))
 
 
 async def _call(address: str, found: grpc.ChannelCredentials | None, name: str, request: Any) -> Any:

@@ -71,7 +71,10 @@ def _handshake(address: str, held: Credential) -> str:
             socket.create_connection((host, int(port)), timeout=_PROBE_S) as raw,
             context.wrap_socket(raw, server_hostname=host) as line,
         ):
-            line.recv(1)  # by TLS 1.3 the server answers to a certificate after the handshake
+            # By TLS 1.3 a server looks at the certificate after the handshake. One that takes it speaks first.
+            taken = line.recv(1)
+    except (ConnectionResetError, BrokenPipeError):
+        taken = b""
     except ssl.SSLCertVerificationError as error:
         return (
             f"the scheduler at {address} shows a certificate that this worker does not trust "
@@ -83,4 +86,4 @@ def _handshake(address: str, held: Credential) -> str:
         return f"the scheduler at {address} does not take this worker's certificate ({said}). {_AGAIN}"
     except (OSError, ValueError):
         return ""
-    return ""
+    return "" if taken else f"the scheduler at {address} does not take this worker's certificate. {_AGAIN}"
