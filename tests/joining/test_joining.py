@@ -111,6 +111,8 @@ async def test_a_renewal_that_fails_is_told_and_tried_again(
     authority.make(tmp_path / "ca", ["localhost"], now=datetime.now(UTC))
     signer = authority.load(tmp_path / "ca")
 
+    credential_of = credential.credential_of
+
     def signed(key: Any, lives: timedelta) -> credential.Credential:
         pem = signer.sign_worker("w", key.public_key(), now=datetime.now(UTC), lives=lives)
         kept = join_pb2.Credential(
@@ -118,7 +120,7 @@ async def test_a_renewal_that_fails_is_told_and_tried_again(
             authorities=signer.trusted_pem.decode(),
             worker_addresses=["127.0.0.1:1"],
         )
-        return credential.credential_of(key, kept)
+        return credential_of(key, kept)
 
     first = signed(credential.new_key(), timedelta(seconds=1))
     reach, renewed = Joined(Target.of("127.0.0.1:1"), first), asyncio.Event()

@@ -340,13 +340,15 @@ async def _end_of(call: Call) -> str:
     code, details = await call.code(), await call.details()
     if code in _NOT_TAKEN:
         metadata = await call.trailing_metadata() or grpc.aio.Metadata()
-        return f"{code.name}: {from_rpc_error(grpc.aio.AioRpcError(code, metadata, metadata, details))}"
+        return _why(grpc.aio.AioRpcError(code, metadata, metadata, details))
     return f"{code.name}: {details}" if details else "the scheduler closed the stream"
 
 
 def _why(error: Exception) -> str:
     """Says why a stream ended; raises what is no end of a stream but a mistake in this program."""
     match error:
+        case grpc.aio.AioRpcError() if error.code() in _NOT_TAKEN:
+            return f"{error.code().name}: {from_rpc_error(error)}"
         case grpc.aio.AioRpcError():
             return f"{error.code().name}: {error.details()}"
         case asyncio.InvalidStateError() | grpc.aio.UsageError():
