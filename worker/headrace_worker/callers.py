@@ -7,9 +7,10 @@ server's own one by a connection that the kernel gives a name, by which the serv
 goes by. Who connects to the server's socket directly has no such name, and the kernel gives none twice.
 
 A process may speak for a lease where it descends from the lease's process, or is of its session. One that descends from
-no trial of this daemon (a program in a container, or under another cluster manager) may where the lease is in the
-environment that it was started with. A process of one trial never may for another: whoever its parents are, the kernel
-says. Whoever can trace another trial's process, as the same user may on many machines, can speak through it.
+no trial of this daemon may where the lease is in the environment that it was started with, and it is of another control
+group: a program in a container, or under another cluster manager. A process that a trial has left behind stays in the
+control group, so it cannot pass for one of those. Whoever can trace another trial's process, as the same user may on
+many machines, can speak through it.
 """
 
 import asyncio
@@ -40,6 +41,8 @@ class Caller:
     family: frozenset[int]
     # What its environment had as its lease when it was started.
     mark: str
+    # It is of another control group than the daemon.
+    apart: bool
 
 
 class Callers:
@@ -96,7 +99,7 @@ def may_speak(caller: Caller, *, leader: int, mark: str, others: Collection[int]
     `others` are the processes of all other leases."""
     if leader in caller.family:
         return True
-    return caller.family.isdisjoint(others) and caller.mark == mark
+    return caller.apart and caller.family.isdisjoint(others) and caller.mark == mark
 
 
 async def _named_connection(path: Path) -> tuple[socket.socket, str]:
@@ -123,7 +126,7 @@ def _caller(line: socket.socket) -> Caller:
         found.add(parent)
     with suppress(OSError):
         found.add(os.getsid(pid))
-    return Caller(pid=pid, family=frozenset(found), mark=_mark(pid))
+    return Caller(pid=pid, family=frozenset(found), mark=_mark(pid), apart=_apart(pid))
 
 
 def _parent(pid: int) -> int:
@@ -141,6 +144,13 @@ def _mark(pid: int) -> str:
             if entry.startswith(beginning):
                 return os.fsdecode(entry.removeprefix(beginning))
     return ""
+
+
+def _apart(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_bytes() != Path("/proc/self/cgroup").read_bytes()
+    except OSError:
+        return False
 
 
 async def _both_ways(*directions: Coroutine[Any, Any, None]) -> None:
