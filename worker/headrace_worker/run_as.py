@@ -32,6 +32,15 @@ from headrace_worker.disk import clear_away
 _FIELD = "--run-as"
 _PASSING = 0o711
 _DEEPEST = 50
+_NO_WAY = 3
+_TRY = f"""
+import os, sys
+try:
+    os.chdir(sys.argv[1])
+except OSError:
+    sys.exit({_NO_WAY})
+import headrace.trial.process
+"""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -82,12 +91,12 @@ class OtherUser:
             with _opened(taken) as top:
                 self._seal(top, folder, 0)
         except OSError as error:
-            clear_away(taken)
+            _remove(taken)
             if error.errno in (errno.ENOTDIR, errno.ENOENT, errno.ELOOP):
                 raise CheckpointInvalidError(f"checkpoint folder {folder} is not a folder") from None
             raise
         except CheckpointInvalidError:
-            clear_away(taken)
+            _remove(taken)
             raise
         return taken
 
@@ -139,11 +148,10 @@ def prepare(user: OtherUser, home: Path) -> None:
     for folder in (home / "logs", home / "taken"):
         folder.mkdir(exist_ok=True)
         folder.chmod(0o700)
-    program = (sys.executable, "-c", "import headrace.trial.process")
     try:
         tried = subprocess.run(
-            program,
-            cwd=home / "scratch",
+            (sys.executable, "-c", _TRY, str(home / "scratch")),
+            cwd="/",
             env={"PATH": os.defpath, **_import_path()},
             user=user.uid,
             group=user.gid,
@@ -154,18 +162,18 @@ def prepare(user: OtherUser, home: Path) -> None:
             timeout=120,
             check=False,
         )
-    except PermissionError as error:
-        if Path(str(error.filename)) == home / "scratch":
-            raise _fault(
-                user.name,
-                f"may not pass through to the worker's home, {home}",
-                "Give another --home, such as /var/lib/headrace/NAME: each folder above it needs the mode bits o+x.",
-            ) from None
+    except PermissionError:
         raise _fault(
             user.name,
             f"may not run {sys.executable}",
             "Install Headrace where every user can read it, such as below /opt.",
         ) from None
+    if tried.returncode == _NO_WAY:
+        raise _fault(
+            user.name,
+            f"may not pass through to the worker's home, {home}",
+            "Give another --home, such as /var/lib/headrace/NAME: each folder above it needs the mode bits o+x.",
+        )
     if tried.returncode:
         last = (tried.stderr.strip().splitlines() or ["no output"])[-1]
         raise _fault(
@@ -178,6 +186,13 @@ def prepare(user: OtherUser, home: Path) -> None:
 def pass_through(folder: Path) -> None:
     """Lets others pass through a folder, and not list it."""
     folder.chmod(_PASSING)
+
+
+def _remove(path: Path) -> None:
+    """Deletes what was taken, whatever it is."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    clear_away(path)
 
 
 @contextmanager
