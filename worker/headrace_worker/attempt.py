@@ -21,6 +21,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -108,6 +109,7 @@ class Attempt:
         self.host = host
         self._place = place
         self._scratch = place.scratch_dir / file_name(assign.lease.lease_id)
+        self._taken = place.taken_dir / file_name(assign.lease.lease_id)
         self._restore_dir: Path | None = None
         self.ending: Ending | None = None
         self.finished: Finished | None = None
@@ -122,7 +124,7 @@ class Attempt:
         self.reports = Reports(
             assign,
             checkpoint_dir=self._scratch / "checkpoints",
-            take_over=place.take_over,
+            take_over=partial(place.take_over, into=self._taken),
             store=place.store,
             courier=place.courier,
             saved=self._saved,
@@ -261,7 +263,9 @@ class Attempt:
             "%s: %s %s", self.lease.trial, worker_pb2.ExitOutcome.Name(verdict.outcome).lower(), verdict.error
         )
         # At once, and waited for at the end: on a full disk its end could not be written before there is room.
-        clearing = asyncio.create_task(asyncio.to_thread(clear_away, self._scratch))
+        clearing = asyncio.gather(
+            *(asyncio.to_thread(clear_away, one) for one in (self._scratch, self._taken))
+        )
         await self._place.courier.post_exit(
             worker_pb2.Exited(
                 lease=self.lease,

@@ -86,6 +86,7 @@ class OtherUser:
             raise CheckpointInvalidError(f"checkpoint folder {folder} is not a folder below {root}")
         taken = into / uuid.uuid4().hex
         try:
+            into.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _opened(root, *parts[:-1]) as above:
                 os.rename(parts[-1], taken, src_dir_fd=above)
             with _opened(taken) as top:
