@@ -23,7 +23,7 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's fol
 Hosts = Annotated[
     list[str],
     typer.Argument(
-        metavar="HOST…",
+        metavar="HOST",
         help="The host names and IP addresses by which workers and users reach the schedulers.",
         show_default=False,
     ),
