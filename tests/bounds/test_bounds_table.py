@@ -15,13 +15,14 @@ from headrace.v1 import (
     bubble_pb2,
     event_pb2,
     identity_pb2,
+    join_pb2,
     planner_pb2,
     runtime_pb2,
     study_pb2,
     worker_pb2,
 )
 
-MODULES = (study_pb2, worker_pb2, identity_pb2, planner_pb2, runtime_pb2, bubble_pb2)
+MODULES = (study_pb2, worker_pb2, identity_pb2, planner_pb2, runtime_pb2, bubble_pb2, join_pb2)
 REQUESTS = [
     method.input_type
     for module in MODULES
@@ -56,7 +57,7 @@ def test_every_field_that_is_received_has_a_bound_of_its_kind(field: FieldDescri
 
 
 def test_the_walk_sees_the_contract() -> None:
-    assert len(REQUESTS) == 44
+    assert len(REQUESTS) == 50
     assert {
         "CreateStudyRequest",
         "StudySpec",

@@ -39,6 +39,11 @@ class Alone:
         )
         self.mark = assign.lease.lease_id
 
+    @property
+    def leader(self) -> int:
+        """Its process, while it runs."""
+        return self._program.process.pid if self._program.process else 0
+
     def expect(self, attempt: Attempt) -> None:
         """Takes the attempt, before it is prepared."""
         self._attempt = attempt

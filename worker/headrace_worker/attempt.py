@@ -21,6 +21,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -39,6 +40,7 @@ from headrace_worker.program import AFTER_TERM_S, grace_s
 from headrace_worker.reports import Reports
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import trial_key
+from headrace_worker.run_as import pass_through
 
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -60,6 +62,11 @@ class Host(Protocol):
     shared: bool
     # What the process carries in its environment as its lease.
     mark: str
+
+    @property
+    def leader(self) -> int:
+        """The process that runs now; 0 while none does."""
+        ...
 
     def expect(self, attempt: "Attempt") -> None:
         """Takes an attempt, before it is prepared."""
@@ -100,9 +107,10 @@ class Attempt:
     def __init__(self, assign: worker_pb2.Assign, host: Host, place: Place) -> None:
         self.assign = assign
         self.lease = assign.lease
-        self._host = host
+        self.host = host
         self._place = place
         self._scratch = place.scratch_dir / file_name(assign.lease.lease_id)
+        self._taken = place.taken_dir / file_name(assign.lease.lease_id)
         self._restore_dir: Path | None = None
         self.ending: Ending | None = None
         self.finished: Finished | None = None
@@ -117,6 +125,7 @@ class Attempt:
         self.reports = Reports(
             assign,
             checkpoint_dir=self._scratch / "checkpoints",
+            take_over=partial(place.take_over, into=self._taken),
             store=place.store,
             courier=place.courier,
             saved=self._saved,
@@ -133,7 +142,7 @@ class Attempt:
     @property
     def in_bundle(self) -> bool:
         """Whether it shares its process with other attempts."""
-        return self._host.shared
+        return self.host.shared
 
     # What the scheduler and the daemon tell it.
 
@@ -168,7 +177,7 @@ class Attempt:
 
     def attach(self) -> runtime_pb2.AttachResponse:
         """Answers with the configuration."""
-        self._host.attached()
+        self.host.attached()
         assign = self.assign
         return runtime_pb2.AttachResponse(
             lease_id=self.lease.lease_id,
@@ -197,11 +206,11 @@ class Attempt:
 
     async def restored(self, request: runtime_pb2.RestoredRequest) -> None:
         """Tells the scheduler, once, that the checkpoint is loaded."""
-        self._host.heard()
+        self.host.heard()
         if self._restored:
             return
         self._restored = True
-        self._host.trains()
+        self.host.trains()
         message = worker_pb2.Restored(lease=self.lease, read_time=request.read_time)
         await self._place.courier.post(self.lease, worker_pb2.SessionRequest(restored=message))
 
@@ -210,12 +219,12 @@ class Attempt:
     ) -> event_pb2.Decision:
         """Takes a report; see `Reports.report`."""
         self.has_reported = True
-        self._host.heard()
-        self._host.trains()
+        self.host.heard()
+        self.host.trains()
         try:
             return await self.reports.report(request, durable)
         finally:
-            self._host.heard()  # the time that the answer took was not the trial's
+            self.host.heard()  # the time that the answer took was not the trial's
 
     def finish(self, request: runtime_pb2.FinishRequest) -> None:
         """Notes what the program says of its own end; the first word counts, and it has its grace to exit."""
@@ -226,8 +235,8 @@ class Attempt:
                 rank=request.rank,
                 exit_code=request.exit_code,
             )
-            self._host.finished(self)
-        self._host.heard()
+            self.host.finished(self)
+        self.host.heard()
 
     # Its life.
 
@@ -239,7 +248,7 @@ class Attempt:
             log.exception("%s: the attempt failed", self.lease.trial)
             verdict = Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=f"the worker failed: {error}")
         finally:
-            self._host.leave(self)
+            self.host.leave(self)
         if not self._fenced:
             stopped = self.ending is not None and self.ending.outcome == worker_pb2.EXIT_OUTCOME_LOST
             await self.reports.stored(AFTER_TERM_S if stopped else _LAST_REPORT_S)
@@ -255,7 +264,9 @@ class Attempt:
             "%s: %s %s", self.lease.trial, worker_pb2.ExitOutcome.Name(verdict.outcome).lower(), verdict.error
         )
         # At once, and waited for at the end: on a full disk its end could not be written before there is room.
-        clearing = asyncio.create_task(asyncio.to_thread(clear_away, self._scratch))
+        clearing = asyncio.gather(
+            *(asyncio.to_thread(clear_away, one) for one in (self._scratch, self._taken))
+        )
         await self._place.courier.post_exit(
             worker_pb2.Exited(
                 lease=self.lease,
@@ -270,11 +281,11 @@ class Attempt:
 
     async def _live(self) -> Verdict:
         try:
-            await self._place.courier.outbox.hold(self.lease, self._host.mark)
+            await self._place.courier.outbox.hold(self.lease, self.host.mark)
             await self.unless_ended(self._with_room(self._make_scratch))
             if self.assign.HasField("checkpoint"):
                 await self.unless_ended(self._restore())
-            return await self._host.run(self)
+            return await self.host.run(self)
         except ToldToEndError:
             assert self.ending is not None
             return Verdict(outcome=self.ending.outcome, error=self.ending.error)
@@ -285,7 +296,9 @@ class Attempt:
 
     async def open_log(self, path: Path) -> AttemptLog:
         """Begins this attempt's part of the trial's log."""
-        self._log = await self.unless_ended(self._with_room(lambda: AttemptLog.open(path, self._header())))
+        self._log = await self.unless_ended(
+            self._with_room(lambda: self._place.open_log(path, self._header()))
+        )
         return self._log
 
     async def unless_ended(
@@ -332,8 +345,12 @@ class Attempt:
 
     def _make_scratch(self) -> None:
         (self._scratch / "checkpoints").mkdir(parents=True, exist_ok=True)
+        self._place.hand_over(self._scratch / "checkpoints")
         if self.assign.template.HasField("plan"):
             write_plan(self.assign.template.plan, self._plan_dir)
+            self._place.hand_over(self._plan_dir)
+        if self._place.user is not None:
+            pass_through(self._scratch)
 
     async def _with_room(self, work: Callable[[], _Result]) -> _Result:
         return await when_there_is_room(work, self._note_room, Backoff(cap_s=_FULL_DISK_CAP_S))
@@ -350,6 +367,7 @@ class Attempt:
             try:
                 await asyncio.to_thread(clear_away, folder)
                 await asyncio.to_thread(self._place.store.fetch, self.assign.checkpoint, folder)
+                await asyncio.to_thread(self._place.hand_over, folder)
             except OSError as error:
                 if is_full(error):
                     self._note_room(str(error))
@@ -368,7 +386,7 @@ class Attempt:
             log.info("%s: is told to end", self.lease.trial)
         self._place.courier.core.releasing(self.lease.lease_id)
         self._ended.set()
-        self._host.told(self, term_in_s, kill_in_s)
+        self.host.told(self, term_in_s, kill_in_s)
 
     def _rank_missing(self, missing: RankMissing) -> None:
         """A rank of the gang does not come, and the others wait: it is ended as one."""

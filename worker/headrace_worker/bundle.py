@@ -78,6 +78,11 @@ class Bundle:
 
     # What its members need of it (attempt.Host).
 
+    @property
+    def leader(self) -> int:
+        """The members' process, while it runs."""
+        return self._program.process.pid if self._program and self._program.process else 0
+
     def expect(self, attempt: Attempt) -> None:
         """Takes a member, which is on its way."""
         self._seats.add(attempt)
@@ -344,7 +349,7 @@ class Bundle:
             self.trouble = f"no room to start a bundle: {trouble}" if trouble else ""
 
         return await when_there_is_room(
-            lambda: AttemptLog.open(self._log_path, header), note, Backoff(cap_s=_FULL_DISK_CAP_S)
+            lambda: self._place.open_log(self._log_path, header), note, Backoff(cap_s=_FULL_DISK_CAP_S)
         )
 
     async def _unless_empty(self, work: Coroutine[Any, Any, _Result]) -> _Result:  # Any: Coroutine's own

@@ -4,14 +4,18 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headrace.errors import InvalidFieldError, Violation
+from headrace.hidden import close_to_others, hide_from_command_line
 from headrace.spec import names
 
 _LABEL = "KEY=VALUE"
+_LONGEST = 4096
 
 
 def worker(
@@ -75,12 +79,30 @@ def worker(
             help="Connect with TLS and trust this certificate authority (PEM). Default: HEADRACE_TLS_CA.",
         ),
     ] = None,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN|@FILE|-",
+            envvar="HEADRACE_JOIN_TOKEN",
+            help="Join with this token (`headrace worker-token create`) unless there is a certificate already, which "
+            "then renews itself. @FILE and - (standard input) keep it out of the command line.",
+            show_default=False,
+        ),
+    ] = None,
     pass_env: Annotated[
         str | None,
         typer.Option(
             metavar="NAME[,PREFIX*…]",
             envvar="HEADRACE_PASS_ENV",
             help="Variables of this worker's environment that trials get beside the usual ones.",
+        ),
+    ] = None,
+    run_as: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USER",
+            help="Run trials as this user of the machine, who cannot read the worker's files. The worker must be root.",
+            show_default=False,
         ),
     ] = None,
     stop_grace: Annotated[
@@ -117,13 +139,15 @@ def worker(
     \b
     headrace worker --scheduler 10.0.0.5:7440
     headrace worker --scheduler a:7440,b:7440 --store s3://bucket/checkpoints --label zone=eu
+    headrace worker --scheduler tls://head:7440 --tls-ca ca.pem --join @token
     """
     from headrace.environment import names_to_pass
-    from headrace.errors import InvalidFieldError
+    from headrace.errors import HeadraceError
     from headrace.home import home_dir
     from headrace.target import Target
     from headrace_worker.daemon import Daemon
     from headrace_worker.home import AlreadyRunningError
+    from headrace_worker.run_as import other_user
     from headrace_worker.settings import WorkerSettings
 
     logging.basicConfig(
@@ -131,10 +155,15 @@ def worker(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     ours = _checked(names.WORKER, name or socket.gethostname(), "--name")
+    token = _token(join)
+    close_to_others()
     try:
         target = Target.of(scheduler, field="--scheduler", tls_ca=tls_ca)
         target.credentials()  # which says now what is wrong with them
         pass_names = names_to_pass(pass_env)
+        user = other_user(run_as) if run_as is not None else None
+        if user is not None and bubbles:
+            raise _apart()
     except InvalidFieldError as error:
         raise typer.BadParameter(str(error)) from None
     labels = _labels(label or [])
@@ -150,8 +179,10 @@ def worker(
         labels=labels,
         tls=target.tls,
         tls_ca=target.tls_ca,
+        join_token=token,
         stop_grace_s=stop_grace,
         pass_env=pass_names,
+        run_as=user,
         trial_umask=users_umask,
         prestart=prestart,
         bubbles=bubbles,
@@ -162,11 +193,35 @@ def worker(
 
     try:
         asyncio.run(serve())
-    except (AlreadyRunningError, ValueError) as error:
+    except (AlreadyRunningError, HeadraceError, ValueError) as error:
         typer.echo(f"headrace worker: {error}", err=True)
         raise typer.Exit(1) from None
     finally:
         os.umask(users_umask)
+
+
+def _apart() -> InvalidFieldError:
+    violation = Violation(
+        field="--run-as",
+        message="does not go together with --bubbles, whose gates belong to the job's user",
+        remedy="Start two workers, or leave one of the two out.",
+    )
+    return InvalidFieldError([violation])
+
+
+def _token(text: str | None) -> str | None:
+    """The join token that an option gives: itself, in a file, or on standard input."""
+    if text is None or not (text.startswith("@") or text == "-"):
+        hide_from_command_line(text)
+        return (text or "").strip() or None
+    try:
+        found = sys.stdin.read(_LONGEST) if text == "-" else Path(text[1:]).expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{text[1:]} cannot be read: {error}", param_hint="--join") from None
+    if not found.strip():
+        where = "standard input" if text == "-" else text[1:]
+        raise typer.BadParameter(f"{where} holds no token", param_hint="--join")
+    return found.strip()
 
 
 def _labels(items: list[str]) -> dict[str, str]:

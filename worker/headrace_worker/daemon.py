@@ -56,12 +56,15 @@ from headrace_worker.effects import (
     Welcomed,
 )
 from headrace_worker.exits import Ending
+from headrace_worker.joining import Renewal, joined
 from headrace_worker.launch import folder_of
 from headrace_worker.memory import KernelKills
 from headrace_worker.outbox import DurableOutbox, Outbox
 from headrace_worker.place import Place
+from headrace_worker.reach import explained_without_certificate
 from headrace_worker.retention import Retention
 from headrace_worker.retries import Retries
+from headrace_worker.run_as import prepare
 from headrace_worker.runtime_server import RuntimeServer
 from headrace_worker.session import Session
 from headrace_worker.session_core import Identity, SessionCore
@@ -91,6 +94,7 @@ class Daemon:
         self._tasks = asyncio.TaskGroup()
         self._no_room = ""
         self._set_aside = ""
+        self._renewal: Renewal | None = None
         # A thread of its own: a driver that hangs blocks nothing else.
         self._meter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="telemetry")
 
@@ -124,7 +128,10 @@ class Daemon:
 
     async def _serve(self, store: CheckpointStore, devices: Devices, outbox: DurableOutbox) -> None:
         settings = self._settings
-        await asyncio.to_thread(clear_away, settings.scratch_dir)
+        for folder in (settings.scratch_dir, settings.taken_dir):
+            await asyncio.to_thread(clear_away, folder)
+        if settings.run_as is not None:
+            await asyncio.to_thread(prepare, settings.run_as, settings.home)
         core = SessionCore(_identity(settings, devices.devices))
         await home.recall(core, outbox)
         courier = Courier(outbox, core)
@@ -132,7 +139,11 @@ class Daemon:
         self._devices, self._courier = devices, courier
         self._cleaning = Cleaning(store, outbox, self._tasks)
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
-        session = Session(target, courier, handler=self)
+        reach = await joined(target, settings.home, settings.name, settings.join_token)
+        explained = reach.explained if reach is not None else explained_without_certificate
+        session = Session(reach or target, courier, handler=self, explained=explained)
+        if reach is not None:
+            self._renewal = Renewal(reach, settings.home, partial(session.anew, "its certificate is renewed"))
 
         self._bubble_slots = BubbleSlots()
 
@@ -144,7 +155,9 @@ class Daemon:
         self._health = DeviceHealth(devices, changed=partial(loop.call_soon_threadsafe, failed))
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
-        async with RuntimeServer(self._attempts, self._bundles, settings.home / "runtime") as runtime:
+        async with RuntimeServer(
+            self._attempts, self._bundles, settings.home / "runtime", settings.run_as
+        ) as runtime:
             self._standbys = Standbys(settings.home, enabled=settings.prestart)
             self._place = Place(
                 devices=tuple(devices.devices),
@@ -156,6 +169,8 @@ class Daemon:
                 cores=len(os.sched_getaffinity(0)),
                 pass_env=settings.pass_env,
                 trial_umask=settings.trial_umask,
+                user=settings.run_as,
+                taken_dir=settings.taken_dir,
                 store=store,
                 courier=courier,
                 standbys=self._standbys,
@@ -171,6 +186,8 @@ class Daemon:
                 cleaner = tasks.create_task(courier.clean(), name="delete acknowledged messages")
                 serving = tasks.create_task(session.run(), name="session")
                 lasting = [serving, sweeper, cutter, cleaner]
+                if self._renewal is not None:
+                    lasting.append(tasks.create_task(self._renewal.run(), name="renew the certificate"))
                 if settings.bubbles:
                     lasting.append(tasks.create_task(keep_bubble_agent(), name="bubble agent"))
                     offer = BubbleOffer(
@@ -253,9 +270,10 @@ class Daemon:
         return ""
 
     def trouble(self) -> str:
-        """Says which disk or store does not take what has to be written."""
+        """Says which disk or store does not take what has to be written, and what is wrong with its certificate."""
         hindered: list[Attempt | Bundle] = [*self._attempts.values(), *self._bundles.values()]
-        found = [self._courier.outbox.trouble, self._no_room, *(one.trouble for one in hindered)]
+        own = self._renewal.trouble if self._renewal is not None else ""
+        found = [own, self._courier.outbox.trouble, self._no_room, *(one.trouble for one in hindered)]
         return TROUBLE.kept("; ".join(dict.fromkeys(text for text in found if text)))
 
     def set_aside(self) -> str:

@@ -13,6 +13,7 @@ from headrace.spec.convert import params_from_proto
 from headrace.spec.resources import WHOLE
 from headrace.spec.template import CommandLine
 from headrace.v1 import spec_pb2, worker_pb2
+from headrace_worker.run_as import OtherUser
 
 # Marks every process of a trial, its children's children too.
 LEASE_VARIABLE = "HEADRACE_LEASE_ID"
@@ -33,6 +34,8 @@ class Launch:
     log_path: Path
     # The mode bits that its files do not get; None: those that the daemon's do not.
     umask: int | None = None
+    # Whom it runs as, as the shim takes it; empty: the daemon's user.
+    user: str = ""
     # The variables of the daemon that it does not get.
     withheld: tuple[str, ...] = ()
     # The `module:function` that a process may import before its trial is known; empty where none may.
@@ -85,6 +88,7 @@ def launch_of(
     cores: int = 1,
     pass_env: Sequence[str] = (),
     umask: int | None = None,
+    user: OtherUser | None = None,
 ) -> Launch:
     """Works out how to start an assigned trial. Of the daemon's `environ` it gets what `headrace.environment` says, and
     of the machine's `cores` what its slots bring; `gates` are the stages' files of slots in bubbles.
@@ -96,6 +100,8 @@ def launch_of(
     gpus = [device.uuid for device in granted if device.kind == worker_pb2.DEVICE_KIND_GPU]
     selection = select(environ, pass_env)
     env = dict(selection.passed)
+    if user is not None:
+        env = {name: value for name, value in env.items() if not name.startswith("XDG_")} | user.variables
     env.setdefault("PYTHONUNBUFFERED", "1")  # a log that is followed must not lag
     in_bubbles = [gates[index] for index in assign.grant.slots if gates and index in gates]
     if gate := next(iter(in_bubbles), environ.get(GATE_VARIABLE, "")):
@@ -117,6 +123,7 @@ def launch_of(
         working_dir=template.working_dir,
         log_path=log_path(log_dir, assign),
         umask=umask,
+        user=user.spelled if user is not None else "",
         withheld=tuple(name for name in selection.withheld if name not in template.env),
         target="" if in_bubbles else _target(assign),  # what is imported ahead is not gated
     )

@@ -1,6 +1,7 @@
 """What all attempts of a daemon share: its devices and folders, the store, the outbox, what stands by."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,11 @@ from headrace_worker.bubble_slots import BubbleSlots
 from headrace_worker.courier import Courier
 from headrace_worker.exits import Verdict, on_failed_device
 from headrace_worker.launch import Launch, launch_of
+from headrace_worker.logs import AttemptLog
 from headrace_worker.memory import KernelKills
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import Retries
+from headrace_worker.run_as import OtherUser
 from headrace_worker.standby import Standbys
 
 
@@ -31,6 +34,10 @@ class Place:
     cores: int
     pass_env: tuple[str, ...]
     trial_umask: int | None
+    # Whom trials run as; None: the daemon's user.
+    user: OtherUser | None
+    # Where checkpoints of such trials go before they are in the store.
+    taken_dir: Path
     store: CheckpointStore
     courier: Courier
     standbys: Standbys
@@ -55,7 +62,25 @@ class Place:
             cores=self.cores,
             pass_env=self.pass_env,
             umask=self.trial_umask,
+            user=self.user,
         )
+
+    def hand_over(self, path: Path) -> None:
+        """Gives trials a file or a folder, where they run as another user."""
+        if self.user is not None:
+            self.user.give(path)
+
+    def open_log(self, path: Path, header: str) -> AttemptLog:
+        """Opens a trial's log, which is the trial's own."""
+        log = AttemptLog.open(path, header)
+        if self.user is not None:
+            os.fchown(log.file.fileno(), self.user.uid, self.user.gid)
+        return log
+
+    def take_over(self, folder: Path, root: Path, into: Path) -> Path:
+        """A checkpoint that lies below a trial's `root`. Where trials run as another user, it lies in `into` from then
+        on, out of the trial's reach. Raises `CheckpointInvalidError`."""
+        return folder if self.user is None else self.user.take(folder, root=root, into=into)
 
     async def judged(self, verdict: Verdict, slots: Sequence[int], words: str) -> Verdict:
         """The verdict, after a look at the devices: nobody is charged for a failure of theirs."""

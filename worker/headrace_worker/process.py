@@ -55,7 +55,8 @@ class TrialProcess:
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", str(_SHIM)),
-                *(str(os.getpid()), str(write_end), _umask(launch), launch.working_dir, *launch.args),
+                *(str(os.getpid()), str(write_end), _umask(launch), launch.user, launch.working_dir),
+                *launch.args,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

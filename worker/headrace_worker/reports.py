@@ -60,6 +60,7 @@ class Reports:
         assign: worker_pb2.Assign,
         *,
         checkpoint_dir: Path,
+        take_over: Callable[[Path, Path], Path] = lambda folder, _: folder,
         store: CheckpointStore,
         courier: Courier,
         saved: Callable[[int, PruneOrder], None],
@@ -70,6 +71,7 @@ class Reports:
         self._assign = assign
         self._lease = assign.lease
         self._checkpoint_dir = checkpoint_dir
+        self._take_over = take_over
         self._store = store
         self._courier = courier
         self._saved = saved
@@ -208,6 +210,7 @@ class Reports:
                     await self._gang.gather(request.sequence, folder)
                 except PartMissingError as error:
                     raise CheckpointInvalidError(str(error)) from None
+                folder = await asyncio.to_thread(self._take_over, folder, self._checkpoint_dir)
             ref = await self._put(folder, name, request) if folder else None
             awaits = request.step >= self.next_milestone or (self._leave_soon and ref is not None)
             report = worker_pb2.Report(

@@ -13,14 +13,14 @@ takes the addresses in an order of its own, so that workers spread over the repl
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeAlias
 
 import grpc
 
+from headrace.error_status import from_rpc_error
 from headrace.errors import InvalidFieldError
-from headrace.target import Target
 from headrace.v1 import worker_pb2, worker_pb2_grpc
 from headrace_worker.backoff import Backoff
 from headrace_worker.courier import Courier
@@ -41,6 +41,7 @@ _STEADY_S = 5.0
 _LONGEST_WAIT_S = 5.0
 """Between two attempts, before the first Welcome has named the lease time."""
 _LEAST_S = 0.5
+_NOT_TAKEN = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -54,6 +55,19 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+
+
+class Schedulers(Protocol):
+    """Where sessions are opened, and what a worker shows there."""
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """The addresses, as they are now."""
+        ...
+
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """For a channel that is opened now; None for plain text. Raises InvalidFieldError."""
+        ...
 
 
 class Handler(Protocol):
@@ -80,6 +94,10 @@ class Handler(Protocol):
         ...
 
 
+async def _unexplained(_: str, why: str) -> str:
+    return why
+
+
 class _StreamOverError(Exception):
     """The stream is to be given up; the text says why."""
 
@@ -98,16 +116,19 @@ class Session:
 
     def __init__(
         self,
-        target: Target,
+        target: Schedulers,
         courier: Courier,
         handler: Handler,
         backoff: Callable[[], Backoff] = lambda: Backoff(cap_s=_LONGEST_WAIT_S),
+        explained: Callable[[str, str], Awaitable[str]] = _unexplained,
     ) -> None:
+        """`explained` puts into better words why no session came about at an address."""
         self._target = target
         self._courier = courier
         self._core = courier.core
         self._handler = handler
         self._backoff = backoff
+        self._explained = explained
         self._welcomed = asyncio.Event()
         self._interval_s = 5.0
         self._lease_ttl_s: float | None = None
@@ -136,7 +157,7 @@ class Session:
                     backoff.succeeded()
                 if self._give_up:
                     continue
-            elif why != last:
+            elif (why := await self._explained(address, why)) != last:
                 log.warning("scheduler %s: %s; trials go on, trying again until it answers", address, why)
                 last = why
             if self._lease_ttl_s is not None:
@@ -199,10 +220,7 @@ class Session:
         while True:
             response = await call.read()
             if not isinstance(response, worker_pb2.SessionResponse):  # grpc.aio.EOF
-                code, details = await call.code(), await call.details()
-                raise _StreamOverError(
-                    f"{code.name}: {details}" if details else "the scheduler closed the stream"
-                )
+                raise _StreamOverError(await _end_of(call))
             for effect in self._core.receive(response):
                 match effect:
                     case Welcomed():
@@ -317,9 +335,20 @@ def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.
     return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
 
 
+async def _end_of(call: Call) -> str:
+    """Says how the scheduler ended a stream; with the remedy, where it does not take this worker."""
+    code, details = await call.code(), await call.details()
+    if code in _NOT_TAKEN:
+        metadata = await call.trailing_metadata() or grpc.aio.Metadata()
+        return _why(grpc.aio.AioRpcError(code, metadata, metadata, details))
+    return f"{code.name}: {details}" if details else "the scheduler closed the stream"
+
+
 def _why(error: Exception) -> str:
     """Says why a stream ended; raises what is no end of a stream but a mistake in this program."""
     match error:
+        case grpc.aio.AioRpcError() if error.code() in _NOT_TAKEN:
+            return f"{error.code().name}: {from_rpc_error(error)}"
         case grpc.aio.AioRpcError():
             return f"{error.code().name}: {error.details()}"
         case asyncio.InvalidStateError() | grpc.aio.UsageError():

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace_worker.run_as import OtherUser
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
@@ -19,10 +21,14 @@ class WorkerSettings:
     labels: Mapping[str, str] = field(default_factory=dict)
     tls: bool = False
     tls_ca: Path | None = None
+    # What it joins with, where it has no certificate yet.
+    join_token: str | None = field(default=None, repr=False)
     # How long trials have to leave when the daemon is stopped, and the scheduler to take the news.
     stop_grace_s: float = 10.0
     # Variables of the daemon's environment that trials get beside the listed ones (`headrace.environment`).
     pass_env: tuple[str, ...] = ()
+    # Whom trials run as; None: the daemon's user.
+    run_as: OtherUser | None = None
     # The mode bits that trials' files do not get; None: those that the daemon's do not.
     trial_umask: int | None = None
     # Whether a process stands by for the next trial of each busy slot.
@@ -45,3 +51,8 @@ class WorkerSettings:
     def scratch_dir(self) -> Path:
         """One folder for each lease; emptied at every start."""
         return self.home / "scratch"
+
+    @property
+    def taken_dir(self) -> Path:
+        """Checkpoints taken over from trials of another user; emptied at every start."""
+        return self.home / "taken"

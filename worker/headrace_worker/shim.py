@@ -1,12 +1,12 @@
 """Becomes a trial's program: runs between the daemon's spawn and the program's exec.
 
-    python -I -S shim.py PARENT_PID STATUS_FD UMASK WORKING_DIR PROGRAM [ARGUMENT ...]
+    python -I -S shim.py PARENT_PID STATUS_FD UMASK USER WORKING_DIR PROGRAM [ARGUMENT ...]
 
 It exists because some things have to be done in the child, and the daemon may not run Python code in a forked
-child once gRPC has threads. It asks the kernel to kill this process when the daemon dies, lets the OOM killer
-prefer the trial to the daemon, undoes the signal settings of its own interpreter, sets the umask (octal; empty: leaves
-it), goes to the working directory and execs the program. If it cannot, it writes why to STATUS_FD, which is closed by
-a successful exec, and exits with 127.
+child once gRPC has threads. It lets the OOM killer prefer the trial to the daemon, becomes another user
+(`UID:GID:GROUPS`; empty: stays the same) and asks the kernel to kill this process when the daemon dies. It undoes the
+signal settings of its own interpreter, sets the umask (octal; empty: leaves it), goes to the working directory and
+execs the program. If it cannot, it writes why to STATUS_FD, which is closed by a successful exec, and exits with 127.
 
 It imports nothing but the standard library, and of it only what starts quickly.
 """
@@ -22,14 +22,17 @@ CANNOT_START = 127
 
 def main(arguments: list[str]) -> None:
     """Execs, or exits with 127."""
-    parent, status_fd, umask, working_dir, *program = arguments
+    parent, status_fd, umask, user, working_dir, *program = arguments
     status = int(status_fd)
     os.set_inheritable(status, False)
     try:
+        _prefer_for_oom_killer()
+        if user:
+            _become(user)
+        # After the change of user, which clears it.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != int(parent):  # the daemon died before the prctl
             os.kill(os.getpid(), signal.SIGKILL)
-        _prefer_for_oom_killer()
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         if umask:
@@ -39,9 +42,19 @@ def main(arguments: list[str]) -> None:
                 os.chdir(working_dir)
             except OSError as error:
                 _fail(status, f"working_dir {working_dir!r} cannot be entered: {error.strerror}")
+        elif user and not os.access(".", os.X_OK):
+            os.chdir("/")
         os.execvp(program[0], program)  # noqa: S606 - a program and its arguments, no shell
     except OSError as error:
         _fail(status, f"program {program[0]!r} cannot be started: {error.strerror}")
+
+
+def _become(user: str) -> None:
+    """Gives up root for good: groups first, while that is still allowed."""
+    uid, gid, groups = user.split(":")
+    os.setgroups([int(group) for group in groups.split(",") if group])
+    os.setgid(int(gid))
+    os.setuid(int(uid))
 
 
 def _prefer_for_oom_killer() -> None:

@@ -5,7 +5,8 @@ runs a user's program, which may print its environment or send it away. So a tri
 worker's operator names (`headrace worker --pass-env`), and what its study sets (`env` of the trial template). A listed
 name is left out where the name or the value looks like a secret.
 
-This keeps secrets out of logs and crash reports. It is no wall: a trial runs as its worker's user.
+This keeps secrets out of logs and crash reports. It is no wall: a trial runs as its worker's user, unless that one says
+`--run-as`.
 """
 
 import re

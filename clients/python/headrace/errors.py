@@ -140,6 +140,22 @@ class ProjectExistsError(HeadraceError):
     """A project of this name exists already."""
 
 
+class JoinRefusedError(HeadraceError):
+    """The join token does not let this worker in."""
+
+
+class JoinTokenNotFoundError(HeadraceError):
+    """There is no join token of this id."""
+
+
+class WorkerIdentityError(HeadraceError):
+    """The caller's certificate does not say that it is the worker for which it speaks."""
+
+
+class WorkerRevokedError(HeadraceError):
+    """The worker's certificate was revoked."""
+
+
 class NotAskTellError(HeadraceError):
     """The study's trials are run by workers, so no user's loop may ask for them."""
 
@@ -321,6 +337,30 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "ALREADY_EXISTS",
         ProjectExistsError,
         "`headrace project set` changes its limits.",
+    ),
+    _entry(
+        "JOIN_REFUSED",
+        "UNAUTHENTICATED",
+        JoinRefusedError,
+        "Ask an admin for a new token: `headrace worker-token create`.",
+    ),
+    _entry(
+        "JOIN_TOKEN_NOT_FOUND",
+        "NOT_FOUND",
+        JoinTokenNotFoundError,
+        "`headrace worker-token list` lists those that have not expired.",
+    ),
+    _entry(
+        "WORKER_IDENTITY",
+        "PERMISSION_DENIED",
+        WorkerIdentityError,
+        "Start the worker with the `--name` of its certificate, or join with another name: `headrace worker --join`.",
+    ),
+    _entry(
+        "WORKER_REVOKED",
+        "PERMISSION_DENIED",
+        WorkerRevokedError,
+        "If it may come back, join again with a new token: `headrace worker --join`.",
     ),
     _entry(
         "NOT_ASK_TELL",

@@ -70,6 +70,13 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     **_methods("headrace.v1.IdentityService", Permission.GOVERN, "CreateToken ListTokens RevokeToken"),
     **_methods("headrace.v1.ProjectService", Permission.LOOK, "ListProjects"),
     **_methods("headrace.v1.ProjectService", Permission.GOVERN, "CreateProject SetProject"),
+    **_methods("headrace.v1.JoinService", Permission.OPEN, "Join"),
+    **_methods("headrace.v1.JoinService", Permission.WORK, "Renew"),
+    **_methods(
+        "headrace.v1.JoinService",
+        Permission.GOVERN,
+        "CreateJoinToken ListJoinTokens RevokeJoinToken RevokeWorker",
+    ),
     **_methods("headrace.v1.WorkerService", Permission.WORK, "Session"),
     **_methods("headrace.v1.PlannerService", Permission.LOOK, "Plan Simulate Explain"),
     **_methods(

@@ -33,6 +33,37 @@ def scheduler(
             show_default=False,
         ),
     ] = None,
+    worker_listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve workers here and not at --listen, each with a certificate of the authority in --ca. "
+            "Usually port 7442.",
+            show_default=False,
+        ),
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The authority that signs workers' certificates (`headrace ca init DIR HOST…`). Its server "
+            "certificate serves --listen too, unless --tls-cert or --insecure says otherwise.",
+            show_default=False,
+        ),
+    ] = None,
+    workers_at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT[,HOST:PORT…]",
+            help="Where workers find all schedulers' --worker-listen. Default: on the hosts that they know, at this "
+            "one's port.",
+            show_default=False,
+        ),
+    ] = None,
+    worker_certificate_lifetime: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="How long a worker's certificate lasts; it renews it by itself."),
+    ] = "30d",
     heartbeat_interval: Annotated[
         float, typer.Option(min=0.05, help="Seconds between a worker's heartbeats.")
     ] = 3.0,
@@ -59,8 +90,15 @@ def scheduler(
     Replicas hold no state: start as many as you like on one database, stop any of them at any time. The first
     one creates or migrates the schema. `headrace up` runs one for you, with an embedded Postgres.
 
-    Example: headrace scheduler --database-url postgresql://headrace@db/headrace --listen 127.0.0.1:7440
+    Keep the password of the database out of the command line: give the URL in HEADRACE_DATABASE_URL.
+
+    \b
+    headrace scheduler --database-url postgresql://headrace@db/headrace --listen 127.0.0.1:7440
+    headrace scheduler --ca /etc/headrace/ca --listen 0.0.0.0:7440 --worker-listen 0.0.0.0:7442
     """
+    from headrace.hidden import hide_url
+    from headrace.lifetimes import lifetime_of
+    from headrace.target import Target
     from headrace_services.scheduler.log_aside import log_aside
     from headrace_services.scheduler.process import Settings, serve
     from headrace_services.scheduler.session.worker_session import Timing
@@ -69,9 +107,19 @@ def scheduler(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    hide_url(database_url)
+    try:
+        lives = lifetime_of(worker_certificate_lifetime, "--worker-certificate-lifetime")
+        found = Target.of(workers_at, field="--workers-at").replicas if workers_at else ()
+    except HeadraceError as error:
+        raise typer.BadParameter(str(error)) from None
     settings = Settings(
         database_url=database_url,
         listen=listen,
+        worker_listen=worker_listen,
+        ca=ca,
+        workers_at=found,
+        worker_certificate_lives=lives,
         insecure=insecure,
         tls_cert=tls_cert,
         tls_key=tls_key,

@@ -9,31 +9,21 @@ that loses nothing either.
 import asyncio
 import gc
 import logging
-import random
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
-from grpc_reflection.v1alpha import reflection
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headrace.errors import DatabaseUnavailableError, HeadraceError, InvalidFieldError, Violation
+from headrace.errors import DatabaseUnavailableError, InvalidFieldError, Violation
 from headrace.target import PEM
-from headrace.v1 import (
-    identity_pb2,
-    identity_pb2_grpc,
-    project_pb2,
-    project_pb2_grpc,
-    study_pb2,
-    study_pb2_grpc,
-    worker_pb2,
-    worker_pb2_grpc,
-)
+from headrace_services.identity.authority import WORKER_LIVES, load
 from headrace_services.identity.gate import Gate
 from headrace_services.identity.known import KnownTokens
 from headrace_services.identity.listening import asks_for_tokens, is_loopback
@@ -44,9 +34,10 @@ from headrace_services.scheduler.engine.cleaner import Cleaner
 from headrace_services.scheduler.engine.followers import Followers
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.sweeper import Sweeper
+from headrace_services.scheduler.listeners import Listener, certified, encrypted
 from headrace_services.scheduler.loop_watch import LoopWatch
 from headrace_services.scheduler.rpc.identity_service import IdentityServicer
-from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
+from headrace_services.scheduler.rpc.join_service import JoinServicer, Signing
 from headrace_services.scheduler.rpc.project_service import ProjectServicer
 from headrace_services.scheduler.rpc.study_service import StudyServicer
 from headrace_services.scheduler.session.heartbeats import Heartbeats
@@ -63,10 +54,6 @@ from headrace_services.scheduler.suggesting.suggester import Suggester
 
 log = logging.getLogger(__name__)
 
-CONNECTION_AGE_S = 30 * 60
-"""Clients' connections end about this often, so that they spread over the replicas again. Workers are asked to go
-sooner, by their sessions (`Timing.stream_age_s`)."""
-
 SETTLING_S = (5.0, 10.0, 15.0, 30.0, 60.0)
 """Pauses after the start, while code is imported, statements are compiled and workers connect."""
 
@@ -82,6 +69,13 @@ class Settings:
     tls_key: Path | None = None
     auth: Auth | None = None
     """Whether calls need a token; None: where other machines reach it over TLS."""
+    worker_listen: str | None = None
+    """Where workers connect, each with its certificate; None: where users do, with none."""
+    ca: Path | None = None
+    """The folder of the authority that signs workers' certificates (`headrace ca init`)."""
+    workers_at: tuple[str, ...] = ()
+    """Where workers find the listeners for them; empty: on the hosts that they know, at this replica's port."""
+    worker_certificate_lives: timedelta = WORKER_LIVES
     timing: Timing = field(default_factory=Timing)
     drain_grace_s: float = 10.0
     sampler_processes: int = 2
@@ -93,18 +87,36 @@ class Settings:
 def check(settings: Settings) -> None:
     """Refuse settings that cannot work or are not safe. Raises InvalidFieldError."""
     problems = []
-    host, _, port = settings.listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    host = settings.listen.rpartition(":")[0]
+    if not _is_address(settings.listen):
         problems.append(
             _problem("--listen", settings.listen, "is not HOST:PORT", "Write, for example, 127.0.0.1:7440.")
         )
-    elif not settings.tls_cert and not settings.insecure and not is_loopback(host):
+    elif not (settings.tls_cert or settings.ca) and not settings.insecure and not is_loopback(host):
         problems.append(
             _problem(
                 "--listen",
                 settings.listen,
                 "would serve other machines without TLS",
                 "Give --tls-cert and --tls-key, or say --insecure if the network is trusted.",
+            )
+        )
+    if settings.worker_listen is not None and not _is_address(settings.worker_listen):
+        problems.append(
+            _problem(
+                "--worker-listen",
+                settings.worker_listen,
+                "is not HOST:PORT",
+                "Write, for example, 0.0.0.0:7442.",
+            )
+        )
+    if settings.worker_listen is not None and settings.ca is None:
+        problems.append(
+            _problem(
+                "--worker-listen",
+                settings.worker_listen,
+                "needs --ca, since workers connect with certificates",
+                "Make an authority with `headrace ca init DIR HOST…`, and give --ca DIR.",
             )
         )
     if (settings.tls_cert is None) != (settings.tls_key is None):
@@ -120,6 +132,11 @@ def check(settings: Settings) -> None:
         )
     if problems:
         raise InvalidFieldError(problems)
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and int(port) <= 65535
 
 
 def _problem(field_name: str, value: str, message: str, remedy: str) -> Violation:
@@ -171,7 +188,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
     gate = _gate(engine, settings)
     if gate is not None:
         await _tell_of_first_token(engine)
-    server, port = _bound_server(gate, settings)
+    users, for_workers, signing = _listeners(settings, gate)
     async with asyncio.TaskGroup() as tasks:
         hub = Hub(engine, tasks)
         registry = Registry(engine)
@@ -184,11 +201,20 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         hub.propose_with(suggester.want)
         health = health_aio.HealthServicer()
         await tell_instance(health)
-        workers = WorkerServicer(hub, heartbeats, loads, registry, settings.timing)
-        _add_services(
-            server, StudyServicer(hub, desk), workers, IdentityServicer(engine), ProjectServicer(hub), health
+        workers = WorkerServicer(
+            hub, heartbeats, loads, registry, settings.timing, certified=for_workers is not None
         )
-        await server.start()
+        users.add_studies(StudyServicer(hub, desk))
+        users.add_identities(IdentityServicer(engine))
+        users.add_projects(ProjectServicer(hub))
+        users.add_joins(JoinServicer(engine, signing))
+        if for_workers is not None:
+            for_workers.add_workers(workers)
+            for_workers.add_joins(JoinServicer(engine, signing, for_workers=True))
+            await for_workers.start(health)
+        else:
+            users.add_workers(workers)
+        await users.start(health)
         watch = LoopWatch()
         background = [
             tasks.create_task(watch.run()),
@@ -205,12 +231,14 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         ]
         gc.collect()
         gc.freeze()
-        host = settings.listen.rpartition(":")[0]
-        print(f"headrace scheduler: serving on {host}:{port}", flush=True)  # what starters wait for
+        if for_workers is not None:
+            print(f"headrace scheduler: workers connect to {for_workers.address}", flush=True)
+        print(f"headrace scheduler: serving on {users.address}", flush=True)  # what starters wait for
         await stop.wait()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, sys.exit, 130)
-        await _drain(server, hub, registry, health, settings.drain_grace_s)
+        servers = [listener.server for listener in (users, for_workers) if listener is not None]
+        await _drain(servers, hub, registry, health, settings.drain_grace_s)
         log.info("%s", watch)
         for task in background:
             task.cancel()
@@ -230,7 +258,11 @@ async def _freeze_survivors() -> None:
 
 
 async def _drain(
-    server: grpc.aio.Server, hub: Hub, registry: Registry, health: health_aio.HealthServicer, grace_s: float
+    servers: Sequence[grpc.aio.Server],
+    hub: Hub,
+    registry: Registry,
+    health: health_aio.HealthServicer,
+    grace_s: float,
 ) -> None:
     log.info("draining")
     await health.enter_graceful_shutdown()
@@ -240,71 +272,36 @@ async def _drain(
             await hub.drain()
     except TimeoutError:
         log.warning("the database did not take everything in %s s; the senders keep it", grace_s)
-    await server.stop(grace=min(2.0, grace_s))
+    await asyncio.gather(*(server.stop(grace=min(2.0, grace_s)) for server in servers))
 
 
 def _gate(engine: AsyncEngine, settings: Settings) -> Gate | None:
     """What asks calls for tokens; None where nobody needs one."""
-    asks = asks_for_tokens(settings.auth, settings.listen, tls=settings.tls_cert is not None)
+    asks = asks_for_tokens(settings.auth, settings.listen, tls=_has_tls(settings))
     return Gate(KnownTokens(TokenRows(engine))) if asks else None
 
 
-def _bound_server(gate: Gate | None, settings: Settings) -> tuple[grpc.aio.Server, int]:
-    age_ms = int(CONNECTION_AGE_S * 1000 * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
-    server = grpc.aio.server(
-        interceptors=make_server_interceptors(gate=gate),
-        options=[
-            ("grpc.so_reuseport", 0),
-            ("grpc.keepalive_time_ms", 20_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
-            ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-            ("grpc.http2.max_ping_strikes", 0),
-            ("grpc.max_connection_age_ms", age_ms),
-            ("grpc.max_connection_age_grace_ms", 30_000),
-            ("grpc.max_receive_message_length", 4 * 1024 * 1024),
-        ],
+def _has_tls(settings: Settings) -> bool:
+    """Whether users come over TLS."""
+    return settings.tls_cert is not None or (settings.ca is not None and not settings.insecure)
+
+
+def _listeners(settings: Settings, gate: Gate | None) -> tuple[Listener, Listener | None, Signing | None]:
+    """The ports, taken before anything is begun, and what is signed at them. Raises HeadraceError."""
+    authority = load(settings.ca) if settings.ca is not None else None
+    credentials = None
+    if settings.tls_cert and settings.tls_key:
+        credentials = encrypted(PEM.bytes(settings.tls_key), PEM.bytes(settings.tls_cert))
+    elif authority is not None and not settings.insecure:
+        credentials = encrypted(authority.server_key_pem, authority.server_pem)
+    users = Listener("--listen", settings.listen, credentials, gate)
+    if settings.worker_listen is None or authority is None:
+        return users, None, None
+    workers = Listener("--worker-listen", settings.worker_listen, certified(authority))
+    signing = Signing(
+        authority=authority,
+        worker_port=workers.port,
+        worker_addresses=settings.workers_at,
+        lives=settings.worker_certificate_lives,
     )
-    return server, _bind(server, settings)
-
-
-def _add_services(
-    server: grpc.aio.Server,
-    studies: StudyServicer,
-    workers: WorkerServicer,
-    identities: IdentityServicer,
-    projects: ProjectServicer,
-    health: health_aio.HealthServicer,
-) -> None:
-    study_pb2_grpc.add_StudyServiceServicer_to_server(studies, server)
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
-    identity_pb2_grpc.add_IdentityServiceServicer_to_server(identities, server)
-    project_pb2_grpc.add_ProjectServiceServicer_to_server(projects, server)
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    names = [
-        study_pb2.DESCRIPTOR.services_by_name["StudyService"].full_name,
-        worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name,
-        identity_pb2.DESCRIPTOR.services_by_name["IdentityService"].full_name,
-        project_pb2.DESCRIPTOR.services_by_name["ProjectService"].full_name,
-        health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
-    ]
-    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
-
-
-def _bind(server: grpc.aio.Server, settings: Settings) -> int:
-    try:
-        if settings.tls_cert and settings.tls_key:
-            pair = (PEM.bytes(settings.tls_key), PEM.bytes(settings.tls_cert))
-            port = server.add_secure_port(settings.listen, grpc.ssl_server_credentials([pair]))
-        else:
-            port = server.add_insecure_port(settings.listen)
-    except (OSError, RuntimeError) as error:
-        port, reason = 0, str(error)
-    else:
-        reason = "the address is in use"
-    if not port:
-        raise HeadraceError(
-            f"cannot listen on {settings.listen}: {reason}", remedy="Choose another --listen."
-        )
-    return port
+    return users, workers, signing

@@ -16,6 +16,7 @@ import typer
 
 from headrace.environment import NAMED_IN, names_to_pass
 from headrace.errors import HeadraceError
+from headrace.hidden import close_to_others, hide_url
 from headrace.home import home_dir
 from headrace_services.instance import NAMED_IN as INSTANCE
 from headrace_services.up import home as up_home
@@ -129,6 +130,8 @@ def up(
     headrace up --home ./here --port 0     # a second one beside the first
     headrace up --no-worker                # workers run elsewhere (headrace worker --scheduler HOST:PORT)
     """
+    hide_url(database_url)
+    close_to_others()
     notices = Notices()
     began = time.monotonic()
     place = (home or home_dir()).expanduser().resolve()

@@ -52,6 +52,10 @@ const (
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED       ErrorReason = 40
 	ErrorReason_ERROR_REASON_PROJECT_NOT_FOUND    ErrorReason = 41
 	ErrorReason_ERROR_REASON_PROJECT_EXISTS       ErrorReason = 42
+	ErrorReason_ERROR_REASON_JOIN_REFUSED         ErrorReason = 30
+	ErrorReason_ERROR_REASON_JOIN_TOKEN_NOT_FOUND ErrorReason = 31
+	ErrorReason_ERROR_REASON_WORKER_IDENTITY      ErrorReason = 32
+	ErrorReason_ERROR_REASON_WORKER_REVOKED       ErrorReason = 33
 )
 
 // Enum value maps for ErrorReason.
@@ -81,6 +85,10 @@ var (
 		40: "ERROR_REASON_QUOTA_EXCEEDED",
 		41: "ERROR_REASON_PROJECT_NOT_FOUND",
 		42: "ERROR_REASON_PROJECT_EXISTS",
+		30: "ERROR_REASON_JOIN_REFUSED",
+		31: "ERROR_REASON_JOIN_TOKEN_NOT_FOUND",
+		32: "ERROR_REASON_WORKER_IDENTITY",
+		33: "ERROR_REASON_WORKER_REVOKED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":          0,
@@ -107,6 +115,10 @@ var (
 		"ERROR_REASON_QUOTA_EXCEEDED":       40,
 		"ERROR_REASON_PROJECT_NOT_FOUND":    41,
 		"ERROR_REASON_PROJECT_EXISTS":       42,
+		"ERROR_REASON_JOIN_REFUSED":         30,
+		"ERROR_REASON_JOIN_TOKEN_NOT_FOUND": 31,
+		"ERROR_REASON_WORKER_IDENTITY":      32,
+		"ERROR_REASON_WORKER_REVOKED":       33,
 	}
 )
 
@@ -141,7 +153,7 @@ var File_headrace_v1_error_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_error_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/error.proto\x12\vheadrace.v1*\x98\x06\n" +
+	"\x17headrace/v1/error.proto\x12\vheadrace.v1*\xa1\a\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_INVALID_FIELD\x10\x01\x12\x1d\n" +
@@ -167,7 +179,11 @@ const file_headrace_v1_error_proto_rawDesc = "" +
 	"\x1cERROR_REASON_TOKEN_NOT_FOUND\x10\x19\x12\x1f\n" +
 	"\x1bERROR_REASON_QUOTA_EXCEEDED\x10(\x12\"\n" +
 	"\x1eERROR_REASON_PROJECT_NOT_FOUND\x10)\x12\x1f\n" +
-	"\x1bERROR_REASON_PROJECT_EXISTS\x10*B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
+	"\x1bERROR_REASON_PROJECT_EXISTS\x10*\x12\x1d\n" +
+	"\x19ERROR_REASON_JOIN_REFUSED\x10\x1e\x12%\n" +
+	"!ERROR_REASON_JOIN_TOKEN_NOT_FOUND\x10\x1f\x12 \n" +
+	"\x1cERROR_REASON_WORKER_IDENTITY\x10 \x12\x1f\n" +
+	"\x1bERROR_REASON_WORKER_REVOKED\x10!B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_error_proto_rawDescOnce sync.Once

@@ -4033,9 +4033,11 @@ type WorkerStatus struct {
 	SetAside string `protobuf:"bytes,41,opt,name=set_aside,json=setAside,proto3" json:"set_aside,omitempty"`
 	// The active studies that place nothing on this incarnation of it any more: their first attempts failed there, while
 	// other workers could run them.
-	AvoidedBy     []string `protobuf:"bytes,42,rep,name=avoided_by,json=avoidedBy,proto3" json:"avoided_by,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	AvoidedBy []string `protobuf:"bytes,42,rep,name=avoided_by,json=avoidedBy,proto3" json:"avoided_by,omitempty"`
+	// When the certificate ends that the worker showed last. Absent where it needs none.
+	CertificateEnd *timestamppb.Timestamp `protobuf:"bytes,70,opt,name=certificate_end,json=certificateEnd,proto3" json:"certificate_end,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *WorkerStatus) Reset() {
@@ -4141,6 +4143,13 @@ func (x *WorkerStatus) GetSetAside() string {
 func (x *WorkerStatus) GetAvoidedBy() []string {
 	if x != nil {
 		return x.AvoidedBy
+	}
+	return nil
+}
+
+func (x *WorkerStatus) GetCertificateEnd() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CertificateEnd
 	}
 	return nil
 }
@@ -5230,7 +5239,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\aworkers\x18\x01 \x03(\v2\x19.headrace.v1.WorkerStatusR\aworkers\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12/\n" +
 	"\x06shares\x18\x03 \x03(\v2\x17.headrace.v1.StudyShareR\x06shares\x12.\n" +
-	"\aunshown\x18\x04 \x03(\v2\x14.headrace.v1.UnshownR\aunshown\"\xe6\x03\n" +
+	"\aunshown\x18\x04 \x03(\v2\x14.headrace.v1.UnshownR\aunshown\"\xab\x04\n" +
 	"\fWorkerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12-\n" +
@@ -5243,7 +5252,8 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\atrouble\x18( \x01(\tR\atrouble\x12\x1b\n" +
 	"\tset_aside\x18) \x01(\tR\bsetAside\x12\x1d\n" +
 	"\n" +
-	"avoided_by\x18* \x03(\tR\tavoidedBy\x1a9\n" +
+	"avoided_by\x18* \x03(\tR\tavoidedBy\x12C\n" +
+	"\x0fcertificate_end\x18F \x01(\v2\x1a.google.protobuf.TimestampR\x0ecertificateEnd\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa1\x01\n" +
@@ -5523,70 +5533,71 @@ var file_headrace_v1_study_proto_depIdxs = []int32{
 	77,  // 66: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
 	79,  // 67: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
 	64,  // 68: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
-	79,  // 69: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
-	79,  // 70: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
-	67,  // 71: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
-	66,  // 72: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
-	79,  // 73: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
-	73,  // 74: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
-	74,  // 75: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
-	11,  // 76: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
-	13,  // 77: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
-	15,  // 78: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
-	17,  // 79: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
-	19,  // 80: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
-	21,  // 81: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
-	23,  // 82: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
-	25,  // 83: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
-	27,  // 84: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
-	29,  // 85: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
-	31,  // 86: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
-	33,  // 87: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
-	35,  // 88: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
-	37,  // 89: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
-	39,  // 90: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
-	41,  // 91: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
-	43,  // 92: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
-	45,  // 93: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
-	50,  // 94: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
-	52,  // 95: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
-	54,  // 96: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
-	56,  // 97: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
-	58,  // 98: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
-	61,  // 99: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
-	69,  // 100: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
-	71,  // 101: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
-	12,  // 102: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
-	14,  // 103: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
-	16,  // 104: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
-	18,  // 105: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
-	20,  // 106: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
-	22,  // 107: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
-	24,  // 108: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
-	26,  // 109: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
-	28,  // 110: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
-	30,  // 111: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
-	32,  // 112: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
-	34,  // 113: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
-	36,  // 114: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
-	38,  // 115: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
-	40,  // 116: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
-	42,  // 117: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
-	44,  // 118: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
-	46,  // 119: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
-	51,  // 120: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
-	53,  // 121: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
-	55,  // 122: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
-	57,  // 123: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
-	59,  // 124: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
-	62,  // 125: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
-	70,  // 126: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
-	72,  // 127: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
-	102, // [102:128] is the sub-list for method output_type
-	76,  // [76:102] is the sub-list for method input_type
-	76,  // [76:76] is the sub-list for extension type_name
-	76,  // [76:76] is the sub-list for extension extendee
-	0,   // [0:76] is the sub-list for field type_name
+	79,  // 69: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
+	79,  // 70: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
+	79,  // 71: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
+	67,  // 72: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
+	66,  // 73: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
+	79,  // 74: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
+	73,  // 75: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
+	74,  // 76: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
+	11,  // 77: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
+	13,  // 78: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
+	15,  // 79: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
+	17,  // 80: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
+	19,  // 81: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
+	21,  // 82: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
+	23,  // 83: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
+	25,  // 84: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
+	27,  // 85: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
+	29,  // 86: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
+	31,  // 87: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
+	33,  // 88: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
+	35,  // 89: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
+	37,  // 90: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
+	39,  // 91: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
+	41,  // 92: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
+	43,  // 93: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
+	45,  // 94: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
+	50,  // 95: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
+	52,  // 96: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
+	54,  // 97: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
+	56,  // 98: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
+	58,  // 99: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
+	61,  // 100: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
+	69,  // 101: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
+	71,  // 102: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
+	12,  // 103: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
+	14,  // 104: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
+	16,  // 105: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
+	18,  // 106: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
+	20,  // 107: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
+	22,  // 108: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
+	24,  // 109: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
+	26,  // 110: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
+	28,  // 111: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
+	30,  // 112: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
+	32,  // 113: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
+	34,  // 114: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
+	36,  // 115: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
+	38,  // 116: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
+	40,  // 117: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
+	42,  // 118: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
+	44,  // 119: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
+	46,  // 120: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
+	51,  // 121: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
+	53,  // 122: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
+	55,  // 123: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
+	57,  // 124: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
+	59,  // 125: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
+	62,  // 126: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
+	70,  // 127: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
+	72,  // 128: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
+	103, // [103:129] is the sub-list for method output_type
+	77,  // [77:103] is the sub-list for method input_type
+	77,  // [77:77] is the sub-list for extension type_name
+	77,  // [77:77] is the sub-list for extension extendee
+	0,   // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_study_proto_init() }

@@ -23,6 +23,8 @@ CURSOR: Final = Whole(
 NUMBER: Final = Whole(0, n.EXACT, remedy="Give the number of a trial.")
 ERROR: Final = Told(n.TEXT)
 LEASE_TIME: Final = Span(0, 86_400)
+JOIN_TIME: Final = Span(1, 30 * 86_400)
+PEM: Final = Text(8192, prose=True, remedy="Send it in PEM.")
 
 _PAGE: Final[dict[str, Bound]] = {"page_size": PAGE_SIZE, "page_token": PAGE_TOKEN}
 _ON_STUDY: Final[dict[str, Bound]] = {"request_id": REQUEST_ID, "name": STUDY}
@@ -77,6 +79,11 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     "ListReportsRequest": {**_PAGE, "parent": PARENT},
     "ListWorkersRequest": _PAGE,
     "FindRoomRequest": {"study": STUDY},
+    "JoinRequest": {"token": TEXT, "worker": NAME, "signing_request": PEM},
+    "RenewRequest": {"signing_request": PEM},
+    "CreateJoinTokenRequest": {"worker": NAME, "uses": Whole(0, n.COUNT), "lifetime": JOIN_TIME},
+    "RevokeJoinTokenRequest": {"id": NAME},
+    "RevokeWorkerRequest": {"worker": NAME},
     "MeasureImportanceRequest": {"study": STUDY},
     "CreateProjectRequest": {
         "request_id": REQUEST_ID,

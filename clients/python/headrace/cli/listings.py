@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from headrace.cli import views, wording
+from headrace.cli import certificates, views, wording
 from headrace.cli.loads import HEADS, load_cells
 from headrace.cli.output import Cell, Output
 from headrace.cli.session import AsJson, Session, StudyArgument
@@ -168,6 +168,8 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
             session.output.note(f"{worker.name} waits: {worker.trouble}")
         if worker.set_aside:
             session.output.note(f"{worker.name} keeps refused messages: {worker.set_aside}")
+    for worker in certificates.ended(found):
+        session.output.note(f"{worker.name} cannot connect: its certificate has ended. It has to join again.")
 
 
 def _on(slot: Slot) -> str:

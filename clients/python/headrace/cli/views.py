@@ -237,6 +237,7 @@ def worker(info: Worker) -> Json:
         "trouble": info.trouble,
         "set_aside": info.set_aside,
         "avoided_by": list(info.avoided_by),
+        "certificate_end": info.certificate_end,
         "slots": [
             {
                 "index": s.index,

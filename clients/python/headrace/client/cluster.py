@@ -40,6 +40,7 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
         set_aside=proto.set_aside,
         avoided_by=tuple(proto.avoided_by),
         reservation=reservation(proto),
+        certificate_end=proto.certificate_end.ToDatetime(UTC) if proto.HasField("certificate_end") else None,
     )
 
 

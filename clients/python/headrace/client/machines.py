@@ -122,3 +122,5 @@ class Worker:
     """The active studies that place nothing on it until it restarts, since their first attempts failed there."""
     reservation: SlotReservation | None = None
     """For which trial slots of it are kept."""
+    certificate_end: datetime | None = None
+    """When the certificate ends that it showed last; None where it needs none."""

@@ -46,6 +46,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 40
     ERROR_REASON_PROJECT_NOT_FOUND: _ErrorReason.ValueType  # 41
     ERROR_REASON_PROJECT_EXISTS: _ErrorReason.ValueType  # 42
+    ERROR_REASON_JOIN_REFUSED: _ErrorReason.ValueType  # 30
+    ERROR_REASON_JOIN_TOKEN_NOT_FOUND: _ErrorReason.ValueType  # 31
+    ERROR_REASON_WORKER_IDENTITY: _ErrorReason.ValueType  # 32
+    ERROR_REASON_WORKER_REVOKED: _ErrorReason.ValueType  # 33
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Machine-readable reasons, without the prefix in ErrorInfo. The catalogue in
@@ -76,4 +80,8 @@ ERROR_REASON_TOKEN_NOT_FOUND: ErrorReason.ValueType  # 25
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 40
 ERROR_REASON_PROJECT_NOT_FOUND: ErrorReason.ValueType  # 41
 ERROR_REASON_PROJECT_EXISTS: ErrorReason.ValueType  # 42
+ERROR_REASON_JOIN_REFUSED: ErrorReason.ValueType  # 30
+ERROR_REASON_JOIN_TOKEN_NOT_FOUND: ErrorReason.ValueType  # 31
+ERROR_REASON_WORKER_IDENTITY: ErrorReason.ValueType  # 32
+ERROR_REASON_WORKER_REVOKED: ErrorReason.ValueType  # 33
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

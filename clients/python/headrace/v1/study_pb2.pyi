@@ -1953,6 +1953,7 @@ class WorkerStatus(_message.Message):
     TROUBLE_FIELD_NUMBER: _builtins.int
     SET_ASIDE_FIELD_NUMBER: _builtins.int
     AVOIDED_BY_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_END_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`workers/{worker}`."""
     connected: _builtins.bool
@@ -1981,6 +1982,10 @@ class WorkerStatus(_message.Message):
         other workers could run them.
         """
 
+    @_builtins.property
+    def certificate_end(self) -> _timestamp_pb2.Timestamp:
+        """When the certificate ends that the worker showed last. Absent where it needs none."""
+
     def __init__(
         self,
         *,
@@ -1995,10 +2000,11 @@ class WorkerStatus(_message.Message):
         trouble: _builtins.str = ...,
         set_aside: _builtins.str = ...,
         avoided_by: _abc.Iterable[_builtins.str] | None = ...,
+        certificate_end: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen", b"last_seen", "reservation", b"reservation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate_end", b"certificate_end", "last_seen", b"last_seen", "reservation", b"reservation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoided_by", b"avoided_by", "connected", b"connected", "cpus", b"cpus", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "reservation", b"reservation", "set_aside", b"set_aside", "slots", b"slots", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoided_by", b"avoided_by", "certificate_end", b"certificate_end", "connected", b"connected", "cpus", b"cpus", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "reservation", b"reservation", "set_aside", b"set_aside", "slots", b"slots", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -351,6 +351,7 @@ def worker(view: WorkerView) -> study_pb2.WorkerStatus:
         set_aside=view.set_aside,
         avoided_by=view.avoided_by,
         cpus=view.cpus,
+        certificate_end=_time(view.certificate_until),
         reservation=_kept(view.kept) if view.kept else None,
     )
 

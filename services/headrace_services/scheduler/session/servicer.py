@@ -10,8 +10,10 @@ from grpc.aio import ServicerContext
 from headrace import bounds
 from headrace.errors import DrainingError, HeadraceError, InvalidFieldError, Violation
 from headrace.v1 import worker_pb2, worker_pb2_grpc
+from headrace_services.identity.shown import certificate_of
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.session import messages
+from headrace_services.scheduler.session.certificates import identified
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.session.loads import Loads
@@ -35,13 +37,22 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """The workers' side of the scheduler."""
 
     def __init__(
-        self, hub: Hub, heartbeats: Heartbeats, loads: Loads, registry: Registry, timing: Timing
+        self,
+        hub: Hub,
+        heartbeats: Heartbeats,
+        loads: Loads,
+        registry: Registry,
+        timing: Timing,
+        *,
+        certified: bool = False,
     ) -> None:
+        """`certified`: each stream shows a certificate, which says whose it is."""
         self._hub = hub
         self._heartbeats = heartbeats
         self._loads = loads
         self._registry = registry
         self._timing = timing
+        self._certified = certified
         self._studies = KnownStudies(hub.engine)
 
     # grpc.aio also takes a coroutine that writes to the context, which the stubs do not know.
@@ -54,7 +65,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         hello = await self._hello(request_iterator)
         bounds.check(worker_pb2.SessionRequest(hello=hello))
         greeting = messages.greeting(hello)
+        certificate = certificate_of(context) if self._certified else None
         async with transaction(self._hub.engine) as conn:
+            if certificate is not None:
+                greeting = await identified(conn, greeting, certificate)
             worker_id, number = await workers.greet(conn, greeting, self._timing.lease_ttl_s)
         session = WorkerSession(
             self._hub, self._heartbeats, self._loads, self._studies, self._timing, greeting, worker_id, number

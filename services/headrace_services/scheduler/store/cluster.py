@@ -89,6 +89,7 @@ class WorkerView:
     kept: KeptView | None = None
     avoided_by: list[str] = field(default_factory=list)
     """The studies that place nothing on it any more."""
+    certificate_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ async def workers(
             cpus=row.cpus,
             kept=kept.get(row.id),
             avoided_by=avoided_by.get(row.incarnation, []),
+            certificate_until=row.certificate_until,
         )
         for row in await conn.execute(query)
     }

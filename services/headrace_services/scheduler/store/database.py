@@ -1,6 +1,7 @@
 """Connections: the engine, and which of its errors mean that the database is away."""
 
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -67,7 +68,7 @@ def parse_url(url: str) -> URL:
     except ArgumentError:
         parsed = None
     if parsed is None or parsed.get_backend_name() not in ("postgresql", "postgres"):
-        shown = parsed.render_as_string() if parsed else url
+        shown = parsed.render_as_string() if parsed else re.sub(r"//.*@", "//***@", url)
         raise InvalidFieldError(
             [
                 Violation(

@@ -129,6 +129,8 @@ worker = Table(
     Column("log_dir", Text, nullable=False, server_default=""),
     # The machine's cores; 0 where it did not say.
     Column("cpus", Integer, nullable=False, server_default="0"),
+    # Of its last session; absent where it needs no certificate.
+    time_column("certificate_until"),
     time_column("session_time", now=True),
     time_column("last_seen", now=True),
     # The worker's leases live until then, by the database's clock.
@@ -547,4 +549,38 @@ request = Table(
     Column("response", LargeBinary, nullable=False),
     time_column("time", now=True),
     Index("request_time", "time"),
+)
+
+# What lets a worker join. Of its secret the SHA-256 is here.
+join_token = Table(
+    "join_token",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
+    # The one worker that may join with it; empty: any whose name is free.
+    Column("worker", Text, nullable=False, server_default=""),
+    Column("uses", Integer, nullable=False, server_default="1"),
+    Column("used", Integer, nullable=False, server_default="0"),
+    time_column("create_time", now=True),
+    time_column("expire_time", nullable=False),
+    time_column("revoke_time"),
+    # No more workers join with a token than may.
+    CheckConstraint("used BETWEEN 0 AND uses", name="uses"),
+    Index("join_token_expire", "expire_time"),
+)
+
+# The workers that have a certificate, or had one.
+joined_worker = Table(
+    "joined_worker",
+    metadata,
+    Column("worker", Text, primary_key=True),
+    # The token that it joined with, and the SHA-256 of its present key: a join that is repeated is known by both.
+    Column("token_id", Text, nullable=False),
+    Column("key_digest", LargeBinary, nullable=False),
+    time_column("join_time", now=True),
+    # The end of the last certificate that it got.
+    time_column("certificate_until", nullable=False),
+    # Certificates that were signed until then are refused.
+    time_column("revoke_time"),
+    Index("joined_worker_until", "certificate_until"),
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -74,6 +74,8 @@ class Greeting:
     cpus: int = 0
     host: str = ""
     home: str = ""
+    certificate_until: datetime | None = None
+    """The end of the certificate that it showed; None where it needs none."""
 
 
 class StudyInfo:
@@ -134,6 +136,7 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
         "cpus": greeting.cpus,
         "host": greeting.host,
         "home": greeting.home,
+        "certificate_until": greeting.certificate_until,
         "session_time": now,
         "last_seen": now,
         "expires_at": now + _seconds(ttl_s),

@@ -1,0 +1,128 @@
+"""`headrace worker-token`: what lets workers join, and how one is shut out."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from headrace.cli.control import Yes, confirm
+from headrace.cli.failure import USAGE, CommandError
+from headrace.cli.session import AsJson, Session
+from headrace.client import joining
+from headrace.lifetimes import lifetime_of
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Make tokens with which workers join, where the scheduler asks workers for certificates.\n\n"
+    "A worker shows its token once, by `headrace worker --join`, and gets a certificate that it renews by itself.",
+)
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    worker: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The one worker that may join with it, even where one of this name has joined before. "
+            "Default: any whose name is free.",
+            show_default=False,
+        ),
+    ] = "",
+    uses: Annotated[int, typer.Option(min=1, max=100_000, help="How many workers may join with it.")] = 1,
+    expires: Annotated[
+        str, typer.Option(metavar="TIME", help="How long it works: 90s, 15m, 12h or 30d.")
+    ] = "1h",
+    as_json: AsJson = False,
+) -> None:
+    """Make a join token. It is shown once, alone on standard output.
+
+    [bold]Examples[/bold]
+
+    headrace worker-token create > token && headrace worker --join @token
+
+    headrace worker-token create --uses 50 --expires 12h
+    """
+    session = Session.of(context)
+    lifetime = lifetime_of(expires, "--expires")
+    with session.client() as client:
+        made, secret = client.transport.run(joining.create_token(worker=worker, uses=uses, lifetime=lifetime))
+    if as_json:
+        session.output.json({**asdict(made), "token": secret})
+        return
+    session.output.line(secret)
+    whose = f"worker {made.worker}" if made.worker else "one worker" if uses == 1 else f"{uses} workers"
+    session.output.note(f"It lets {whose} join until {made.expire_time.astimezone():%Y-%m-%d %H:%M}.")
+
+
+@app.command("list")
+def list_(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the join tokens that have not expired. Their secrets are stored nowhere."""
+    session = Session.of(context)
+    with session.client() as client:
+        found = client.transport.run(joining.tokens())
+    if as_json:
+        session.output.json([asdict(token) for token in found])
+        return
+    if not found:
+        session.output.note("No join token works now. Make one with `headrace worker-token create`.")
+        return
+    session.output.table(
+        ["ID", "WORKER", "USED", "EXPIRES", "STATE"],
+        [
+            [
+                token.id,
+                token.worker or "any",
+                f"{token.used} of {token.uses}",
+                f"{token.expire_time.astimezone():%Y-%m-%d %H:%M}",
+                _state(token),
+            ]
+            for token in found
+        ],
+        right=["USED"],
+    )
+
+
+@app.command()
+def revoke(
+    context: typer.Context,
+    token: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="The token's id, as `list` shows it.", show_default=False),
+    ] = None,
+    worker: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="End this worker's certificates, and its session.", show_default=False
+        ),
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """End a join token; or, with --worker, shut out a worker that has joined.
+
+    Workers that joined with a token stay when it is revoked. A worker that is shut out loses its trials when its leases
+    end, seconds later; they go on elsewhere. It may join again with a new token.
+    """
+    session = Session.of(context)
+    if (token is None) == (worker is None):
+        raise CommandError("Give the id of a token, or --worker NAME.", remedy="", code=USAGE)
+    if token is not None:
+        with session.client() as client:
+            ended = client.transport.run(joining.revoke_token(token))
+        session.output.line(f"Token {ended.id} lets nobody join any more.")
+        return
+    assert worker is not None
+    confirm(f"Shut out worker {worker}?", yes=yes)
+    with session.client() as client:
+        client.transport.run(joining.revoke_worker(worker))
+    session.output.line(f"The certificates of worker {worker} are revoked.")
+
+
+def _state(token: joining.JoinToken) -> str:
+    if token.revoked:
+        return "revoked"
+    if token.expire_time <= datetime.now(UTC):
+        return "expired"
+    return "used up" if token.used >= token.uses else "works"

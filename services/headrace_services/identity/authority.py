@@ -1,0 +1,310 @@
+"""The certificate authority of a cluster: a folder with its key, and what it signs.
+
+    DIR/ca.pem        what workers trust; further authorities may stand behind the first one
+    DIR/ca.key        signs workers' certificates
+    DIR/server.pem    what schedulers show, for the host names that were given
+    DIR/server.key
+
+`headrace ca init DIR HOST…` makes it. Every scheduler of a cluster has the same folder. A worker's certificate names it
+as `headrace.spiffe` says and lets it be a client, not a server. Files are replaced by a rename, keys have mode 0600.
+
+Nothing here reads a clock: whoever calls says what time it is.
+"""
+
+import ipaddress
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from headrace.errors import InvalidFieldError, Violation
+from headrace.home import make_private
+from headrace.spiffe import worker_uri
+
+CERTIFICATE: Final = "ca.pem"
+KEY: Final = "ca.key"
+SERVER: Final = "server.pem"
+SERVER_KEY: Final = "server.key"
+
+AUTHORITY_LIVES: Final = timedelta(days=3650)
+SERVER_LIVES: Final = timedelta(days=3650)
+WORKER_LIVES: Final = timedelta(days=30)
+BACKDATED: Final = timedelta(minutes=1)
+"""Clocks of two replicas may differ by so much. Of a shorter lifetime it is a tenth."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_BITS: Final = 64
+_TIME: Final = (1 << _TIME_BITS) - 1
+
+_INIT: Final = "Make it with `headrace ca init DIR HOST…`, or correct --ca."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """An authority with its key, and the server's certificate."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+    trusted_pem: bytes
+    """What peers of workers are to trust: this authority, and those that stand behind it in its file."""
+    server_pem: bytes
+    server_key_pem: bytes
+
+    def sign_worker(
+        self,
+        name: str,
+        public_key: CertificatePublicKeyTypes,
+        *,
+        now: datetime,
+        lives: timedelta = WORKER_LIVES,
+    ) -> bytes:
+        """A worker's certificate, PEM."""
+        names = [x509.UniformResourceIdentifier(worker_uri(name))]
+        made = _signed(
+            self.key,
+            self.certificate,
+            name,
+            public_key,
+            names,
+            ExtendedKeyUsageOID.CLIENT_AUTH,
+            since=now - min(BACKDATED, lives / 10),
+            until=now + lives,
+            number=_numbered(now),
+        )
+        return made.public_bytes(serialization.Encoding.PEM)
+
+
+def make(folder: Path, hosts: Sequence[str], *, now: datetime) -> None:
+    """Makes an authority and a server's certificate in a folder. Raises InvalidFieldError where there is one."""
+    if (folder / KEY).exists() or (folder / CERTIFICATE).exists():
+        raise _fault(
+            "DIR",
+            str(folder),
+            "holds a certificate authority already",
+            "To make a server certificate for other host names, use `headrace ca server`. A new authority goes into "
+            "another folder; all workers then have to join again.",
+        )
+    named = _names(hosts)
+    make_private(folder)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Headrace workers")])
+    signs = x509.KeyUsage(
+        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + AUTHORITY_LIVES)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(signs, critical=True)
+        .add_extension(own, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    # The certificate last: an authority without one was never used, and is made anew.
+    _make_server(folder, made, key, named, now)
+    replace(folder / KEY, _pem(key), 0o600)
+    replace(folder / CERTIFICATE, made.public_bytes(serialization.Encoding.PEM), 0o644)
+
+
+def make_server(folder: Path, hosts: Sequence[str], *, now: datetime) -> None:
+    """Makes a new certificate of the server, for these host names. Raises InvalidFieldError."""
+    certificate, key, _ = _authority_in(folder)
+    _make_server(folder, certificate, key, _names(hosts), now)
+
+
+def load(folder: Path) -> Authority:
+    """The authority in a folder. Raises InvalidFieldError where it is not whole."""
+    certificate, key, trusted = _authority_in(folder)
+    server, server_key = _read(folder / SERVER), _read(folder / SERVER_KEY)
+    shown = _parsed(folder / SERVER, server)
+    if _public(shown.public_key()) != _public(_key(folder / SERVER_KEY, server_key).public_key()):
+        raise _fault(
+            "--ca", str(folder / SERVER), f"does not belong to {SERVER_KEY}", "Run `headrace ca server`."
+        )
+    return Authority(
+        certificate=certificate, key=key, trusted_pem=trusted, server_pem=server, server_key_pem=server_key
+    )
+
+
+def public_key_in(request: str) -> CertificatePublicKeyTypes:
+    """The key of a signing request (PEM), whose sender has its other half. Raises InvalidFieldError."""
+    remedy = "Update the worker."
+    try:
+        asked = x509.load_pem_x509_csr(request.encode())
+        sound = asked.is_signature_valid
+        key = asked.public_key()
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise _fault("signing_request", "", "is not a certificate signing request", remedy) from error
+    if not sound:
+        raise _fault("signing_request", "", "is not signed by its own key", remedy)
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(
+        key.curve, ec.SECP256R1 | ec.SECP384R1
+    ):
+        raise _fault("signing_request", type(key).__name__, "has a key of another kind than P-256", remedy)
+    return key
+
+
+def digest_of(key: CertificatePublicKeyTypes) -> bytes:
+    """What tells a public key from all others."""
+    digest = hashes.Hash(hashes.SHA256())
+    digest.update(_public(key))
+    return digest.finalize()
+
+
+def issued(certificate: x509.Certificate) -> datetime:
+    """When a worker's certificate was signed, to the microsecond: its own times are whole seconds."""
+    return _EPOCH + timedelta(microseconds=certificate.serial_number & _TIME)
+
+
+def _numbered(now: datetime) -> int:
+    """A serial number that nobody can guess, with the time in its last bits."""
+    return (1 << 79 | secrets.randbits(79)) << _TIME_BITS | (now - _EPOCH) // timedelta(microseconds=1)
+
+
+def replace(file: Path, content: bytes, mode: int) -> None:
+    """Writes a file beside its old one, durably, and puts it in its place by one rename."""
+    new = file.with_name(f".{file.name}.new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    new.replace(file)
+
+
+def _make_server(
+    folder: Path,
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+    names: Sequence[x509.GeneralName],
+    now: datetime,
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    until = min(now + SERVER_LIVES, authority.not_valid_after_utc)
+    made = _signed(
+        authority_key,
+        authority,
+        "Headrace scheduler",
+        key.public_key(),
+        names,
+        ExtendedKeyUsageOID.SERVER_AUTH,
+        since=now - BACKDATED,
+        until=until,
+    )
+    replace(folder / SERVER_KEY, _pem(key), 0o600)
+    replace(folder / SERVER, made.public_bytes(serialization.Encoding.PEM), 0o644)
+
+
+def _signed(
+    key: ec.EllipticCurvePrivateKey,
+    authority: x509.Certificate,
+    name: str,
+    public_key: CertificatePublicKeyTypes,
+    names: Iterable[x509.GeneralName],
+    usage: x509.ObjectIdentifier,
+    *,
+    since: datetime,
+    until: datetime,
+    number: int | None = None,
+) -> x509.Certificate:
+    may = x509.KeyUsage(
+        digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=False, crl_sign=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])]))
+        .issuer_name(authority.subject)
+        .public_key(public_key)
+        .serial_number(number if number is not None else x509.random_serial_number())
+        .not_valid_before(since)
+        .not_valid_after(min(until, authority.not_valid_after_utc))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(may, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(list(names)), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+    if not hosts:
+        raise _fault(
+            "HOST", "", "is missing", "Name the hosts that workers and users reach the schedulers by."
+        )
+    return [_general(host) for host in hosts]
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        pass
+    if not host.isascii() or "/" in host or ":" in host or not host.strip() or any(map(str.isspace, host)):
+        raise _fault("HOST", host, "is not a host name or an IP address", "Give it without a port.")
+    return x509.DNSName(host)
+
+
+def _authority_in(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey, bytes]:
+    trusted = _read(folder / CERTIFICATE)
+    certificate = _parsed(folder / CERTIFICATE, trusted)
+    key = _key(folder / KEY, _read(folder / KEY))
+    if _public(certificate.public_key()) != _public(key.public_key()):
+        raise _fault("--ca", str(folder / CERTIFICATE), f"does not belong to {KEY}", _INIT)
+    return certificate, key, trusted
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise _fault("--ca", str(file), f"cannot be read: {error.strerror}", _INIT) from error
+
+
+def _parsed(file: Path, pem: bytes) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise _fault("--ca", str(file), "is not a certificate in PEM", _INIT) from error
+
+
+def _key(file: Path, pem: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError) as error:
+        raise _fault("--ca", str(file), "is not a private key in PEM without a password", _INIT) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise _fault("--ca", str(file), "is not a key of an elliptic curve", _INIT)
+    return key
+
+
+def _public(key: CertificatePublicKeyTypes) -> bytes:
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _fault(field: str, value: str, message: str, remedy: str) -> InvalidFieldError:
+    return InvalidFieldError([Violation(field=field, value=value, message=message, remedy=remedy)])

@@ -1,0 +1,47 @@
+"""Which worker calls, by the certificate that it shows. gRPC has verified it against the authority."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import grpc
+from cryptography import x509
+
+from headrace.errors import WorkerIdentityError
+from headrace.spiffe import worker_of
+from headrace_services.identity.authority import issued
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCertificate:
+    """What a worker's certificate says."""
+
+    worker: str
+    issued: datetime
+    until: datetime
+
+
+def certificate_of(context: "grpc.aio.ServicerContext[Any, Any]") -> WorkerCertificate:
+    """The caller's certificate. Raises WorkerIdentityError where it shows none of a worker."""
+    shown = context.auth_context().get("x509_pem_cert") or [b""]
+    pem = next(iter(shown), b"")
+    if not pem:
+        raise WorkerIdentityError(
+            "the call shows no certificate",
+            remedy="Join with a token (`headrace worker --join`), and call the listener for workers.",
+        )
+    certificate = x509.load_pem_x509_certificate(pem)
+    names = [worker for uri in _uris(certificate) if (worker := worker_of(uri)) is not None]
+    if len(names) != 1:
+        raise WorkerIdentityError("the certificate names no worker")
+    return WorkerCertificate(
+        worker=names[0], issued=issued(certificate), until=certificate.not_valid_after_utc
+    )
+
+
+def _uris(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return []
+    return names.value.get_values_for_type(x509.UniformResourceIdentifier)

@@ -1,0 +1,141 @@
+"""The ports of a scheduler: one for users, and one for workers where workers have certificates.
+
+gRPC cannot ask for a certificate and do without one. So there are two listeners, and which services each has is said
+here. Without a listener for workers, they come to that of users and say themselves who they are.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from headrace.errors import HeadraceError
+from headrace.v1 import (
+    identity_pb2,
+    identity_pb2_grpc,
+    join_pb2,
+    join_pb2_grpc,
+    project_pb2,
+    project_pb2_grpc,
+    study_pb2,
+    study_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
+from headrace_services.identity.authority import Authority
+from headrace_services.identity.gate import Gate
+from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
+
+CONNECTION_AGE_S: Final = 30 * 60
+"""Clients' connections end about this often, so that they spread over the replicas again. Workers are asked to go
+sooner, by their sessions (`Timing.stream_age_s`)."""
+
+STUDIES: Final = study_pb2.DESCRIPTOR.services_by_name["StudyService"].full_name
+WORKERS: Final = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
+IDENTITIES: Final = identity_pb2.DESCRIPTOR.services_by_name["IdentityService"].full_name
+PROJECTS: Final = project_pb2.DESCRIPTOR.services_by_name["ProjectService"].full_name
+JOINS: Final = join_pb2.DESCRIPTOR.services_by_name["JoinService"].full_name
+HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+
+class Listener:
+    """A server and its port, bound and not yet serving."""
+
+    def __init__(
+        self,
+        option: str,
+        address: str,
+        credentials: grpc.ServerCredentials | None,
+        gate: Gate | None = None,
+    ) -> None:
+        """`option` is how the address was given; `gate` asks calls for tokens. Raises HeadraceError where the address
+        cannot be had."""
+        self.server = _server(gate)
+        self.port = _bind(self.server, option, address, credentials)
+        self.address = f"{address.rpartition(':')[0]}:{self.port}"
+        self._names: list[str] = []
+
+    def add_studies(self, servicer: study_pb2_grpc.StudyServiceServicer) -> None:
+        """Serve users."""
+        study_pb2_grpc.add_StudyServiceServicer_to_server(servicer, self.server)
+        self._names.append(STUDIES)
+
+    def add_workers(self, servicer: worker_pb2_grpc.WorkerServiceServicer) -> None:
+        """Serve workers."""
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, self.server)
+        self._names.append(WORKERS)
+
+    def add_identities(self, servicer: identity_pb2_grpc.IdentityServiceServicer) -> None:
+        """Serve those who ask who they are, and who else may call."""
+        identity_pb2_grpc.add_IdentityServiceServicer_to_server(servicer, self.server)
+        self._names.append(IDENTITIES)
+
+    def add_projects(self, servicer: project_pb2_grpc.ProjectServiceServicer) -> None:
+        """Serve those who ask what projects may have."""
+        project_pb2_grpc.add_ProjectServiceServicer_to_server(servicer, self.server)
+        self._names.append(PROJECTS)
+
+    def add_joins(self, servicer: join_pb2_grpc.JoinServiceServicer) -> None:
+        """Serve those that join, or renew."""
+        join_pb2_grpc.add_JoinServiceServicer_to_server(servicer, self.server)
+        self._names.append(JOINS)
+
+    async def start(self, health: health_aio.HealthServicer) -> None:
+        """Serve, with health and reflection."""
+        health_pb2_grpc.add_HealthServicer_to_server(health, self.server)
+        names: Sequence[str] = [*self._names, HEALTH, reflection.SERVICE_NAME]
+        reflection.enable_server_reflection(names, self.server)
+        await self.server.start()
+
+
+def certified(authority: Authority) -> grpc.ServerCredentials:
+    """TLS that asks for a certificate of this authority."""
+    pair = (authority.server_key_pem, authority.server_pem)
+    return grpc.ssl_server_credentials(
+        [pair], root_certificates=authority.trusted_pem, require_client_auth=True
+    )
+
+
+def encrypted(key_pem: bytes, certificate_pem: bytes) -> grpc.ServerCredentials:
+    """TLS that asks for no certificate."""
+    return grpc.ssl_server_credentials([(key_pem, certificate_pem)])
+
+
+def _server(gate: Gate | None) -> grpc.aio.Server:
+    age_ms = int(CONNECTION_AGE_S * 1000 * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
+    return grpc.aio.server(
+        interceptors=make_server_interceptors(gate=gate),
+        options=[
+            ("grpc.so_reuseport", 0),
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.max_ping_strikes", 0),
+            ("grpc.max_connection_age_ms", age_ms),
+            ("grpc.max_connection_age_grace_ms", 30_000),
+            ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+        ],
+    )
+
+
+def _bind(
+    server: grpc.aio.Server, option: str, address: str, credentials: grpc.ServerCredentials | None
+) -> int:
+    try:
+        if credentials is not None:
+            port = server.add_secure_port(address, credentials)
+        else:
+            port = server.add_insecure_port(address)
+    except (OSError, RuntimeError) as error:
+        port, reason = 0, str(error)
+    else:
+        reason = "the address is in use"
+    if not port:
+        raise HeadraceError(f"cannot listen on {address}: {reason}", remedy=f"Choose another {option}.")
+    return port

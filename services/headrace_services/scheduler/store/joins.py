@@ -1,0 +1,171 @@
+"""Join tokens, and the workers that have joined. Times are the database's own.
+
+A token is counted in the transaction that writes the worker down, so no two workers share a use. A name belongs to the
+worker that joined with it while that one's certificate lasts. Another key gets it by a token that was made for the
+name, or when it was revoked.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import and_, delete, func, insert, null, or_, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.errors import JoinRefusedError, JoinTokenNotFoundError, WorkerRevokedError
+from headrace_services.identity.join_tokens import JoinToken
+from headrace_services.scheduler.store import tables
+
+KEPT_FOR = timedelta(days=7)
+"""An expired token is remembered for so long, so that whoever uses it is told why it does not work."""
+MOST_LISTED = 1000
+
+_now = func.clock_timestamp()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredToken:
+    """A join token without its secret."""
+
+    id: str
+    worker: str
+    uses: int
+    used: int
+    create_time: datetime
+    expire_time: datetime
+    revoke_time: datetime | None
+
+
+async def database_time(conn: AsyncConnection) -> datetime:
+    """What time it is."""
+    found: datetime = (await conn.execute(select(_now))).scalar_one()
+    return found
+
+
+async def create(
+    conn: AsyncConnection, token: JoinToken, *, worker: str, uses: int, lifetime: timedelta
+) -> StoredToken:
+    """Write a new token down."""
+    query = insert(tables.join_token).values(
+        id=token.id, digest=token.digest, worker=worker, uses=uses, expire_time=_now + lifetime
+    )
+    return _stored((await conn.execute(query.returning(tables.join_token))).one())
+
+
+async def listed(conn: AsyncConnection) -> list[StoredToken]:
+    """The tokens that have not expired, the newest first."""
+    t = tables.join_token
+    query = (
+        select(t).where(t.c.expire_time > _now).order_by(t.c.create_time.desc(), t.c.id).limit(MOST_LISTED)
+    )
+    return [_stored(row) for row in await conn.execute(query)]
+
+
+async def revoke(conn: AsyncConnection, token_id: str) -> StoredToken:
+    """End a token. Raises JoinTokenNotFoundError."""
+    t = tables.join_token
+    query = update(t).where(t.c.id == token_id).values(revoke_time=func.coalesce(t.c.revoke_time, _now))
+    row = (await conn.execute(query.returning(t))).one_or_none()
+    if row is None:
+        raise JoinTokenNotFoundError(f"there is no join token 'hr_{token_id}_…'")
+    return _stored(row)
+
+
+async def join(
+    conn: AsyncConnection, token: JoinToken, *, worker: str, key_digest: bytes, now: datetime, until: datetime
+) -> None:
+    """Let a worker in, and count the use, unless it repeats a join. Raises JoinRefusedError."""
+    t, j = tables.join_token, tables.joined_worker
+    found = (await conn.execute(select(t).where(t.c.id == token.id).with_for_update())).one_or_none()
+    if found is None or not token.is_of(found.digest):
+        raise JoinRefusedError(f"token: join token {_shown(token)} is not one of this cluster")
+    if found.revoke_time is not None:
+        raise JoinRefusedError(f"token: join token {_shown(token)} was revoked")
+    if found.expire_time <= now:
+        raise JoinRefusedError(
+            f"token: join token {_shown(token)} expired on {found.expire_time:%Y-%m-%d %H:%M} UTC"
+        )
+    if found.worker not in ("", worker):
+        raise JoinRefusedError(
+            f"worker: join token {_shown(token)} is for worker '{found.worker}', not for '{worker}'",
+            remedy=f"Start the worker with `--name {found.worker}`, or make a token with `--worker {worker}`.",
+        )
+    known = (await conn.execute(select(j).where(j.c.worker == worker).with_for_update())).one_or_none()
+    same_key = known is not None and known.key_digest == key_digest
+    taken = known is not None and known.revoke_time is None and known.certificate_until > now
+    if taken and not same_key and found.worker != worker:
+        raise JoinRefusedError(
+            f"worker: '{worker}' has joined already, with another key",
+            remedy="Choose another `--name`. If it is the same machine and its home was lost, make a token for it: "
+            f"`headrace worker-token create --worker {worker}`.",
+        )
+    repeats = same_key and known is not None and known.token_id == token.id and known.revoke_time is None
+    if not repeats:
+        if found.used >= found.uses:
+            raise JoinRefusedError(
+                f"token: join token {_shown(token)} was used {found.used} of {found.uses} times"
+            )
+        await conn.execute(update(t).where(t.c.id == token.id).values(used=t.c.used + 1))
+    values: dict[str, Any] = {
+        "token_id": token.id,
+        "key_digest": key_digest,
+        "join_time": now,
+        "certificate_until": until,
+        # It ends what was signed before; what is signed now has a later time.
+        "revoke_time": known.revoke_time if known is not None else None,
+    }
+    query = upsert(j).values(worker=worker, **values)
+    await conn.execute(query.on_conflict_do_update(index_elements=[j.c.worker], set_=values))
+
+
+async def renew(
+    conn: AsyncConnection, *, worker: str, key_digest: bytes, issued: datetime, now: datetime, until: datetime
+) -> None:
+    """Write down that a worker gets its next certificate. Raises WorkerRevokedError."""
+    await check(conn, worker=worker, issued=issued)
+    j = tables.joined_worker
+    values: dict[str, Any] = {"key_digest": key_digest, "certificate_until": until}
+    query = upsert(j).values(worker=worker, token_id="", join_time=now, **values)
+    await conn.execute(query.on_conflict_do_update(index_elements=[j.c.worker], set_=values))
+
+
+async def check(conn: AsyncConnection, *, worker: str, issued: datetime) -> None:
+    """Refuse a certificate of this worker that was signed before it was revoked. Raises WorkerRevokedError."""
+    j = tables.joined_worker
+    query = select(j.c.revoke_time).where(j.c.worker == worker, j.c.revoke_time >= issued)
+    if (await conn.execute(query)).one_or_none() is not None:
+        raise WorkerRevokedError(f"the certificate of worker '{worker}' was revoked")
+
+
+async def revoke_worker(conn: AsyncConnection, worker: str) -> bool:
+    """End all certificates that a worker has, and its session; returns whether it had joined.
+
+    Its stream sees at its next heartbeat that it does not speak for the worker any more.
+    """
+    j, w = tables.joined_worker, tables.worker
+    query = update(j).where(j.c.worker == worker).values(revoke_time=_now)
+    found = (await conn.execute(query.returning(j.c.worker))).one_or_none()
+    values = {"session": w.c.session + 1, "connected": False, "certificate_until": null()}
+    await conn.execute(update(w).where(w.c.name == worker).values(**values))
+    return found is not None
+
+
+async def forget_old(conn: AsyncConnection, most: int) -> int:
+    """Forget at most so many tokens that expired a week ago, and workers whose certificates ended then."""
+    t, j = tables.join_token, tables.joined_worker
+    before = func.now() - KEPT_FOR
+    some = select(t.c.id).where(t.c.expire_time < before).limit(most).with_for_update(skip_locked=True)
+    gone = (await conn.execute(delete(t).where(t.c.id.in_(some)))).rowcount
+    ended = and_(j.c.certificate_until < before, or_(j.c.revoke_time.is_(None), j.c.revoke_time < before))
+    workers = select(j.c.worker).where(ended).limit(most).with_for_update(skip_locked=True)
+    return max(gone, (await conn.execute(delete(j).where(j.c.worker.in_(workers)))).rowcount)
+
+
+def _stored(row: Any) -> StoredToken:
+    names = ("id", "worker", "uses", "used", "create_time", "expire_time", "revoke_time")
+    return StoredToken(**{name: getattr(row, name) for name in names})
+
+
+def _shown(token: JoinToken) -> str:
+    return f"'hr_{token.id}_…'"

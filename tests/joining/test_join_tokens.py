@@ -1,0 +1,186 @@
+"""Who may join with which token, as the database decides; and what a call is told that may not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, text, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headrace.errors import (
+    InvalidFieldError,
+    JoinRefusedError,
+    JoinTokenNotFoundError,
+    WorkerIdentityError,
+    WorkerRevokedError,
+)
+from headrace.v1 import join_pb2
+from headrace_services.identity import join_tokens
+from headrace_services.identity.join_tokens import JoinToken
+from headrace_services.identity.roles import Role
+from headrace_services.scheduler.rpc.caller import Caller, let_call
+from headrace_services.scheduler.rpc.join_service import JoinServicer
+from headrace_services.scheduler.store import joins, tables
+from headrace_services.scheduler.store.database import open_engine, transaction
+
+HOUR = timedelta(hours=1)
+A, B = b"a" * 32, b"b" * 32
+
+
+@pytest.fixture
+async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
+    opened = open_engine(database_url, pool_size=4)
+    yield opened
+    await opened.dispose()
+
+
+async def made(engine: AsyncEngine, *, worker: str = "", uses: int = 1) -> JoinToken:
+    token = join_tokens.new_token()
+    async with transaction(engine) as conn:
+        await joins.create(conn, token, worker=worker, uses=uses, lifetime=HOUR)
+    return token
+
+
+async def join(engine: AsyncEngine, token: JoinToken, worker: str, key: bytes) -> None:
+    async with transaction(engine) as conn:
+        now = await joins.database_time(conn)
+        await joins.join(conn, token, worker=worker, key_digest=key, now=now, until=now + HOUR)
+
+
+async def used(engine: AsyncEngine) -> int:
+    async with transaction(engine) as conn:
+        return sum(token.used for token in await joins.listed(conn))
+
+
+async def test_a_token_is_used_up(engine: AsyncEngine) -> None:
+    token = await made(engine, uses=2)
+    await join(engine, token, "a", A)
+    await join(engine, token, "b", B)
+    with pytest.raises(JoinRefusedError, match="2 of 2"):
+        await join(engine, token, "c", b"c" * 32)
+
+
+async def test_two_at_once_share_no_use(engine: AsyncEngine) -> None:
+    token = await made(engine)
+    both = [join(engine, token, name, name.encode() * 32) for name in "ab"]
+    outcomes = await asyncio.gather(*both, return_exceptions=True)
+    assert sorted(type(one).__name__ for one in outcomes) == ["JoinRefusedError", "NoneType"]
+    assert await used(engine) == 1
+
+
+async def test_a_join_that_is_repeated_is_the_same_join(engine: AsyncEngine) -> None:
+    token = await made(engine)
+    for _ in range(3):
+        await join(engine, token, "a", A)
+    assert await used(engine) == 1
+
+
+async def test_a_name_belongs_to_its_key(engine: AsyncEngine) -> None:
+    await join(engine, await made(engine), "a", A)
+    with pytest.raises(JoinRefusedError, match="joined already") as refused:
+        await join(engine, await made(engine), "a", B)
+    assert "--worker a" in refused.value.remedy
+    await join(engine, await made(engine, worker="a"), "a", B)
+
+
+async def test_a_name_whose_certificate_has_ended_is_free(engine: AsyncEngine) -> None:
+    await join(engine, await made(engine), "a", A)
+    async with transaction(engine) as conn:
+        await conn.execute(update(tables.joined_worker).values(certificate_until=func.now() - HOUR))
+    await join(engine, await made(engine), "a", B)
+
+
+async def test_a_token_for_another_worker(engine: AsyncEngine) -> None:
+    with pytest.raises(JoinRefusedError, match="for worker 'a', not for 'b'"):
+        await join(engine, await made(engine, worker="a"), "b", B)
+
+
+async def test_expired_revoked_foreign_and_of_another_secret(engine: AsyncEngine) -> None:
+    expired, revoked = await made(engine), await made(engine)
+    async with transaction(engine) as conn:
+        past = update(tables.join_token).where(tables.join_token.c.id == expired.id)
+        await conn.execute(past.values(expire_time=func.now() - HOUR))
+        await joins.revoke(conn, revoked.id)
+        await joins.revoke(conn, revoked.id)
+        with pytest.raises(JoinTokenNotFoundError):
+            await joins.revoke(conn, "0" * 16)
+    own = await made(engine)
+    other = join_tokens.new_token()
+    forged = join_tokens.read(f"hr_{own.id}_{other.text[-43:]}")
+    assert forged is not None
+    for token, why in (
+        (expired, "expired on"),
+        (revoked, "revoked"),
+        (other, "not one"),
+        (forged, "not one"),
+    ):
+        with pytest.raises(JoinRefusedError, match=why) as refused:
+            await join(engine, token, "a", A)
+        assert token.text not in str(refused.value)
+        assert "worker-token create" in refused.value.remedy
+
+
+async def test_a_revoked_worker(engine: AsyncEngine) -> None:
+    """What was signed before is refused, what is signed after is not: to the microsecond."""
+    await join(engine, await made(engine), "a", A)
+    async with transaction(engine) as conn:
+        before = await joins.database_time(conn)
+        await joins.check(conn, worker="a", issued=before)
+        assert await joins.revoke_worker(conn, "a")
+        after = await joins.database_time(conn)
+        with pytest.raises(WorkerRevokedError, match="'a' was revoked"):
+            await joins.check(conn, worker="a", issued=before)
+        with pytest.raises(WorkerRevokedError):
+            await joins.renew(conn, worker="a", key_digest=B, issued=before, now=after, until=after + HOUR)
+        await joins.check(conn, worker="a", issued=after)
+        assert not await joins.revoke_worker(conn, "never joined")
+    await join(engine, await made(engine), "a", B)
+    async with transaction(engine) as conn:
+        with pytest.raises(WorkerRevokedError):
+            await joins.check(conn, worker="a", issued=before)
+
+
+async def test_a_database_that_forgot_the_worker_renews_it(engine: AsyncEngine) -> None:
+    async with transaction(engine) as conn:
+        now = await joins.database_time(conn)
+        await joins.renew(conn, worker="a", key_digest=A, issued=now, now=now, until=now + HOUR)
+        found = await conn.execute(text("SELECT worker FROM joined_worker"))
+        assert found.scalars().all() == ["a"]
+
+
+async def test_what_ended_long_ago_is_forgotten(engine: AsyncEngine) -> None:
+    await join(engine, await made(engine), "a", A)
+    async with transaction(engine) as conn:
+        assert await joins.forget_old(conn, 10) == 0
+        await conn.execute(text("UPDATE join_token SET expire_time = now() - interval '8 days'"))
+        await conn.execute(text("UPDATE joined_worker SET certificate_until = now() - interval '8 days'"))
+        assert await joins.forget_old(conn, 10) == 1
+        assert (await conn.execute(text("SELECT count(*) FROM joined_worker"))).scalar_one() == 0
+
+
+@pytest.mark.parametrize(
+    "who",
+    [Caller(peer="", role=Role.EDITOR), Caller(peer="", project="other"), Caller(peer="", role=Role.WORKER)],
+)
+async def test_tokens_are_for_admins(engine: AsyncEngine, who: Caller) -> None:
+    let_call(who)
+    with pytest.raises(WorkerIdentityError, match="admins"):
+        await JoinServicer(engine, None).ListJoinTokens(join_pb2.ListJoinTokensRequest(), None)  # type: ignore[arg-type]
+
+
+async def test_a_worker_is_no_admin(engine: AsyncEngine) -> None:
+    let_call(Caller(peer=""))
+    servicer = JoinServicer(engine, None, for_workers=True)
+    with pytest.raises(WorkerIdentityError, match="admins"):
+        await servicer.RevokeWorker(join_pb2.RevokeWorkerRequest(worker="a"), None)  # type: ignore[arg-type]
+
+
+async def test_a_scheduler_without_an_authority_says_so(engine: AsyncEngine) -> None:
+    let_call(Caller(peer=""))
+    servicer = JoinServicer(engine, None)
+    with pytest.raises(JoinRefusedError, match="no listener for them") as refused:
+        await servicer.CreateJoinToken(join_pb2.CreateJoinTokenRequest(), None)  # type: ignore[arg-type]
+    assert "--worker-listen" in refused.value.remedy
+    with pytest.raises(InvalidFieldError, match="id"):
+        await servicer.RevokeJoinToken(join_pb2.RevokeJoinTokenRequest(id="x"), None)  # type: ignore[arg-type]

@@ -1,0 +1,299 @@
+"""Workers that join, with a real scheduler and real daemons: renewals under a running study, and what is refused."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from joined_site import JoinedSite, joined_site, one_database, until
+
+from headrace import Client
+from headrace.client import joining
+from headrace.client.model import TrialState
+from headrace.errors import HeadraceError
+from headrace.target import Target
+from headrace.v1 import join_pb2, join_pb2_grpc, worker_pb2, worker_pb2_grpc
+from headrace_services.identity import authority
+from headrace_worker import credential
+from headrace_worker import joining as joining_module
+from headrace_worker.joining import Renewal
+from headrace_worker.reach import Joined
+
+pytestmark = pytest.mark.timeout(180)
+LIVES_S = 9
+TRAIN = """
+import time
+def train(t):
+    for step in t.steps():
+        time.sleep(0.05)
+        t.report(loss=1.0 / step)
+"""
+
+
+@pytest.fixture(scope="module")
+def site(
+    tmp_path_factory: pytest.TempPathFactory, postgres_url: str, migrated_template: str
+) -> Iterator[JoinedSite]:
+    """One cluster for the file."""
+    folder = tmp_path_factory.mktemp("joined")
+    with (
+        one_database(postgres_url, migrated_template) as database,
+        joined_site(folder, database) as started,
+    ):
+        yield started
+
+
+@pytest.fixture
+def short(site: JoinedSite) -> JoinedSite:
+    """A replica whose certificates last for seconds."""
+    root = site.root / "short"
+    root.mkdir()
+    replica = JoinedSite(root, site.ca, site.database_url, site.stack)
+    replica.start_scheduler("--worker-certificate-lifetime", f"{LIVES_S}s")
+    return replica
+
+
+def held(site: JoinedSite, name: str) -> credential.Credential:
+    found = credential.load(site.root / name)
+    assert found is not None
+    return found
+
+
+def test_a_study_runs_through_renewals_and_restarts(short: JoinedSite) -> None:
+    """Every step is reported once and in order, by one attempt."""
+    folder = short.root / "study"
+    folder.mkdir()
+    (folder / "train.py").write_text(TRAIN)
+    worker = short.start_worker("through", "--join", short.token(worker="through"))
+    until(lambda: "through" in short.connected(), "the worker connects")
+    first = held(short, "through")
+    steps = 150
+    spec = {
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        "policy": {"kind": "run_all"},
+        "template": {"callable": "train:train", "working_dir": str(folder)},
+        "max_trials": 1,
+        "max_steps": steps,
+        "checkpoints_kept": 1,
+    }
+    with short.client as client:
+        study = client.create_study("through", spec)
+        until(lambda: held(short, "through") != first, "the certificate is renewed")
+        renewed = held(short, "through")
+        assert renewed.until > first.until
+        study.wait(timeout_s=60)
+        (trial,) = study.trials()
+        assert (trial.state, trial.attempt) == (TrialState.TERMINATED, 1)
+        assert [report.step for report in study.reports()] == list(range(1, steps + 1))
+    log = short.log("through")
+    assert "session open" in log.rpartition("the certificate is renewed, until")[2]
+    assert "Traceback" not in log
+    now = held(short, "through")
+    until(lambda: held(short, "through") != now, "it is renewed again, over the connection with the new one")
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    now = held(short, "through")
+    short.start_worker("through")  # without the token: the certificate is enough
+    until(lambda: held(short, "through") != now, "it is renewed after the restart")
+    until(lambda: "through" in short.connected(), "the worker connects after its restart")
+
+
+async def test_a_renewal_that_fails_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is at the address, and later a scheduler that signs."""
+    authority.make(tmp_path / "ca", ["localhost"], now=datetime.now(UTC))
+    signer = authority.load(tmp_path / "ca")
+
+    credential_of = credential.credential_of
+
+    def signed(key: Any, lives: timedelta) -> credential.Credential:
+        pem = signer.sign_worker("w", key.public_key(), now=datetime.now(UTC), lives=lives)
+        kept = join_pb2.Credential(
+            certificate=pem.decode(),
+            authorities=signer.trusted_pem.decode(),
+            worker_addresses=["127.0.0.1:1"],
+        )
+        return credential_of(key, kept)
+
+    first = signed(credential.new_key(), timedelta(seconds=1))
+    reach, renewed = Joined(Target.of("127.0.0.1:1"), first), asyncio.Event()
+    renewal = Renewal(reach, tmp_path, renewed.set)
+    running = asyncio.create_task(renewal.run())
+    async with asyncio.timeout(20):
+        while not renewal.trouble:
+            await asyncio.sleep(0.02)
+        assert "cannot be renewed" in renewal.trouble
+        assert reach.credential is first
+
+        async def call(*_: Any) -> Any:
+            return SimpleNamespace(credential=None)
+
+        monkeypatch.setattr(joining_module, "_call", call)
+        monkeypatch.setattr(credential, "credential_of", lambda key, _: signed(key, timedelta(days=30)))
+        await renewed.wait()
+    assert renewal.trouble == ""
+    assert credential.load(tmp_path) == reach.credential != first
+    running.cancel()
+
+
+def test_a_worker_that_is_shut_out(site: JoinedSite) -> None:
+    site.start_worker("out", "--join", site.token())
+    until(lambda: "out" in site.connected(), "the worker connects")
+    shown = site.connected()["out"].certificate_end
+    assert timedelta(days=29) < shown - datetime.now(UTC) < timedelta(days=30)
+    with site.client as client:
+        client.transport.run(joining.revoke_worker("out"))
+    site.says(
+        "out",
+        "PERMISSION_DENIED: the certificate of worker 'out' was revoked. If it may come back, join again",
+    )
+    until(lambda: "out" not in site.connected(), "it is shut out")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--join", "nonsense"), "it is not a join token"),
+        (("--join", "hr_0123456789abcdef_" + "a" * 43), "is not one of this cluster"),
+        (("--join", "@/no/such/file"), "/no/such/file cannot be read"),
+    ],
+)
+def test_tokens_that_let_nobody_in(site: JoinedSite, options: tuple[str, ...], says: str) -> None:
+    process = site.start_worker("nobody", *options)
+    assert process.wait(40) != 0
+    assert says in " ".join(site.log("nobody").replace("│", " ").split())
+    assert credential.load(site.root / "nobody") is None
+
+
+def test_a_worker_without_a_certificate_is_told_to_join(site: JoinedSite) -> None:
+    site.start_worker("stranger")
+    site.says("stranger", "serves no workers without a certificate. Join with a token")
+
+
+def test_a_worker_of_another_authority_is_told_so(site: JoinedSite, tmp_path: Path) -> None:
+    """Once where it trusts the scheduler and shows a foreign certificate, once the other way round."""
+    authority.make(tmp_path / "other", ["localhost"], now=datetime.now(UTC))
+    ours, other = authority.load(site.ca), authority.load(tmp_path / "other")
+    port = int(site.workers.rpartition(":")[2])
+    for name, signer, trusted, says in (
+        ("foreign", other, ours, "does not take this worker's certificate"),
+        ("lost", ours, other, "shows a certificate that this worker does not trust"),
+    ):
+        key = credential.new_key()
+        made = signer.sign_worker(name, key.public_key(), now=datetime.now(UTC))
+        kept = join_pb2.Credential(
+            certificate=made.decode(), authorities=trusted.trusted_pem.decode(), worker_port=port
+        )
+        (site.root / name).mkdir()
+        credential.store(site.root / name, credential.credential_of(key, kept))
+        site.start_worker(name)
+        site.says(name, says)
+        assert "Join again" in site.log(name) or "join again" in site.log(name)
+
+
+def test_a_home_of_another_name(site: JoinedSite) -> None:
+    key = credential.new_key()
+    made = authority.load(site.ca).sign_worker("a", key.public_key(), now=datetime.now(UTC))
+    (site.root / "b").mkdir()
+    credential.store(
+        site.root / "b", credential.credential_of(key, join_pb2.Credential(certificate=made.decode()))
+    )
+    process = site.start_worker("b")
+    assert process.wait(40) == 1
+    assert "is not the name of the certificate" in site.log("b")
+
+
+def channel(site: JoinedSite, name: str) -> grpc.Channel:
+    """What a worker's certificate opens."""
+    key = credential.new_key()
+    held = authority.load(site.ca)
+    pem = held.sign_worker(name, key.public_key(), now=datetime.now(UTC))
+    trusted = grpc.ssl_channel_credentials(held.trusted_pem, credential._pem(key).encode(), pem)
+    return grpc.secure_channel(site.workers, trusted)
+
+
+def test_a_worker_cannot_speak_for_another(site: JoinedSite) -> None:
+    with channel(site, "mine") as line:
+        hello = worker_pb2.Hello(worker="through", incarnation="1")
+        stream = worker_pb2_grpc.WorkerServiceStub(line).Session(
+            iter([worker_pb2.SessionRequest(hello=hello)]), timeout=20
+        )
+        with pytest.raises(grpc.RpcError) as refused:
+            next(stream)
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert "that of worker 'mine', and it speaks for 'through'" in refused.value.details()
+
+
+def test_a_worker_makes_no_tokens_and_a_user_renews_nothing(site: JoinedSite) -> None:
+    with channel(site, "mine") as line, pytest.raises(grpc.RpcError) as refused:
+        join_pb2_grpc.JoinServiceStub(line).CreateJoinToken(join_pb2.CreateJoinTokenRequest(), timeout=20)
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    users = grpc.ssl_channel_credentials((site.ca / "ca.pem").read_bytes())
+    with grpc.secure_channel(site.users, users) as line:
+        with pytest.raises(grpc.RpcError) as refused:
+            join_pb2_grpc.JoinServiceStub(line).Renew(join_pb2.RenewRequest(), timeout=20)
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        with pytest.raises(grpc.RpcError) as refused:
+            next(worker_pb2_grpc.WorkerServiceStub(line).Session(iter([]), timeout=20))
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_the_workers_listener_asks_for_a_certificate(site: JoinedSite) -> None:
+    with (
+        pytest.raises(HeadraceError),
+        Client(f"tls://{site.workers}", tls_ca=site.ca / "ca.pem", connect_timeout_s=1) as client,
+    ):
+        client.studies()
+
+
+@pytest.mark.parametrize("dies_at", ["before the answer", "before the rename"])
+def test_a_worker_that_is_killed_while_it_joins(site: JoinedSite, dies_at: str) -> None:
+    """The token lets one worker in, once: the second try with the same key is the same join."""
+    name = "killed-" + dies_at.rpartition(" ")[2]
+    token = site.token()
+    patch = {
+        "before the answer": "import headrace_worker.joining as j; o = j._call\n"
+        "async def call(*a):\n    await o(*a); os.kill(os.getpid(), 9)\nj._call = call\n",
+        "before the rename": "from headrace_worker import credential as c\n"
+        "c.store = lambda *a: os.kill(os.getpid(), 9)\n",
+    }[dies_at]
+    program = (
+        "import os\n"
+        + patch
+        + (
+            "import typer; from headrace_worker.command import worker\n"
+            "app = typer.Typer(); app.command()(worker); app()\n"
+        )
+    )
+    options = ("--scheduler", f"tls://{site.users}", "--tls-ca", str(site.ca / "ca.pem"), "--name", name)
+    killed = site.run(
+        name, ("-c", program), *options, "--home", str(site.root / name), "--join", token, env={}
+    )
+    assert killed.wait(40) == -signal.SIGKILL
+    assert (site.root / name / "joining.key").exists()
+    assert credential.load(site.root / name) is None
+    site.start_worker(name, "--join", token)
+    until(lambda: name in site.connected(), "it joins")
+    assert not (site.root / name / "joining.key").exists()
+    with site.client as client:
+        tokens = {one.id: one for one in client.transport.run(joining.tokens())}
+    assert tokens[token.split("_")[1]].used == 1
+
+
+def test_the_token_leaves_the_command_line(site: JoinedSite) -> None:
+    token = site.token()
+    process = site.start_worker("shy", "--join", token)
+    until(lambda: "shy" in site.connected(), "it joins")
+    shown = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode()
+    assert token not in shown
+    assert "--join" in shown
+    assert token not in site.log("shy") + site.log("scheduler")
+    secret = token.split("_")[2].encode()
+    assert all(secret not in log.read_bytes() for log in site.root.rglob("*.log"))

@@ -1,0 +1,288 @@
+"""Trials as another OS user: what they may reach, what the daemon takes from them, and when it is refused."""
+
+import asyncio
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from daemon_process import COMMAND
+from scripted_scheduler import ScriptedScheduler, until
+from worker_site import PRELUDE, Site
+
+import headrace
+import headrace_worker
+from headrace.checkpoints import CheckpointInvalidError
+from headrace.errors import InvalidFieldError
+from headrace.v1 import trial_pb2, worker_pb2
+from headrace_worker.run_as import OtherUser, other_user, prepare
+
+USER = "nobody"
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+NUMBER = f"{sys.version_info.major}.{sys.version_info.minor}"
+IMPORTS = os.pathsep.join(
+    str(Path(package.__file__ or "").parents[1]) for package in (headrace, headrace_worker, grpc)
+)
+
+
+def interpreter() -> str:
+    """A Python that the user may run, of the same version as this one."""
+    for program in (sys.executable, f"/usr/bin/python{NUMBER}"):
+        try:
+            subprocess.run(
+                [program, "-c", "import grpc"], user=USER, group=pwd.getpwnam(USER).pw_gid, extra_groups=[],
+                cwd="/", env={"PYTHONPATH": IMPORTS}, check=True, capture_output=True,
+            )  # fmt: skip
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        return program
+    pytest.skip(f"user {USER} may run no Python {NUMBER} here")
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may pass through: pytest's own are closed."""
+    folder = Path(tempfile.mkdtemp(prefix="hr-run-as-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def user() -> OtherUser:
+    return other_user(USER)
+
+
+SEES = """
+def reads(path):
+    try:
+        with open(path, "rb") as file:
+            file.read(1)
+        return "reads it"
+    except OSError as error:
+        return type(error).__name__
+home = Path(me.checkpoint_dir).parents[2]
+seen = {
+    "ids": [os.getuid(), os.geteuid(), os.getgid(), os.getgroups() == [os.getgid()]],
+    "user": [os.environ["USER"], os.environ["HOME"]],
+    "outbox": reads(home / "outbox.sqlite"),
+    "worker's secret": reads(home / "secret"),
+    "logs": os.access(home / "logs", os.R_OK | os.X_OK),
+    "homes": os.access(home, os.R_OK),
+    "daemon": reads(f"/proc/{os.getppid()}/environ"),
+    "checkpoints": os.stat(me.checkpoint_dir).st_uid,
+    "restored": json.loads(Path(me.restore_dir, "state.json").read_text()) if me.restore_dir else None,
+    "stdout": reads("/dev/stdout") if os.access("/dev/stdout", os.W_OK) else "closed",
+}
+print("seen", flush=True)
+with open("/dev/stdout", "a") as again:  # as shell scripts do
+    again.write("opened again\\n")
+mark(f"seen-{me.resume_step}", json.dumps(seen))
+"""
+SAVES = (
+    SEES
+    + """
+leave_if_told(report(3, save=True))
+"""
+)
+LINKS = """
+def link(where):
+    global sequence
+    sequence += 1
+    folder = Path(me.checkpoint_dir, str(sequence))
+    if where == "top":
+        folder.symlink_to("/etc")
+    else:
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "passwords").symlink_to("/etc/shadow")
+    request = runtime_pb2.ReportRequest(
+        lease_id=lease, sequence=sequence, step=sequence, metrics={"loss": 1.0}, checkpoint_dir=str(folder))
+    try:
+        stub.Report(request, timeout=20)
+    except grpc.RpcError as error:
+        return [error.code().name, error.details()]
+mark("links", json.dumps([link("top"), link("deep")]))
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+async def site(open_folder: Path, scheduler: ScriptedScheduler) -> Site:
+    place = Site(open_folder, scheduler)
+    place.marks.chmod(0o777)
+    return place
+
+
+@as_root
+async def test_trials_of_another_user(site: Site, scheduler: ScriptedScheduler, user: OtherUser) -> None:
+    """One saves, is paused and goes on; another one sets traps and does not want to end."""
+    python = interpreter()
+    settings = site.settings
+    settings.home.mkdir(mode=0o700)
+    (settings.home / "secret").write_text("s3cr3t")
+    (settings.home / "secret").chmod(0o600)
+    log = (site.root / "daemon.log").open("ab")
+    daemon = await asyncio.create_subprocess_exec(
+        *(python, "-c", COMMAND, "--scheduler", scheduler.address, "--name", "w1", "--run-as", USER),
+        *(
+            "--home",
+            str(settings.home),
+            "--store",
+            settings.store_url,
+            "--cpu-slots",
+            "2",
+            "--stop-grace",
+            "1",
+        ),
+        stdout=log,
+        stderr=log,
+        env={**os.environ, "PYTHONPATH": IMPORTS, "AWS_SECRET_ACCESS_KEY": "s3cr3t"},
+    )
+    try:
+        stream = await scheduler.stream()
+
+        def program(body: str) -> list[str]:
+            path = site.root / f"program{len(list(site.root.glob('program*')))}.py"
+            path.write_text(PRELUDE + body)
+            path.chmod(0o644)
+            return [python, str(path)]
+
+        saves = program(SAVES)
+        first = site.assign(saves, milestone=3)
+        links = site.assign(program(LINKS), slots=(1,), number=1, grace_s=0.5)
+        stream.send(assign=first)
+        stream.send(assign=links)
+        report = await stream.get("report")
+        assert report.checkpoint.uri
+        stream.decide(report, 2)
+        await until(lambda: [e for e in stream.all("exited") if e.lease == first.lease], "its end", 40)
+        again = site.assign(saves, attempt=2, milestone=27, resume_step=3)
+        again.checkpoint.CopyFrom(trial_pb2.CheckpointRef.FromString(report.checkpoint.SerializeToString()))
+        stream.send(assign=again)
+        await until(lambda: (site.marks / "seen-3").exists(), "the second attempt", 40)
+        for step, restored in ((0, None), (3, {"step": 3})):
+            assert json.loads((site.marks / f"seen-{step}").read_text()) == {
+                "ids": [user.uid, user.uid, user.gid, True],
+                "user": [USER, user.home],
+                "outbox": "PermissionError",
+                "worker's secret": "PermissionError",
+                "logs": False,
+                "homes": False,
+                "daemon": "PermissionError",
+                "checkpoints": user.uid,
+                "restored": restored,
+                "stdout": "reads it",
+            }
+        (trial_log,) = (settings.home / "logs").rglob("0.log")
+        assert trial_log.read_text().count("opened again") == 2
+        assert trial_log.stat().st_uid == user.uid
+        # What it stored is root's, in a store that the trial cannot enter.
+        stored = list((site.root / "store").rglob("state.json"))
+        assert stored
+        assert {path.stat().st_uid for path in stored} == {0}
+        # A link leads the daemon nowhere.
+        await until(lambda: (site.marks / "links").exists(), "the traps", 40)
+        refused = json.loads((site.marks / "links").read_text())
+        assert [code for code, _ in refused] == ["INVALID_ARGUMENT"] * 2, refused
+        await until(lambda: not [p for p in (settings.home / "taken").rglob("*") if p.is_file()])
+        # SIGTERM is ignored, SIGKILL is not.
+        stream.send(cancel=worker_pb2.Cancel(lease=links.lease, reason="enough"))
+        await until(lambda: [e for e in stream.all("exited") if e.lease == links.lease], "its end", 40)
+        await until(lambda: not (settings.home / "taken" / links.lease.lease_id).exists())
+        daemon.terminate()
+        assert await asyncio.wait_for(daemon.wait(), 40) == 0
+    finally:
+        print((site.root / "daemon.log").read_text()[-4000:])
+        if daemon.returncode is None:
+            daemon.kill()
+            await daemon.wait()
+        log.close()
+
+
+@as_root
+@pytest.mark.parametrize("name", ["root", "no-such-user", ""])
+def test_users_that_trials_cannot_be(name: str) -> None:
+    with pytest.raises(InvalidFieldError, match="--run-as") as refused:
+        other_user(name)
+    assert refused.value.violations[0].remedy
+
+
+@as_root
+def test_a_daemon_that_is_not_root() -> None:
+    program = "from headrace_worker.run_as import other_user; other_user('nobody')"
+    done = subprocess.run(
+        [interpreter(), "-c", program], user=USER, group=pwd.getpwnam(USER).pw_gid, extra_groups=[], cwd="/",
+        env={"PYTHONPATH": IMPORTS}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "--run-as: needs a worker that runs as root" in done.stderr
+
+
+@as_root
+def test_a_home_that_the_user_cannot_reach(
+    user: OtherUser, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", interpreter())
+    monkeypatch.setenv("PYTHONPATH", IMPORTS)
+    prepare(user, open_folder / "home")
+    (open_folder / "closed").mkdir(mode=0o700)
+    with pytest.raises(InvalidFieldError, match="may not pass through to the worker's home") as refused:
+        prepare(user, open_folder / "closed" / "home")
+    assert "--home" in refused.value.violations[0].remedy
+
+
+@as_root
+@pytest.mark.parametrize("trap", ["link", "foreign", "pipe", "deep", "gone", "above", "file", "moved"])
+def test_what_the_daemon_does_not_take(user: OtherUser, open_folder: Path, trap: str) -> None:
+    root, into = open_folder / "checkpoints", open_folder / "taken"
+    folder = root / "1"
+    folder.mkdir(parents=True)
+    into.mkdir()
+    (folder / "state").write_text("x")
+    user.give(root)
+    outside = open_folder / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("root's")
+    match trap:
+        case "link":
+            (folder / "a").symlink_to(outside / "kept")
+        case "foreign":  # as by a hard link to a file of another user
+            os.link(outside / "kept", folder / "a")
+        case "pipe":
+            os.mkfifo(folder / "a")
+        case "deep":
+            Path(folder, *["d"] * 60).mkdir(parents=True)
+            user.give(folder)
+        case "gone":
+            folder = root / "2"
+        case "above":
+            folder = root / ".." / "outside"
+        case "file":
+            folder = folder / "state"
+        case _:
+            folder.rename(root / "2")
+            folder.symlink_to(outside)
+    with pytest.raises(CheckpointInvalidError):
+        user.take(folder, root=root, into=into)
+    assert list(into.iterdir()) == []
+    assert (outside / "kept").read_text() == "root's"
+    assert (outside / "kept").stat().st_uid == 0
+
+
+@as_root
+def test_what_it_takes_is_out_of_the_trials_reach(user: OtherUser, open_folder: Path) -> None:
+    root, into = open_folder / "checkpoints", open_folder / "taken"
+    (root / "1" / "inner").mkdir(parents=True)
+    (root / "1" / "inner" / "state").write_text("x")
+    into.mkdir()
+    user.give(root)
+    taken = user.take(root / "1", root=root, into=into)
+    assert not (root / "1").exists()
+    assert {(p.stat().st_uid, p.stat().st_mode & 0o077) for p in (taken, *taken.rglob("*"))} == {(0, 0)}

@@ -1,0 +1,170 @@
+"""Which process calls on the socket for trials, as the kernel says.
+
+    a trial connects to the socket → the kernel names its process → its bytes go on to gRPC → a call names a lease
+
+gRPC does not tell who is at the other end of a Unix socket. So the socket is ours. Each connection is passed on to the
+server's own one by a connection that the kernel gives a name, by which the server knows it. Nothing is read of what
+goes by. Who connects to the server's socket directly has no such name, and the kernel gives none twice.
+
+A process may speak for a lease where it descends from the lease's process, or is of its session. One that descends from
+no trial of this daemon may where the lease is in the environment that it was started with, and it is of another control
+group: a program in a container, or under another cluster manager. A process that a trial has left behind stays in the
+control group, so it cannot pass for one of those. Whoever can trace another trial's process, as the same user may on
+many machines, can speak through it.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from collections.abc import Collection, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace_worker.launch import LEASE_VARIABLE
+
+log = logging.getLogger(__name__)
+_CREDENTIALS = struct.Struct("3i")
+_CHUNK_BYTES = 1 << 16
+_BACKLOG = 1024
+_DEEPEST = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """A process, with those that it descends from and the leader of its session."""
+
+    pid: int
+    family: frozenset[int]
+    # What its environment had as its lease when it was started.
+    mark: str
+    # It is of another control group than the daemon.
+    apart: bool
+
+
+class Callers:
+    """The socket, and who is connected to it."""
+
+    def __init__(self) -> None:
+        self._callers: dict[str, Caller] = {}
+        self._server: asyncio.Server | None = None
+        self._lines: set[asyncio.Task[None]] = set()
+        self._inner = Path()
+
+    async def listen(self, path: Path, inner: Path) -> None:
+        """Serves the socket; what comes goes on to the server's own one."""
+        self._inner = inner
+        self._server = await asyncio.start_unix_server(self._serve, path, backlog=_BACKLOG)
+
+    async def close(self) -> None:
+        """Hangs up."""
+        if self._server is not None:
+            self._server.close()
+        for line in self._lines:
+            line.cancel()
+        await asyncio.gather(*self._lines, return_exceptions=True)
+
+    def of(self, peer: str) -> Caller | None:
+        """Who is at the other end, for the server's own name of a connection; None for one that is not ours."""
+        return self._callers.get(peer)
+
+    async def _serve(self, trial: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._lines.add(task)
+        name = ""
+        try:
+            caller = _caller(answers.get_extra_info("socket"))
+            line, name = await _named_connection(self._inner)
+            self._callers[name] = caller
+            server, calls = await asyncio.open_unix_connection(sock=line)
+            try:
+                await _both_ways(_passed_on(trial, calls), _passed_on(server, answers))
+            finally:
+                calls.close()
+        except (OSError, asyncio.CancelledError):
+            pass  # either end is gone, or the daemon is
+        finally:
+            self._callers.pop(name, None)
+            self._lines.discard(task)
+            answers.close()
+
+
+def may_speak(caller: Caller, *, leader: int, mark: str, others: Collection[int]) -> bool:
+    """Whether a caller may speak for a lease: that of the process `leader`, whose descendants carry `mark`.
+
+    `others` are the processes of all other leases."""
+    if leader in caller.family:
+        return True
+    return caller.apart and caller.family.isdisjoint(others) and caller.mark == mark
+
+
+async def _named_connection(path: Path) -> tuple[socket.socket, str]:
+    """A connection to a socket, and what gRPC calls the one who made it."""
+    line = socket.socket(socket.AF_UNIX)
+    try:
+        line.setblocking(False)
+        line.bind("")  # to a name that nobody has
+        await asyncio.get_running_loop().sock_connect(line, str(path))
+    except BaseException:
+        line.close()
+        raise
+    return line, f"unix-abstract:{os.fsdecode(line.getsockname()[1:])}"
+
+
+def _caller(line: socket.socket) -> Caller:
+    """The process at the other end of a Unix socket."""
+    pid, _, _ = _CREDENTIALS.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    found, parent = {pid}, pid
+    for _ in range(_DEEPEST):
+        parent = _parent(parent)
+        if parent <= 1 or parent == os.getpid():
+            break
+        found.add(parent)
+    with suppress(OSError):
+        found.add(os.getsid(pid))
+    return Caller(pid=pid, family=frozenset(found), mark=_mark(pid), apart=_apart(pid))
+
+
+def _parent(pid: int) -> int:
+    """The parent of a process; 0 where it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _mark(pid: int) -> str:
+    beginning = f"{LEASE_VARIABLE}=".encode()
+    with suppress(OSError):
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if entry.startswith(beginning):
+                return os.fsdecode(entry.removeprefix(beginning))
+    return ""
+
+
+def _apart(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_bytes() != Path("/proc/self/cgroup").read_bytes()
+    except OSError:
+        return False
+
+
+async def _both_ways(*directions: Coroutine[Any, Any, None]) -> None:
+    """Runs both until one ends: a connection of gRPC's has no use for half of it."""
+    tasks = [asyncio.create_task(direction) for direction in directions]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _passed_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while chunk := await source.read(_CHUNK_BYTES):
+        sink.write(chunk)
+        await sink.drain()

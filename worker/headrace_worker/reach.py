@@ -1,0 +1,89 @@
+"""How a worker reaches the schedulers: as users do, or with its certificate at the listeners for workers.
+
+gRPC says little of a TLS handshake that fails. `explained` makes one of its own then, and says what was wrong.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+from datetime import UTC, datetime
+from typing import Final
+
+import grpc
+
+from headrace.target import Target
+from headrace_worker.credential import Credential
+
+_PROBE_S: Final = 3.0
+_AGAIN: Final = "Join again with a new token: `headrace worker --join`"
+
+
+class Joined:
+    """The schedulers' listeners for workers."""
+
+    def __init__(self, target: Target, credential: Credential) -> None:
+        self._target = target
+        self.credential = credential
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """Where they listen."""
+        return self.credential.listeners(self._target.replicas)
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """What a channel that is opened now shows."""
+        held = self.credential
+        return grpc.ssl_channel_credentials(
+            held.authorities.encode(), held.key.encode(), held.certificate.encode()
+        )
+
+    async def explained(self, address: str, why: str) -> str:
+        """Why no session came about, in words that say what to do."""
+        if not why.startswith("UNAVAILABLE"):
+            return why
+        if self.credential.until <= datetime.now(UTC):
+            return f"this worker's certificate ended on {self.credential.until:%Y-%m-%d %H:%M} UTC. {_AGAIN}"
+        return await asyncio.to_thread(_handshake, address, self.credential) or why
+
+
+async def explained_without_certificate(address: str, why: str) -> str:
+    """Why no session came about for a worker that has not joined."""
+    if why.startswith("UNIMPLEMENTED"):
+        return (
+            f"{address} serves no workers without a certificate. Join with a token: `headrace worker --join`"
+        )
+    return why
+
+
+def _handshake(address: str, held: Credential) -> str:
+    """What is wrong with a TLS handshake; empty where nothing is, or nobody listens."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    context = ssl.create_default_context(cadata=held.authorities)
+    with os.fdopen(os.memfd_create("credential"), "w") as file:  # ssl takes files alone
+        file.write(held.key + held.certificate)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host, int(port)), timeout=_PROBE_S) as raw,
+            context.wrap_socket(raw, server_hostname=host) as line,
+        ):
+            # By TLS 1.3 a server looks at the certificate after the handshake. One that takes it speaks first.
+            taken = line.recv(1)
+    except (ConnectionResetError, BrokenPipeError):
+        taken = b""
+    except ssl.SSLCertVerificationError as error:
+        return (
+            f"the scheduler at {address} shows a certificate that this worker does not trust "
+            f"({error.verify_message}). If the authority is a new one: {_AGAIN[0].lower()}{_AGAIN[1:]}. If the name is "
+            "wrong: `headrace ca server` makes a certificate for it"
+        )
+    except ssl.SSLError as error:
+        said = (error.reason or str(error)).lower().replace("_", " ")
+        return f"the scheduler at {address} does not take this worker's certificate ({said}). {_AGAIN}"
+    except (OSError, ValueError):
+        return ""
+    return "" if taken else f"the scheduler at {address} does not take this worker's certificate. {_AGAIN}"

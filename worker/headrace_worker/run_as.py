@@ -1,0 +1,219 @@
+"""Trials as another OS user than their daemon (`headrace worker --run-as USER`). The daemon is root.
+
+    HOME               root's, and others may pass through it
+      logs/            root's alone: a trial has its log as an open file, and owns it
+      scratch/LEASE/   root's, and others may pass through it
+        checkpoints/   the trial's: here it saves
+        restore/       the trial's: what it continues from
+        plan/          the trial's
+      taken/           root's alone: checkpoints that the daemon has taken over, until they are in the store
+
+The daemon reads nothing by a path that a trial can change. A checkpoint is moved out of the trial's reach first. Then
+it becomes root's from the top down, and whatever is no file of the trial's is refused. So no link leads the daemon to
+a file that the trial may not read.
+"""
+
+import errno
+import os
+import pwd
+import stat
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.checkpoints import CheckpointInvalidError
+from headrace.errors import InvalidFieldError, Violation
+from headrace_worker.disk import clear_away
+
+_FIELD = "--run-as"
+_PASSING = 0o711
+_DEEPEST = 50
+_NO_WAY = 3
+_TRY = f"""
+import os, sys
+try:
+    os.chdir(sys.argv[1])
+except OSError:
+    sys.exit({_NO_WAY})
+import headrace.trial.process
+"""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherUser:
+    """Whom trials run as."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+    @property
+    def spelled(self) -> str:
+        """As the shim takes it."""
+        return ":".join((str(self.uid), str(self.gid), ",".join(map(str, self.groups))))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What its environment says of it."""
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+    def give(self, path: Path) -> None:
+        """Gives it a file or a folder with all that is in it, which it cannot reach before."""
+        for folder, _, files in os.walk(path, topdown=False):
+            for name in files:
+                os.chown(Path(folder, name), self.uid, self.gid, follow_symlinks=False)
+            os.chown(folder, self.uid, self.gid, follow_symlinks=False)
+        if not path.is_dir():
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+
+    def take(self, folder: Path, *, root: Path, into: Path) -> Path:
+        """Moves a checkpoint from below the trial's `root` to a folder in `into`, and makes it root's.
+
+        Raises `CheckpointInvalidError` where it is no folder below `root`, or holds anything but its files and folders.
+        """
+        try:
+            parts = folder.relative_to(root).parts
+        except ValueError:
+            parts = ()
+        if not parts or ".." in parts:
+            raise CheckpointInvalidError(f"checkpoint folder {folder} is not a folder below {root}")
+        taken = into / uuid.uuid4().hex
+        try:
+            into.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _opened(root, *parts[:-1]) as above:
+                os.rename(parts[-1], taken, src_dir_fd=above)
+            with _opened(taken) as top:
+                self._seal(top, folder, 0)
+        except OSError as error:
+            _remove(taken)
+            if error.errno in (errno.ENOTDIR, errno.ENOENT, errno.ELOOP):
+                raise CheckpointInvalidError(f"checkpoint folder {folder} is not a folder") from None
+            raise
+        except CheckpointInvalidError:
+            _remove(taken)
+            raise
+        return taken
+
+    def _seal(self, descriptor: int, shown: Path, depth: int) -> None:
+        """Makes a folder root's, and then what is in it: from then on nothing in it changes."""
+        if os.fstat(descriptor).st_uid != self.uid or depth > _DEEPEST:
+            raise CheckpointInvalidError(f"checkpoint folder {shown} is not the trial's own, or is too deep")
+        os.fchown(descriptor, 0, 0)
+        os.fchmod(descriptor, 0o700)
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                found = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(found.st_mode):
+                    inner = os.open(entry.name, _DIRECTORY, dir_fd=descriptor)
+                    try:
+                        self._seal(inner, shown / entry.name, depth + 1)
+                    finally:
+                        os.close(inner)
+                elif stat.S_ISREG(found.st_mode) and found.st_uid == self.uid:
+                    os.chown(entry.name, 0, 0, dir_fd=descriptor, follow_symlinks=False)
+                    os.chmod(entry.name, 0o600, dir_fd=descriptor)
+                else:
+                    raise CheckpointInvalidError(
+                        f"checkpoint folder {shown}: {entry.name} is not a regular file of user {self.name}"
+                    )
+
+
+def other_user(name: str) -> OtherUser:
+    """The user of this name. Raises InvalidFieldError where trials cannot run as it."""
+    if os.geteuid() != 0:
+        raise _fault(
+            name, "needs a worker that runs as root", "Start the worker as root, or leave --run-as out."
+        )
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        raise _fault(name, "is no user of this machine", "Make one: useradd --system NAME.") from None
+    if found.pw_uid == 0:
+        raise _fault(name, "is root itself", "Choose a user without rights of its own.")
+    groups = tuple(os.getgrouplist(name, found.pw_gid))
+    return OtherUser(name=name, uid=found.pw_uid, gid=found.pw_gid, groups=groups, home=found.pw_dir)
+
+
+def prepare(user: OtherUser, home: Path) -> None:
+    """Makes the home's folders as described above. Raises InvalidFieldError where the user cannot work there."""
+    for folder in (home, home / "scratch"):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(stat.S_IMODE(folder.stat().st_mode) | _PASSING)
+    for folder in (home / "logs", home / "taken"):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o700)
+    try:
+        tried = subprocess.run(
+            (sys.executable, "-c", _TRY, str(home / "scratch")),
+            cwd="/",
+            env={"PATH": os.defpath, **_import_path()},
+            user=user.uid,
+            group=user.gid,
+            extra_groups=user.groups,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    except PermissionError:
+        raise _fault(
+            user.name,
+            f"may not run {sys.executable}",
+            "Install Headrace where every user can read it, such as below /opt.",
+        ) from None
+    if tried.returncode == _NO_WAY:
+        raise _fault(
+            user.name,
+            f"may not pass through to the worker's home, {home}",
+            "Give another --home, such as /var/lib/headrace/NAME: each folder above it needs the mode bits o+x.",
+        )
+    if tried.returncode:
+        last = (tried.stderr.strip().splitlines() or ["no output"])[-1]
+        raise _fault(
+            user.name,
+            f"cannot import headrace with {sys.executable}: {last}",
+            "Install Headrace where every user can read it, such as below /opt.",
+        )
+
+
+def pass_through(folder: Path) -> None:
+    """Lets others pass through a folder, and not list it."""
+    folder.chmod(_PASSING)
+
+
+def _remove(path: Path) -> None:
+    """Deletes what was taken, whatever it is."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    clear_away(path)
+
+
+@contextmanager
+def _opened(folder: Path, *parts: str) -> Iterator[int]:
+    """A folder, and those below it by name, none of which may be a link."""
+    descriptor = os.open(folder, _DIRECTORY)
+    try:
+        for part in parts:
+            inner = os.open(part, _DIRECTORY, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _import_path() -> dict[str, str]:
+    found = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": found} if found else {}
+
+
+def _fault(name: str, message: str, remedy: str) -> InvalidFieldError:
+    return InvalidFieldError([Violation(field=_FIELD, value=name, message=message, remedy=remedy)])
