@@ -21,6 +21,10 @@ class WorkerSettings:
     tls_ca: Path | None = None
     # How long trials have to leave when the daemon is stopped, and the scheduler to take the news.
     stop_grace_s: float = 10.0
+    # How long trials have, at SIGTERM and at a spot notice, to save at their next reports and go elsewhere.
+    drain_grace_s: float = 30.0
+    # The file whose appearance tells of the machine's end.
+    spot_notice: Path | None = None
     # Variables of the daemon's environment that trials get beside the listed ones (`headrace.environment`).
     pass_env: tuple[str, ...] = ()
     # The mode bits that trials' files do not get; None: those that the daemon's do not.

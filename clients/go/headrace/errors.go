@@ -27,6 +27,8 @@ const (
 	DatabaseUnavailable Reason = "DATABASE_UNAVAILABLE"
 	Draining            Reason = "DRAINING"
 	NotAskTell          Reason = "NOT_ASK_TELL"
+	WorkerNotFound      Reason = "WORKER_NOT_FOUND"
+	WorkerLeaves        Reason = "WORKER_LEAVES"
 	StudyDefect         Reason = "STUDY_DEFECT"
 	TooLarge            Reason = "TOO_LARGE"
 	Internal            Reason = "INTERNAL"

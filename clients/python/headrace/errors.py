@@ -116,6 +116,14 @@ class WorkerNameTakenError(HeadraceError):
     """Another worker of this name is connected."""
 
 
+class WorkerNotFoundError(HeadraceError):
+    """No worker of this name has ever connected, or it was away for long."""
+
+
+class WorkerLeavesError(HeadraceError):
+    """The worker's daemon ends by itself, and cannot be held back."""
+
+
 class NotAskTellError(HeadraceError):
     """The study's trials are run by workers, so no user's loop may ask for them."""
 
@@ -260,6 +268,18 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "ALREADY_EXISTS",
         WorkerNameTakenError,
         "Give one of the two another `--name`, or stop the other one.",
+    ),
+    _entry(
+        "WORKER_NOT_FOUND",
+        "NOT_FOUND",
+        WorkerNotFoundError,
+        "`headrace workers` lists those that are or were connected.",
+    ),
+    _entry(
+        "WORKER_LEAVES",
+        "FAILED_PRECONDITION",
+        WorkerLeavesError,
+        "Start it again when it has ended.",
     ),
     _entry(
         "NOT_ASK_TELL",

@@ -14,6 +14,7 @@ from headrace.cli import (
     cluster,
     control,
     doctor,
+    drain,
     events,
     export,
     extend,
@@ -175,6 +176,10 @@ PANELS: dict[str, dict[str, Callable[..., object] | typer.Typer]] = {
         "stop": control.stop,
         "delete": control.delete,
         "gc": gc.gc,
+        "drain": drain.drain,
+        "undrain": drain.undrain,
+        "cordon": drain.cordon,
+        "uncordon": drain.uncordon,
     },
 }
 """Our own commands, in the groups and the order in which `--help` lists them."""

@@ -28,7 +28,7 @@ from headrace.client.events import (
     TrialWarned,
     Update,
 )
-from headrace.client.machines import Room, Slot, SlotLoad, Worker
+from headrace.client.machines import Cordon, Room, Slot, SlotLoad, Worker
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import (
     BundleSize,
@@ -70,6 +70,7 @@ __all__ = [
     "BundleTurn",
     "Checkpoint",
     "Client",
+    "Cordon",
     "Decision",
     "DecisionMade",
     "Event",

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.client import ask_tell, flows
+from headrace.client import ask_tell, flows, machine_flows
 from headrace.client.connection import Patience
 from headrace.client.events import Update
 from headrace.client.flow import awaiting
@@ -174,6 +174,10 @@ class AsyncClient:
     preview = awaiting(flows.preview)
     workers = awaiting(flows.workers)
     shares = awaiting(flows.shares)
+    drain = awaiting(machine_flows.drain)
+    undrain = awaiting(machine_flows.undrain)
+    cordon = awaiting(machine_flows.cordon)
+    uncordon = awaiting(machine_flows.uncordon)
 
     def study(self, name: str) -> AsyncStudy:
         """The handle of a study."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.client import ask_tell, flows
+from headrace.client import ask_tell, flows, machine_flows
 from headrace.client.connection import Patience
 from headrace.client.events import Update
 from headrace.client.flow import blocking
@@ -171,6 +171,10 @@ class Client:
     preview = blocking(flows.preview)
     workers = blocking(flows.workers)
     shares = blocking(flows.shares)
+    drain = blocking(machine_flows.drain)
+    undrain = blocking(machine_flows.undrain)
+    cordon = blocking(machine_flows.cordon)
+    uncordon = blocking(machine_flows.uncordon)
 
     def study(self, name: str) -> Study:
         """The handle of a study."""

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.placement.shares import Share, claim, virtual_time_s
 from headrace_services.scheduler.core.standing import Usage
-from headrace_services.scheduler.store import loads, neighbours, placement, tables
+from headrace_services.scheduler.store import loads, machines, neighbours, placement, tables
 from headrace_services.scheduler.store.loads import MinuteLoad
 from headrace_services.scheduler.store.neighbours import readable_standing
 from headrace_services.scheduler.store.pipeline import pipeline
@@ -46,6 +46,17 @@ class SlotView:
     uuid: str = ""
     loads: list[MinuteLoad] = field(default_factory=list)
     """The oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CordonView:
+    """A device on which nothing starts."""
+
+    index: int
+    uuid: str
+    reason: str
+    quarantined: bool
+    time: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +96,13 @@ class WorkerView:
     kept: KeptView | None = None
     avoided_by: list[str] = field(default_factory=list)
     """The studies that place nothing on it any more."""
+    draining: str = ""
+    """Why it is drained; empty while it is not."""
+    drain_time: datetime | None = None
+    """Since when, where a user drains it."""
+    cordoned: str = ""
+    """Why nothing new starts on it; empty while something may."""
+    cordons: list[CordonView] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +143,9 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key], *, history: bool =
             cpus=row.cpus,
             kept=kept.get(row.id),
             avoided_by=avoided_by.get(row.incarnation, []),
+            draining=machines.draining(row),
+            drain_time=row.hold_time if row.hold == machines.DRAIN else None,
+            cordoned=row.hold_why or "a user cordoned it" if row.hold == machines.CORDON else "",
         )
         for row in await conn.execute(query)
     }
@@ -153,9 +174,24 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key], *, history: bool =
         )
         .join(st, held.c.study_id == st.c.id, isouter=True)
         .join(lv, lv.c.grant_id == held.c.grant_id, isouter=True)
-        .where(s.c.worker_id.in_(found), or_(s.c.present, s.c.defect != "", held.c.id.is_not(None)))
+        .where(s.c.worker_id.in_(found), or_(s.c.offered, s.c.defect != "", held.c.id.is_not(None)))
         .order_by(s.c.worker_id, s.c.index, held.c.grant_time, held.c.id)
     )
+    for row in await conn.execute(machines.cordons_of(found)):
+        cordon = CordonView(
+            index=row.slot_index,
+            uuid=row.uuid,
+            reason=row.reason,
+            quarantined=row.quarantined,
+            time=row.time,
+        )
+        found[row.worker_id].cordons.append(cordon)
+    failed = {
+        (worker_id, cordon.index): cordon.reason
+        for worker_id, worker in found.items()
+        for cordon in worker.cordons
+        if cordon.quarantined
+    }
     for row in await conn.execute(slots):
         listed = found[row.worker_id].slots
         if not listed or listed[-1].index != row.place:
@@ -163,7 +199,7 @@ async def workers(conn: AsyncConnection, keys: Sequence[Key], *, history: bool =
                 index=row.place,
                 model=_device(row),
                 memory_bytes=row.memory_bytes,
-                defect=row.defect,
+                defect=row.defect or failed.get((row.worker_id, row.place), ""),
                 uuid=row.uuid,
                 loads=busy.get((row.worker_id, row.place), []),
             )
