@@ -7,7 +7,7 @@ import typer
 
 from headrace.cli import views, wording
 from headrace.cli.failure import CommandError
-from headrace.cli.output import Output
+from headrace.cli.output import Cell, Output
 from headrace.cli.session import AsJson, Session
 from headrace.client import Client
 from headrace.client.machines import Worker
@@ -185,7 +185,7 @@ def _where(client: Client, trial: TrialRef) -> tuple[TrialRef, TrialInfo | None]
 
 
 def _tell(moved: list[tuple[TrialRef, TrialInfo | None]], output: Output) -> None:
-    rows = []
+    rows: list[list[Cell]] = []
     for trial, info in moved:
         if info is None:
             rows.append([str(trial), "deleted", "-", "-"])

@@ -89,7 +89,7 @@ class MachineCalls(Calls):
             await work(conn, found)
             await workers.notify(conn, [found.id])
             [view] = await cluster.workers(conn, [cluster.Key(name=name, slots=0)])
-            return answer(worker=convert.worker(view))  # type: ignore[call-arg]  # each of them has a worker
+            return answer(worker=convert.worker(view))
 
         response = await once(self.hub.engine, identity_of(request, request.request_id), change)
         self.hub.wake_waiting_studies()
