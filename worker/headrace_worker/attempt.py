@@ -200,6 +200,7 @@ class Attempt:
             gate=assign.gate if assign.HasField("gate") else None,
             plan_dir=str(self._plan_dir) if assign.template.HasField("plan") else "",
             keep_best=assign.keep_best if assign.HasField("keep_best") else None,
+            leave_file=str(self.reports.leave_file),
         )
 
     async def restored(self, request: runtime_pb2.RestoredRequest) -> None:
