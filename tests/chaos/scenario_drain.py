@@ -19,10 +19,11 @@ from typing import Any
 from cluster_site import Cluster, chain_spec, cluster, connect, journals, until
 from daemon_site import DaemonSite, daemons
 
+from headrace import Client
 from headrace.client import Study
 
 LEASE_TTL_S = 5.0
-STEPS = 6
+STEPS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,31 +41,38 @@ class Moved:
     chained: bool
     """Whether its two leases trained the steps from 1 on, each once or more often."""
 
+    @property
+    def unharmed(self) -> bool:
+        """Whether it lost nothing, and was charged nothing."""
+        return self.chained and not (self.lost or self.failures or self.interruptions)
+
 
 @contextmanager
 def two_workers(
-    folder: Path, *, trials: int, step_s: float
-) -> Iterator[tuple[Cluster, Study, DaemonSite, DaemonSite]]:
+    site: Cluster, client: Client, folder: Path, *, trials: int, step_s: float
+) -> Iterator[tuple[Study, DaemonSite, DaemonSite]]:
     """A study whose trials all train on a first worker, and a second one with as many slots."""
-    with cluster(folder, worker=False, lease_ttl_s=LEASE_TTL_S) as site, connect(site) as client:
-        going, staying = (
-            DaemonSite(name, site.addresses, folder / name / "home", folder / "store", slots=trials)
-            for name in ("going", "staying")
+    going, staying = (
+        DaemonSite(
+            f"{name}-{folder.name}", site.addresses, folder / name / "home", folder / "store", slots=trials
         )
-        with daemons([going]):
-            going.until_connected()
-            spec = chain_spec(
-                folder / "journal",
-                step_s=step_s,
-                policy={"kind": "run_all"},
-                max_trials=trials,
-                max_steps=STEPS,
-            )
-            study = client.create_study("drained", spec)
-            with daemons([staying]):
-                staying.until_connected()
-                yield site, study, going, staying
-                study.stop()
+        for name in ("going", "staying")
+    )
+    with daemons([going]):
+        going.until_connected()
+        spec = chain_spec(
+            folder / "journal",
+            step_s=step_s,
+            policy={"kind": "run_all"},
+            max_trials=trials,
+            max_steps=STEPS,
+        )
+        study = client.create_study(f"drained-{folder.name}".replace("_", "-"), spec)
+        with daemons([staying]):
+            staying.until_connected()
+            until(lambda: all_report(folder / "journal", trials), "a report of each trial")
+            yield study, going, staying
+            study.stop()
 
 
 def all_report(folder: Path, trials: int, *, attempt: int = 1) -> bool:
@@ -100,33 +108,34 @@ def moved(study: Study, folder: Path) -> list[Moved]:
 
 def run(folder: Path, say: Callable[[str], None], *, times: int = 4, step_s: float = 2.0) -> dict[str, Any]:
     """Drain a worker with so many trials by SIGTERM."""
-    journal = folder / "journal"
-    with two_workers(folder, trials=times, step_s=step_s) as (_, study, going, staying):
-        until(lambda: all_report(journal, times), "a report of each trial")
+    with cluster(folder, worker=False, lease_ttl_s=LEASE_TTL_S) as site, connect(site) as client:
+        return by_sigterm(site, client, folder / "drain", say, trials=times, step_s=step_s)
+
+
+def by_sigterm(
+    site: Cluster, client: Client, folder: Path, say: Callable[[str], None], *, trials: int, step_s: float
+) -> dict[str, Any]:
+    """Drain a worker by SIGTERM, and see what becomes of its trials."""
+    with two_workers(site, client, folder, trials=trials, step_s=step_s) as (study, going, staying):
         began = time.monotonic()
         going.leave()
         until(lambda: going.pid is None, "the daemon's end", 60)
         left_s = time.monotonic() - began
-        until(lambda: all_report(journal, times, attempt=2), "each trial goes on", 60)
+        until(lambda: all_report(folder / "journal", trials, attempt=2), "each trial goes on", 60)
         goes_on_s = time.monotonic() - began
-        found = moved(study, journal)
-        for one in found:
-            say(
-                f"trial {one.trial}: {one.steps_before} steps on going, goes on from step {one.went_on_from} on "
-                f"{one.to}; {one.lost} steps lost, {one.failures} failures, {one.interruptions} interruptions"
-            )
+        found = moved(study, folder / "journal")
+    for one in found:
         say(
-            f"{step_s:g} s a step; the worker has left after {left_s:.1f} s, all go on after {goes_on_s:.1f} s"
+            f"trial {one.trial}: {one.steps_before} steps on {going.name}, goes on from step {one.went_on_from} on "
+            f"{one.to}; {one.lost} steps lost, {one.failures} failures, {one.interruptions} interruptions"
         )
+    say(f"{step_s:g} s a step; the worker has left after {left_s:.1f} s, all go on after {goes_on_s:.1f} s")
     return {
         "trials": [{name: getattr(one, name) for name in Moved.__slots__} for one in found],
         "step_s": step_s,
         "left_after_s": round(left_s, 2),
         "all_go_on_after_s": round(goes_on_s, 2),
-        "holds": all(
-            one.to == staying.name and one.chained and not (one.lost or one.failures or one.interruptions)
-            for one in found
-        ),
+        "holds": all(one.to == staying.name and one.unharmed for one in found),
     }
 
 
