@@ -5,9 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -26,6 +26,8 @@ class DaemonSite:
     store: Path
     slots: int = 1
     labels: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Beside this process's own."""
     _process: subprocess.Popen[bytes] | None = None
 
     def start(self, home: Path | None = None) -> None:
@@ -34,10 +36,13 @@ class DaemonSite:
         self.home.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "headrace.cli", "worker", "--scheduler", ",".join(self.addresses)]
         command += ["--name", self.name, "--home", str(self.home), "--store", self.store.as_uri()]
-        command += ["--cpu-slots", str(self.slots), "--stop-grace", "5"]
+        command += ["--cpu-slots", str(self.slots)] if self.slots else []
+        command += ["--stop-grace", "5"]
         command += [word for label in self.labels for word in ("--label", label)]
         with (self.home / "daemon.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **self.env}
+            )
 
     @property
     def pid(self) -> int | None:

@@ -236,6 +236,35 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         page, token = self._page(self.workers, request, context)
         return study_pb2.ListWorkersResponse(workers=page, next_page_token=token)
 
+    def DrainWorker(self, request: Any, context: grpc.ServicerContext) -> Any:
+        worker = self._change_worker(
+            "DrainWorker", request, context, draining=request.reason or "a user drains it"
+        )
+        return study_pb2.DrainWorkerResponse(worker=worker)
+
+    def UndrainWorker(self, request: Any, context: grpc.ServicerContext) -> Any:
+        return study_pb2.UndrainWorkerResponse(
+            worker=self._change_worker("UndrainWorker", request, context, draining="")
+        )
+
+    def CordonDevices(self, request: Any, context: grpc.ServicerContext) -> Any:
+        return study_pb2.CordonDevicesResponse(worker=self._change_worker("CordonDevices", request, context))
+
+    def UncordonDevices(self, request: Any, context: grpc.ServicerContext) -> Any:
+        return study_pb2.UncordonDevicesResponse(
+            worker=self._change_worker("UncordonDevices", request, context)
+        )
+
+    def _change_worker(
+        self, method: str, request: Any, context: grpc.ServicerContext, **changes: str
+    ) -> study_pb2.WorkerStatus:
+        before = self._begin(method, request, context)
+        worker = next(worker for worker in self.workers if worker.name == request.worker)
+        for name, value in changes.items():
+            setattr(worker, name, value)
+        self._finish(before, context)
+        return worker
+
     def SuggestTrial(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._begin("SuggestTrial", request, context)
         return self.suggestions.popleft()

@@ -61,9 +61,13 @@ class Stream:
         interval_s: float = 0.2,
         *,
         takes_batches: bool = False,
+        takes_leaving: bool = False,
     ) -> None:
         welcome = worker_pb2.Welcome(
-            held=self.hello.held if held is None else held, scheduler="scripted", takes_batches=takes_batches
+            held=self.hello.held if held is None else held,
+            scheduler="scripted",
+            takes_batches=takes_batches,
+            takes_leaving=takes_leaving,
         )
         welcome.heartbeat_interval.FromMilliseconds(int(interval_s * 1000))
         welcome.lease_ttl.FromSeconds(15)
@@ -92,6 +96,7 @@ class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
         self.welcomes = True
         self.acks = True
         self.takes_batches = False
+        self.takes_leaving = False
         self.interval_s = 0.2
         self.address = ""
         self._server: grpc.aio.Server | None = None
@@ -118,7 +123,9 @@ class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
         stream = Stream(first.hello, context)
         self.streams.append(stream)
         if self.welcomes:
-            stream.welcome(interval_s=self.interval_s, takes_batches=self.takes_batches)
+            stream.welcome(
+                interval_s=self.interval_s, takes_batches=self.takes_batches, takes_leaving=self.takes_leaving
+            )
         reader = asyncio.create_task(self._read(stream, context))
         try:
             while (response := await stream.outgoing.get()) is not None:

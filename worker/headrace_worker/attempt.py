@@ -20,6 +20,7 @@ came before it.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -115,6 +116,9 @@ class Attempt:
         self.ending: Ending | None = None
         self.finished: Finished | None = None
         self.has_reported = False
+        # Its program asked for its configuration; before that nothing was trained.
+        self.begun = False
+        self._drained = False
         # A decision told it to end, which its program hears in answer to a report.
         self.decided = False
         self._fenced = False
@@ -164,9 +168,12 @@ class Attempt:
         """The lease is not ours any more, and the trial was told to end before: nothing more of it counts."""
         self._fenced = True
 
-    def stop(self, within_s: float) -> None:
-        """Ends the trial because the daemon ends; the lease is reported lost."""
-        ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker was stopped")
+    def stop(self, within_s: float, drained: str = "") -> None:
+        """Ends the trial because the daemon ends. The lease is reported lost; of one that drains it is given back, with
+        the reason, which counts as no loss."""
+        self._drained = self._drained or bool(drained)
+        error = drained or "the worker was stopped"
+        ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
         self._end(ending, 0.0, min(within_s, grace_s(self.assign.template)))
 
     def fail(self, ending: Ending) -> None:
@@ -178,6 +185,7 @@ class Attempt:
     def attach(self) -> runtime_pb2.AttachResponse:
         """Answers with the configuration."""
         self.host.attached()
+        self.begun = True
         assign = self.assign
         return runtime_pb2.AttachResponse(
             lease_id=self.lease.lease_id,
@@ -202,6 +210,7 @@ class Attempt:
             gate=assign.gate if assign.HasField("gate") else None,
             plan_dir=str(self._plan_dir) if assign.template.HasField("plan") else "",
             keep_best=assign.keep_best if assign.HasField("keep_best") else None,
+            leave_file=str(self.reports.leave_file),
         )
 
     async def restored(self, request: runtime_pb2.RestoredRequest) -> None:
@@ -260,6 +269,8 @@ class Attempt:
             self._place.retries.failed(trial_key(self.assign))
         else:
             self._place.retries.went_on(trial_key(self.assign))
+        if self._drained and verdict.outcome == worker_pb2.EXIT_OUTCOME_LOST:
+            verdict = replace(verdict, outcome=worker_pb2.EXIT_OUTCOME_RELEASED)
         log.info(
             "%s: %s %s", self.lease.trial, worker_pb2.ExitOutcome.Name(verdict.outcome).lower(), verdict.error
         )
@@ -275,6 +286,8 @@ class Attempt:
                 log_tail=tail,
                 exit_code=verdict.exit_code,
                 out_of_memory=verdict.out_of_memory,
+                device_words=verdict.device_words,
+                device_failures=verdict.device_failures,
             )
         )
         await clearing

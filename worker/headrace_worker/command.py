@@ -109,6 +109,24 @@ def worker(
         float,
         typer.Option(metavar="SECONDS", help="How long trials have to leave when the worker is stopped."),
     ] = 10.0,
+    drain_grace: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="How long trials have, at SIGTERM and at a spot notice, to save at their next reports and go on "
+            "elsewhere.",
+        ),
+    ] = 30.0,
+    spot_notice_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file whose appearance says that this machine is about to be taken away: the worker then drains, as "
+            "at SIGTERM.",
+            show_default=False,
+        ),
+    ] = None,
     prestart: Annotated[
         bool,
         typer.Option(
@@ -133,13 +151,16 @@ def worker(
     It can lose the scheduler, be killed or be restarted at any time: no report
     is lost, and interrupted trials go on from their checkpoints.
 
-    Ctrl-C or SIGTERM stops it cleanly: its trials are requeued at once. A second
-    one does not wait for them.
+    SIGTERM drains it: nothing new starts, each trial saves at its next report
+    and goes on elsewhere, and the worker ends when it is empty. A second SIGTERM,
+    or Ctrl-C, stops it at once: its trials are requeued from their last
+    checkpoints. One more does not wait for them.
 
     \b
     headrace worker --scheduler 10.0.0.5:7440
     headrace worker --scheduler a:7440,b:7440 --store s3://bucket/checkpoints --label zone=eu
     headrace worker --scheduler tls://head:7440 --tls-ca ca.pem --join @token
+    headrace worker --scheduler 10.0.0.5:7440 --drain-grace 110 --spot-notice-file /run/spot-notice
     """
     from headrace.environment import names_to_pass
     from headrace.errors import HeadraceError
@@ -167,6 +188,9 @@ def worker(
     except InvalidFieldError as error:
         raise typer.BadParameter(str(error)) from None
     labels = _labels(label or [])
+    if spot_notice_file is not None and spot_notice_file.exists():
+        said = f"{spot_notice_file} is there already: this machine is about to be taken away. Remove it if it is old."
+        raise typer.BadParameter(said, param_hint="--spot-notice-file")
     users_umask = os.umask(0o077)  # what a worker keeps is its user's alone
     settings = WorkerSettings(
         name=ours,
@@ -184,6 +208,8 @@ def worker(
         pass_env=pass_names,
         run_as=user,
         trial_umask=users_umask,
+        drain_grace_s=drain_grace,
+        spot_notice=spot_notice_file.expanduser().absolute() if spot_notice_file is not None else None,
         prestart=prestart,
         bubbles=bubbles,
     )

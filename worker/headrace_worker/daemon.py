@@ -7,8 +7,8 @@ Who is authoritative: the scheduler, for leases; the outbox, for what was report
 this process dies at any instant, the trials die with it (PR_SET_PDEATHSIG), and all that was promised to
 anybody is in the outbox.
 
-At SIGTERM, SIGINT or SIGHUP: trials are told to end, their leases are reported lost so that they are requeued at
-once, and the scheduler is given a moment to acknowledge. A second signal kills them without waiting.
+At SIGTERM, at a spot notice, and where a user drains the worker, it ends without a loss; at SIGINT and SIGHUP sooner
+(`leaving`). One more signal kills the trials without waiting.
 """
 
 import asyncio
@@ -22,7 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import assert_never
 
 from headrace.bounds.sessions import TROUBLE
@@ -41,7 +40,7 @@ from headrace_worker.cleaning import Cleaning
 from headrace_worker.courier import Courier
 from headrace_worker.device_health import DeviceHealth
 from headrace_worker.devices import Devices, discover
-from headrace_worker.disk import clear_away, out_of_room
+from headrace_worker.disk import clear_away, who_fills
 from headrace_worker.effects import (
     Acked,
     Decide,
@@ -49,15 +48,18 @@ from headrace_worker.effects import (
     Fence,
     Finish,
     Forget,
+    Forgive,
     Kill,
     Leave,
     PutAside,
     Start,
     Welcomed,
+    Withdrawn,
 )
 from headrace_worker.exits import Ending
 from headrace_worker.joining import Renewal, joined
 from headrace_worker.launch import folder_of
+from headrace_worker.leaving import Leaving, spot_notice
 from headrace_worker.memory import KernelKills
 from headrace_worker.outbox import DurableOutbox, Outbox
 from headrace_worker.place import Place
@@ -73,7 +75,7 @@ from headrace_worker.slots import Slots
 from headrace_worker.standby import Standbys
 
 log = logging.getLogger(__name__)
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGHUP)
 _LAST_ACKS_S = 5.0
 _LOG_LOOK_S = 0.5
 _DRIVER_S = 10.0
@@ -90,7 +92,6 @@ class Daemon:
         self._retention = Retention()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._all_gone = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._no_room = ""
         self._set_aside = ""
@@ -144,6 +145,17 @@ class Daemon:
         session = Session(reach or target, courier, handler=self, explained=explained)
         if reach is not None:
             self._renewal = Renewal(reach, settings.home, partial(session.anew, "its certificate is renewed"))
+        self._standbys = Standbys(settings.home, enabled=settings.prestart)
+        self._leaving = Leaving(
+            settings,
+            self._attempts,
+            self._bundles,
+            session=session,
+            courier=courier,
+            standbys=self._standbys,
+            stop=self.stop,
+            over=self._stopping.set,
+        )
 
         self._bubble_slots = BubbleSlots()
 
@@ -155,10 +167,10 @@ class Daemon:
         self._health = DeviceHealth(devices, changed=partial(loop.call_soon_threadsafe, failed))
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGTERM, self._leaving.terminate)
         async with RuntimeServer(
             self._attempts, self._bundles, settings.home / "runtime", settings.run_as
         ) as runtime:
-            self._standbys = Standbys(settings.home, enabled=settings.prestart)
             self._place = Place(
                 devices=tuple(devices.devices),
                 bubbles=self._bubble_slots,
@@ -177,6 +189,7 @@ class Daemon:
                 retries=Retries(),
                 kernel_kills=KernelKills.of_this_process(),
                 device_failure=self._device_failure,
+                health=self._health,
                 saved=self._retention.saved,
                 abandoned=self._cleaning.abandoned,
             )
@@ -200,13 +213,17 @@ class Daemon:
                         leave_s=settings.bubble_leave_s,
                     )
                     lasting.append(tasks.create_task(offer.watch(), name="bubble slots"))
+                if settings.spot_notice is not None:
+                    lasting.append(
+                        tasks.create_task(spot_notice(settings.spot_notice, self._leaving.by_itself))
+                    )
                 count = len(devices.devices)
                 print(f"headrace worker: {settings.name} offers {count} slot{'s' * (count != 1)}", flush=True)
                 await self._stopping.wait()
-                await self._wind_down(session)
+                await self._leaving.wind_down(self._hurry, _LAST_ACKS_S)
                 for task in lasting:
                     task.cancel()
-        for number in _STOP_SIGNALS:
+        for number in (*_STOP_SIGNALS, signal.SIGTERM):
             loop.remove_signal_handler(number)
 
     # What the session asks for (session.Handler).
@@ -240,6 +257,10 @@ class Daemon:
                 if attempt := self._attempts.get(effect.lease_id):
                     log.info("%s: is to leave at its next report: %s", attempt.lease.trial, effect.reason)
                     attempt.reports.leave_soon()
+            case Withdrawn():
+                self._leaving.by_user(effect)
+            case Forgive():
+                self._tasks.create_task(asyncio.to_thread(self._health.forgive, effect.devices))
             case Acked():
                 self._retention.acked(effect.sequences)
                 self._courier.acknowledged()
@@ -257,7 +278,7 @@ class Daemon:
         """Measures the devices, and the disk."""
         loop = asyncio.get_running_loop()
         attempts = list(self._attempts.values())
-        self._no_room = await loop.run_in_executor(self._meter, _no_room, self._settings.home, attempts)
+        self._no_room = await loop.run_in_executor(self._meter, who_fills, self._settings.home, attempts)
         self._set_aside = await loop.run_in_executor(self._meter, self._courier.outbox.set_aside)
         await loop.run_in_executor(self._meter, self._health.look)
         return await loop.run_in_executor(self._meter, self._devices.telemetry)
@@ -301,11 +322,11 @@ class Daemon:
             return
         attempt = Attempt(assign, host, self._place)
         self._attempts[assign.lease.lease_id] = attempt
-        self._all_gone.clear()
+        self._leaving.came()
         log.info("%s: assigned on slot %s", assign.lease.trial, list(assign.grant.slots))
         self._tasks.create_task(self._run(attempt), name=f"attempt {assign.lease.lease_id}")
-        if self._stopping.is_set():
-            attempt.stop(0.0)
+        if self._stopping.is_set() or self._leaving.drained:
+            attempt.stop(0.0, self._leaving.drained)
 
     def _host_of(self, assign: worker_pb2.Assign) -> Host:
         """Where the lease's program runs; the slots of its grant are taken once. Raises `ValueError`."""
@@ -326,11 +347,7 @@ class Daemon:
             await bundle.live()
         finally:
             del self._bundles[grant_id]
-            self._note_gone()
-
-    def _note_gone(self) -> None:
-        if not self._attempts and not self._bundles:
-            self._all_gone.set()
+            self._leaving.gone()
 
     async def _run(self, attempt: Attempt) -> None:
         lease_id = attempt.lease.lease_id
@@ -339,7 +356,7 @@ class Daemon:
         finally:
             self._attempts.pop(lease_id, None)
             self._retention.over(lease_id)
-            self._note_gone()
+            self._leaving.gone()
 
     async def _refuse(self, lease: event_pb2.LeaseRef, error: str) -> None:
         log.error("%s: refused: %s", lease.trial, error)
@@ -352,41 +369,6 @@ class Daemon:
         while True:
             await asyncio.sleep(_LOG_LOOK_S)
             await asyncio.to_thread(_shorten, [*self._attempts.values(), *self._bundles.values()])
-
-    # The end.
-
-    async def _wind_down(self, session: Session) -> None:
-        log.info("stopping: %d trials are told to end", len(self._attempts))
-        # First, lest the slots that become free now are given to the next trials.
-        session.leave()
-        await self._standbys.close()
-        self._stop_all(self._settings.stop_grace_s)
-        if self._attempts or self._bundles:
-            self._all_gone.clear()
-            gone = asyncio.create_task(self._all_gone.wait())
-            hurry = asyncio.create_task(self._hurry.wait())
-            await asyncio.wait({gone, hurry}, return_when=asyncio.FIRST_COMPLETED)
-            hurry.cancel()
-            self._stop_all(0.0)
-            await gone
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_ACKS_S):
-                await self._courier.emptied()
-                await self._courier.delete_now()
-
-    def _stop_all(self, within_s: float) -> None:
-        every: list[Attempt | Bundle] = [*self._attempts.values(), *self._bundles.values()]
-        for running in every:
-            running.stop(within_s)
-
-
-def _no_room(home: Path, attempts: Sequence[Attempt]) -> str:
-    """Says that the disk is full, and which trial has most of it; nothing while there is room."""
-    full = out_of_room(home)
-    if not full or not attempts:
-        return full
-    taken, trial = max((attempt.taken_bytes(), attempt.lease.trial) for attempt in attempts)
-    return f"{full}; {trial} has {taken >> 20} MiB in its folder"
 
 
 def _shorten(writers: Sequence[Attempt | Bundle]) -> None:

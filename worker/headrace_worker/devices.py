@@ -14,6 +14,7 @@ import psutil
 
 from headrace.v1 import worker_pb2
 from headrace_worker import topology
+from headrace_worker.xids import Xids
 
 _FAKE_MEMORY_BYTES = 16 << 30
 
@@ -32,6 +33,10 @@ class Devices(Protocol):
 
     def defects(self) -> dict[int, str]:
         """Which devices failed, by index, in the driver's words; may block for some milliseconds."""
+        ...
+
+    def forgive(self, indices: Sequence[int]) -> None:
+        """From now on only new failures of these devices count; may block for some milliseconds."""
         ...
 
 
@@ -54,6 +59,9 @@ class CpuSlots:
         """None."""
         return {}
 
+    def forgive(self, indices: Sequence[int]) -> None:
+        """Nothing is known of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class FakeGpus:
@@ -69,6 +77,9 @@ class FakeGpus:
         """None."""
         return {}
 
+    def forgive(self, indices: Sequence[int]) -> None:
+        """Nothing is known of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class NvmlGpus:
@@ -76,7 +87,8 @@ class NvmlGpus:
 
     devices: tuple[worker_pb2.Device, ...]
     # How many uncorrectable memory errors each had at the start, by UUID: what came since ended a trial.
-    errors_before: Mapping[str, int] = field(default_factory=dict)
+    errors_before: dict[str, int] = field(default_factory=dict)
+    xids: Xids | None = None
 
     def telemetry(self) -> list[worker_pb2.DeviceTelemetry]:
         """Asks NVML; a device that does not answer is left out."""
@@ -103,7 +115,11 @@ class NvmlGpus:
         import pynvml
 
         found = {}
+        told = self.xids.look() if self.xids is not None else {}
         for device in self.devices:
+            if device.uuid in told:
+                found[device.index] = told[device.uuid]
+                continue
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
                 pynvml.nvmlDeviceGetMemoryInfo(handle)
@@ -115,6 +131,14 @@ class NvmlGpus:
             if errors > 0:
                 found[device.index] = f"{errors} uncorrectable ECC error{'s' * (errors > 1)} (NVML)"
         return found
+
+    def forgive(self, indices: Sequence[int]) -> None:
+        """Counts their errors from now on."""
+        for device in self.devices:
+            if device.index in indices:
+                if self.xids is not None:
+                    self.xids.forget(device.uuid)
+                self.errors_before.update(_errors_now((device,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +160,10 @@ class Both:
     def defects(self) -> dict[int, str]:
         """Those of the GPUs."""
         return self.gpus.defects()
+
+    def forgive(self, indices: Sequence[int]) -> None:
+        """Those that are GPUs."""
+        self.gpus.forgive(indices)
 
 
 def discover(
@@ -201,13 +229,18 @@ def _nvidia(environ: Mapping[str, str]) -> NvmlGpus:
     devices = _nvml(environ)
     if not devices:
         return NvmlGpus(())
+    return NvmlGpus(devices, _errors_now(devices), Xids([device.uuid for device in devices]))
+
+
+def _errors_now(devices: Sequence[worker_pb2.Device]) -> dict[str, int]:
+    """How many uncorrectable memory errors devices have had so far, by UUID."""
     import pynvml
 
-    before = {}
+    found = {}
     for device in devices:
         with suppress(pynvml.NVMLError):
-            before[device.uuid] = _uncorrectable_errors(pynvml.nvmlDeviceGetHandleByUUID(device.uuid))
-    return NvmlGpus(devices, before)
+            found[device.uuid] = _uncorrectable_errors(pynvml.nvmlDeviceGetHandleByUUID(device.uuid))
+    return found
 
 
 def _uncorrectable_errors(handle: object) -> int:

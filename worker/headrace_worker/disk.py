@@ -5,12 +5,13 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from headrace.v1 import event_pb2
 from headrace_worker.backoff import Backoff
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -38,6 +39,25 @@ def out_of_room(folder: Path) -> str:
     if free >= LEAST_BYTES:
         return ""
     return f"the disk of {folder} is full ({free} bytes free); trials wait until they can save"
+
+
+class Tenant(Protocol):
+    """A trial with a folder on the disk."""
+
+    lease: event_pb2.LeaseRef
+
+    def taken_bytes(self) -> int:
+        """What its files take of the disk."""
+        ...
+
+
+def who_fills(home: Path, tenants: Sequence[Tenant]) -> str:
+    """Says that the disk is full, and which trial has most of it; nothing while there is room."""
+    full = out_of_room(home)
+    if not full or not tenants:
+        return full
+    taken, trial = max((tenant.taken_bytes(), tenant.lease.trial) for tenant in tenants)
+    return f"{full}; {trial} has {taken >> 20} MiB in its folder"
 
 
 def size_bytes(folder: Path) -> int:

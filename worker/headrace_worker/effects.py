@@ -50,6 +50,22 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawn:
+    """A user drains the worker; with an empty reason no more."""
+
+    reason: str
+    grace_s: float | None
+    leave: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgive:
+    """Users take these devices for sound again."""
+
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decide:
     """Pass the scheduler's decision on to the trial."""
 
@@ -87,4 +103,17 @@ class Finish:
     grace_s: float
 
 
-Effect = Welcomed | Start | Kill | Fence | Leave | Decide | Acked | Forget | PutAside | Finish
+Effect = (
+    Welcomed
+    | Start
+    | Kill
+    | Fence
+    | Leave
+    | Withdrawn
+    | Forgive
+    | Decide
+    | Acked
+    | Forget
+    | PutAside
+    | Finish
+)

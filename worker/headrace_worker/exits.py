@@ -47,6 +47,9 @@ class Verdict:
     exit_code: int = 0
     # With how many members its bundle ran out of memory; 0: it did not.
     out_of_memory: int = 0
+    # What points at its device as well as at the program, and how often in a row attempts on its devices ended so.
+    device_words: str = ""
+    device_failures: int = 0
 
 
 def classify(
@@ -108,6 +111,11 @@ def on_failed_device(verdict: Verdict, defect: str) -> Verdict:
         return verdict
     error = _ERROR.kept(f"its device failed: {defect}; the program said: {verdict.error}")
     return replace(verdict, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
+
+
+def perhaps_of_device(verdict: Verdict, words: str, failures: int) -> Verdict:
+    """A failed program's end that its device may have caused (empty: nothing says so)."""
+    return replace(verdict, device_words=words, device_failures=failures) if words else verdict
 
 
 def for_all(verdict: Verdict, *, members: int, out_of_memory: bool) -> Verdict:

@@ -10,7 +10,8 @@ from headrace.checkpoints import CheckpointStore
 from headrace.v1 import trial_pb2, worker_pb2
 from headrace_worker.bubble_slots import BubbleSlots
 from headrace_worker.courier import Courier
-from headrace_worker.exits import Verdict, on_failed_device
+from headrace_worker.device_health import DeviceHealth
+from headrace_worker.exits import Verdict, on_failed_device, perhaps_of_device
 from headrace_worker.launch import Launch, launch_of
 from headrace_worker.logs import AttemptLog
 from headrace_worker.memory import KernelKills
@@ -45,6 +46,8 @@ class Place:
     kernel_kills: KernelKills
     # Says which failure of a device ended a program on these slots that failed with these words, or nothing.
     device_failure: Callable[[Sequence[int], str], Awaitable[str]]
+    # What is known of the devices.
+    health: DeviceHealth
     # A report with a checkpoint is in the outbox.
     saved: Callable[[str, int, PruneOrder], None]
     # An upload goes on in its thread though nobody wants it any more.
@@ -85,7 +88,11 @@ class Place:
     async def judged(self, verdict: Verdict, slots: Sequence[int], words: str) -> Verdict:
         """The verdict, after a look at the devices: nobody is charged for a failure of theirs."""
         if verdict.outcome != worker_pb2.EXIT_OUTCOME_FAILED:
+            if verdict.outcome != worker_pb2.EXIT_OUTCOME_LOST:
+                self.health.ended_well(slots)
             return verdict
         if gone := self.bubbles.why_gone(slots):
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=gone, exit_code=verdict.exit_code)
-        return on_failed_device(verdict, await self.device_failure(slots, words))
+        if defect := await self.device_failure(slots, words):
+            return on_failed_device(verdict, defect)
+        return perhaps_of_device(verdict, *self.health.suspect(slots, words))

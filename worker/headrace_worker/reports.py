@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.checkpoints import CheckpointInvalidError, CheckpointMeta, CheckpointStore
@@ -85,6 +86,7 @@ class Reports:
         ranks = len(assign.grant.slots) if assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT else 1
         self._gang = Gang(ranks, missing, patience_s=_patience_s(assign.template))
         self._leave_soon = False
+        self.leave_file = checkpoint_dir.parent / "leave"
         self._closed = False
         self._calls = 0
         self._reported_step = assign.resume_step
@@ -171,8 +173,11 @@ class Reports:
             waiting.set_result(decision)
 
     def leave_soon(self) -> None:
-        """Others need the slots: the next report but one is to be saved, if this is not, and decided upon."""
+        """Others need the slots: the next report is to be saved, and decided upon. A program that does not look for the
+        file saves at the one after it."""
         self._leave_soon = True
+        with suppress(OSError):  # a full disk
+            self.leave_file.touch()
 
     async def stored(self, patience_s: float) -> None:
         """Waits until everything that the trial, which has ended, reported is in the outbox, at most so long."""
@@ -245,7 +250,9 @@ class Reports:
         durable()
         if awaits:
             decided = await decision
-            self._leave_soon = False
+            if self._leave_soon:
+                self._leave_soon = False
+                self.leave_file.unlink(missing_ok=True)
             return decided
         if self._leave_soon:
             self.next_milestone = min(self.next_milestone, request.step + 1)

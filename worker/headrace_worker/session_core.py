@@ -41,11 +41,13 @@ from headrace_worker.effects import (
     Fence,
     Finish,
     Forget,
+    Forgive,
     Kill,
     Leave,
     PutAside,
     Start,
     Welcomed,
+    Withdrawn,
 )
 from headrace_worker.unsettled import Kept, Message, Unsettled
 
@@ -118,6 +120,10 @@ class SessionCore:
         self.owned: frozenset[str] = frozenset()
         # The scheduler takes several reports in one message.
         self.batches = False
+        # Why the daemon leaves; and whether the scheduler that it spoke with last heeds that.
+        self.leaving = ""
+        self.takes_leaving = False
+        self._withdrawn = False
 
     # What the daemon tells it.
 
@@ -182,6 +188,8 @@ class SessionCore:
             host=self._identity.host,
             home=self._identity.home,
             takes_batches=True,
+            leaving=self.leaving,
+            withdrawn=self._withdrawn,
         )
 
     def _devices(self) -> list[worker_pb2.Device]:
@@ -212,6 +220,7 @@ class SessionCore:
                 worker_pb2.DeviceDefect(index=index, reason=why)
                 for index, why in sorted(self.defects.items())
             ],
+            leaving=self.leaving,
         )
 
     def tick(self) -> str:
@@ -280,6 +289,10 @@ class SessionCore:
                 return self._cancel(response.cancel)
             case "vacate":
                 return self._vacate(response.vacate)
+            case "withdraw":
+                return self._withdraw(response.withdraw)
+            case "uncordon":
+                return [Forgive(devices=tuple(response.uncordon.devices))]
             case "refused":
                 return self.refuse(response.refused.sequence, response.refused.reason)
             case "drain":
@@ -299,6 +312,7 @@ class SessionCore:
         self.phase = Phase.OPEN
         self.sent_through = 0
         self.batches = welcome.takes_batches
+        self.takes_leaving = welcome.takes_leaving
         interval_s = welcome.heartbeat_interval.ToTimedelta().total_seconds()
         lease_ttl_s = welcome.lease_ttl.ToTimedelta().total_seconds()
         self._answers_heartbeats = False
@@ -362,6 +376,11 @@ class SessionCore:
         if held is None or held.releasing:
             return []
         return [Leave(lease_id=vacate.lease.lease_id, reason=vacate.reason)]
+
+    def _withdraw(self, withdraw: worker_pb2.Withdraw) -> list[Effect]:
+        self._withdrawn = bool(withdraw.reason)
+        grace_s = withdraw.grace.ToTimedelta().total_seconds() if withdraw.HasField("grace") else None
+        return [Withdrawn(reason=withdraw.reason, grace_s=grace_s, leave=withdraw.leave)]
 
     def _ack(self, sequences: Iterable[int]) -> list[Effect]:
         acked = [s for s in sequences if s in self._messages]

@@ -25,6 +25,10 @@ class WorkerSettings:
     join_token: str | None = field(default=None, repr=False)
     # How long trials have to leave when the daemon is stopped, and the scheduler to take the news.
     stop_grace_s: float = 10.0
+    # How long trials have, at SIGTERM and at a spot notice, to save at their next reports and go elsewhere.
+    drain_grace_s: float = 30.0
+    # The file whose appearance tells of the machine's end.
+    spot_notice: Path | None = None
     # Variables of the daemon's environment that trials get beside the listed ones (`headrace.environment`).
     pass_env: tuple[str, ...] = ()
     # Whom trials run as; None: the daemon's user.

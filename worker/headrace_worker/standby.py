@@ -103,6 +103,10 @@ class Standbys:
         await asyncio.gather(*(self._throw_away(slots) for slots in {*self._ready, *self._starting}))
         await asyncio.gather(*self._leaving)
 
+    def reopen(self, *, enabled: bool) -> None:
+        """Starts some again for the trials that come, after a `close`."""
+        self._enabled = enabled
+
     async def _start(self, launch: Launch, slots: tuple[int, ...]) -> None:
         try:
             memory = psutil.virtual_memory()

@@ -29,6 +29,8 @@ const (
 	NotAskTell          Reason = "NOT_ASK_TELL"
 	Unauthenticated     Reason = "UNAUTHENTICATED"
 	PermissionDenied    Reason = "PERMISSION_DENIED"
+	WorkerNotFound      Reason = "WORKER_NOT_FOUND"
+	WorkerLeaves        Reason = "WORKER_LEAVES"
 	StudyDefect         Reason = "STUDY_DEFECT"
 	TooLarge            Reason = "TOO_LARGE"
 	Internal            Reason = "INTERNAL"

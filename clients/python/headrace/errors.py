@@ -156,6 +156,14 @@ class WorkerRevokedError(HeadraceError):
     """The worker's certificate was revoked."""
 
 
+class WorkerNotFoundError(HeadraceError):
+    """No worker of this name has ever connected, or it was away for long."""
+
+
+class WorkerLeavesError(HeadraceError):
+    """The worker's daemon ends by itself, and cannot be held back."""
+
+
 class NotAskTellError(HeadraceError):
     """The study's trials are run by workers, so no user's loop may ask for them."""
 
@@ -361,6 +369,18 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "PERMISSION_DENIED",
         WorkerRevokedError,
         "If it may come back, join again with a new token: `headrace worker --join`.",
+    ),
+    _entry(
+        "WORKER_NOT_FOUND",
+        "NOT_FOUND",
+        WorkerNotFoundError,
+        "`headrace workers` lists those that are or were connected.",
+    ),
+    _entry(
+        "WORKER_LEAVES",
+        "FAILED_PRECONDITION",
+        WorkerLeavesError,
+        "Start it again when it has ended.",
     ),
     _entry(
         "NOT_ASK_TELL",

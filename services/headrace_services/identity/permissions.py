@@ -66,6 +66,11 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
         "CreateStudy PauseStudy ResumeStudy StopStudy DeleteStudy AddTrials RetryTrials ExtendStudy PauseTrial "
         "ResumeTrial StopTrial SuggestTrial ReportTrial CompleteTrial ReleaseTrial",
     ),
+    **_methods(
+        "headrace.v1.StudyService",
+        Permission.GOVERN,
+        "DrainWorker UndrainWorker CordonDevices UncordonDevices",
+    ),
     **_methods("headrace.v1.IdentityService", Permission.KNOWN, "WhoAmI"),
     **_methods("headrace.v1.IdentityService", Permission.GOVERN, "CreateToken ListTokens RevokeToken"),
     **_methods("headrace.v1.ProjectService", Permission.LOOK, "ListProjects"),

@@ -222,6 +222,7 @@ def children(options: Options) -> list[ChildSpec]:
                 env=env,
                 log_path=logs / "worker.log",
                 ready=worker_connected(options.addresses[0], WORKER_NAME),
+                stop_signal=signal.SIGINT,  # at SIGTERM it would drain, and there is nowhere else to go
             )
         )
     if options.planner_port is not None:

@@ -109,8 +109,12 @@ type AttachResponse struct {
 	Surrogate *Surrogate `protobuf:"bytes,19,opt,name=surrogate,proto3" json:"surrogate,omitempty"`
 	Gate      *Gate      `protobuf:"bytes,20,opt,name=gate,proto3" json:"gate,omitempty"`
 	// A local folder with the files of the template's plan; empty without a plan.
-	PlanDir       string    `protobuf:"bytes,21,opt,name=plan_dir,json=planDir,proto3" json:"plan_dir,omitempty"`
-	KeepBest      *KeepBest `protobuf:"bytes,22,opt,name=keep_best,json=keepBest,proto3" json:"keep_best,omitempty"`
+	PlanDir  string    `protobuf:"bytes,21,opt,name=plan_dir,json=planDir,proto3" json:"plan_dir,omitempty"`
+	KeepBest *KeepBest `protobuf:"bytes,22,opt,name=keep_best,json=keepBest,proto3" json:"keep_best,omitempty"`
+	// While this file exists, others need the slots, or the worker is drained: the trial saves at its next report, as at a
+	// milestone. A program that does not look hears of it with its next answer, which has the next step as its milestone.
+	// Not for gangs, whose ranks would not see it at the same report.
+	LeaveFile     string `protobuf:"bytes,23,opt,name=leave_file,json=leaveFile,proto3" json:"leave_file,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -297,6 +301,13 @@ func (x *AttachResponse) GetKeepBest() *KeepBest {
 		return x.KeepBest
 	}
 	return nil
+}
+
+func (x *AttachResponse) GetLeaveFile() string {
+	if x != nil {
+		return x.LeaveFile
+	}
+	return ""
 }
 
 type RestoredRequest struct {
@@ -1112,7 +1123,7 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\x19headrace/v1/runtime.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\">\n" +
 	"\rAttachRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x12\n" +
-	"\x04rank\x18\x02 \x01(\x05R\x04rank\"\xaa\x06\n" +
+	"\x04rank\x18\x02 \x01(\x05R\x04rank\"\xc9\x06\n" +
 	"\x0eAttachResponse\x12\x14\n" +
 	"\x05trial\x18\x01 \x01(\tR\x05trial\x12@\n" +
 	"\n" +
@@ -1141,7 +1152,9 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\tsurrogate\x18\x13 \x01(\v2\x16.headrace.v1.SurrogateR\tsurrogate\x12%\n" +
 	"\x04gate\x18\x14 \x01(\v2\x11.headrace.v1.GateR\x04gate\x12\x19\n" +
 	"\bplan_dir\x18\x15 \x01(\tR\aplanDir\x122\n" +
-	"\tkeep_best\x18\x16 \x01(\v2\x15.headrace.v1.KeepBestR\bkeepBest\"d\n" +
+	"\tkeep_best\x18\x16 \x01(\v2\x15.headrace.v1.KeepBestR\bkeepBest\x12\x1d\n" +
+	"\n" +
+	"leave_file\x18\x17 \x01(\tR\tleaveFile\"d\n" +
 	"\x0fRestoredRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x126\n" +
 	"\tread_time\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\breadTime\"\x12\n" +

@@ -45,6 +45,10 @@ const (
 	StudyService_ReleaseTrial_FullMethodName      = "/headrace.v1.StudyService/ReleaseTrial"
 	StudyService_ListReports_FullMethodName       = "/headrace.v1.StudyService/ListReports"
 	StudyService_ListWorkers_FullMethodName       = "/headrace.v1.StudyService/ListWorkers"
+	StudyService_DrainWorker_FullMethodName       = "/headrace.v1.StudyService/DrainWorker"
+	StudyService_UndrainWorker_FullMethodName     = "/headrace.v1.StudyService/UndrainWorker"
+	StudyService_CordonDevices_FullMethodName     = "/headrace.v1.StudyService/CordonDevices"
+	StudyService_UncordonDevices_FullMethodName   = "/headrace.v1.StudyService/UncordonDevices"
 	StudyService_FindRoom_FullMethodName          = "/headrace.v1.StudyService/FindRoom"
 	StudyService_MeasureImportance_FullMethodName = "/headrace.v1.StudyService/MeasureImportance"
 )
@@ -113,6 +117,15 @@ type StudyServiceClient interface {
 	ListReports(ctx context.Context, in *ListReportsRequest, opts ...grpc.CallOption) (*ListReportsResponse, error)
 	// The workers that are or were connected. Of the trials on them those of other projects are not named.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
+	// Empties a worker: it gets no trials, and those on it save at their next report and go on elsewhere. Then its daemon
+	// ends. Of a worker that is away it is noted, and holds when it comes back.
+	DrainWorker(ctx context.Context, in *DrainWorkerRequest, opts ...grpc.CallOption) (*DrainWorkerResponse, error)
+	// Undoes DrainWorker. A daemon that has ended is not started again.
+	UndrainWorker(ctx context.Context, in *UndrainWorkerRequest, opts ...grpc.CallOption) (*UndrainWorkerResponse, error)
+	// Lets nothing new start on a worker, or on some of its devices; what runs there stays.
+	CordonDevices(ctx context.Context, in *CordonDevicesRequest, opts ...grpc.CallOption) (*CordonDevicesResponse, error)
+	// Undoes CordonDevices, and takes devices for sound again that failed.
+	UncordonDevices(ctx context.Context, in *UncordonDevicesRequest, opts ...grpc.CallOption) (*UncordonDevicesResponse, error)
 	// Says what a study's trials need that no connected worker has, whoever is on it.
 	FindRoom(ctx context.Context, in *FindRoomRequest, opts ...grpc.CallOption) (*FindRoomResponse, error)
 	// Says how much each parameter has to do with being among the best trials.
@@ -376,6 +389,46 @@ func (c *studyServiceClient) ListWorkers(ctx context.Context, in *ListWorkersReq
 	return out, nil
 }
 
+func (c *studyServiceClient) DrainWorker(ctx context.Context, in *DrainWorkerRequest, opts ...grpc.CallOption) (*DrainWorkerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainWorkerResponse)
+	err := c.cc.Invoke(ctx, StudyService_DrainWorker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *studyServiceClient) UndrainWorker(ctx context.Context, in *UndrainWorkerRequest, opts ...grpc.CallOption) (*UndrainWorkerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UndrainWorkerResponse)
+	err := c.cc.Invoke(ctx, StudyService_UndrainWorker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *studyServiceClient) CordonDevices(ctx context.Context, in *CordonDevicesRequest, opts ...grpc.CallOption) (*CordonDevicesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CordonDevicesResponse)
+	err := c.cc.Invoke(ctx, StudyService_CordonDevices_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *studyServiceClient) UncordonDevices(ctx context.Context, in *UncordonDevicesRequest, opts ...grpc.CallOption) (*UncordonDevicesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UncordonDevicesResponse)
+	err := c.cc.Invoke(ctx, StudyService_UncordonDevices_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *studyServiceClient) FindRoom(ctx context.Context, in *FindRoomRequest, opts ...grpc.CallOption) (*FindRoomResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(FindRoomResponse)
@@ -460,6 +513,15 @@ type StudyServiceServer interface {
 	ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error)
 	// The workers that are or were connected. Of the trials on them those of other projects are not named.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
+	// Empties a worker: it gets no trials, and those on it save at their next report and go on elsewhere. Then its daemon
+	// ends. Of a worker that is away it is noted, and holds when it comes back.
+	DrainWorker(context.Context, *DrainWorkerRequest) (*DrainWorkerResponse, error)
+	// Undoes DrainWorker. A daemon that has ended is not started again.
+	UndrainWorker(context.Context, *UndrainWorkerRequest) (*UndrainWorkerResponse, error)
+	// Lets nothing new start on a worker, or on some of its devices; what runs there stays.
+	CordonDevices(context.Context, *CordonDevicesRequest) (*CordonDevicesResponse, error)
+	// Undoes CordonDevices, and takes devices for sound again that failed.
+	UncordonDevices(context.Context, *UncordonDevicesRequest) (*UncordonDevicesResponse, error)
 	// Says what a study's trials need that no connected worker has, whoever is on it.
 	FindRoom(context.Context, *FindRoomRequest) (*FindRoomResponse, error)
 	// Says how much each parameter has to do with being among the best trials.
@@ -545,6 +607,18 @@ func (UnimplementedStudyServiceServer) ListReports(context.Context, *ListReports
 }
 func (UnimplementedStudyServiceServer) ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListWorkers not implemented")
+}
+func (UnimplementedStudyServiceServer) DrainWorker(context.Context, *DrainWorkerRequest) (*DrainWorkerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DrainWorker not implemented")
+}
+func (UnimplementedStudyServiceServer) UndrainWorker(context.Context, *UndrainWorkerRequest) (*UndrainWorkerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UndrainWorker not implemented")
+}
+func (UnimplementedStudyServiceServer) CordonDevices(context.Context, *CordonDevicesRequest) (*CordonDevicesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CordonDevices not implemented")
+}
+func (UnimplementedStudyServiceServer) UncordonDevices(context.Context, *UncordonDevicesRequest) (*UncordonDevicesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UncordonDevices not implemented")
 }
 func (UnimplementedStudyServiceServer) FindRoom(context.Context, *FindRoomRequest) (*FindRoomResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FindRoom not implemented")
@@ -998,6 +1072,78 @@ func _StudyService_ListWorkers_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _StudyService_DrainWorker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainWorkerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StudyServiceServer).DrainWorker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StudyService_DrainWorker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StudyServiceServer).DrainWorker(ctx, req.(*DrainWorkerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StudyService_UndrainWorker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UndrainWorkerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StudyServiceServer).UndrainWorker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StudyService_UndrainWorker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StudyServiceServer).UndrainWorker(ctx, req.(*UndrainWorkerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StudyService_CordonDevices_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CordonDevicesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StudyServiceServer).CordonDevices(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StudyService_CordonDevices_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StudyServiceServer).CordonDevices(ctx, req.(*CordonDevicesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StudyService_UncordonDevices_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UncordonDevicesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StudyServiceServer).UncordonDevices(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StudyService_UncordonDevices_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StudyServiceServer).UncordonDevices(ctx, req.(*UncordonDevicesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _StudyService_FindRoom_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(FindRoomRequest)
 	if err := dec(in); err != nil {
@@ -1132,6 +1278,22 @@ var StudyService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListWorkers",
 			Handler:    _StudyService_ListWorkers_Handler,
+		},
+		{
+			MethodName: "DrainWorker",
+			Handler:    _StudyService_DrainWorker_Handler,
+		},
+		{
+			MethodName: "UndrainWorker",
+			Handler:    _StudyService_UndrainWorker_Handler,
+		},
+		{
+			MethodName: "CordonDevices",
+			Handler:    _StudyService_CordonDevices_Handler,
+		},
+		{
+			MethodName: "UncordonDevices",
+			Handler:    _StudyService_UncordonDevices_Handler,
 		},
 		{
 			MethodName: "FindRoom",

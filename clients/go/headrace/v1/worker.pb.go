@@ -364,6 +364,8 @@ type SessionResponse struct {
 	//	*SessionResponse_Vacate
 	//	*SessionResponse_Refused
 	//	*SessionResponse_Decisions
+	//	*SessionResponse_Withdraw
+	//	*SessionResponse_Uncordon
 	Message isSessionResponse_Message `protobuf_oneof:"message"`
 	// Durable messages that are settled, as an `Ack` behind this message would say. An acknowledgement travels with
 	// what else there is to say, the decision on the report above all; an `Ack` is sent where there is nothing.
@@ -490,6 +492,24 @@ func (x *SessionResponse) GetDecisions() *Decisions {
 	return nil
 }
 
+func (x *SessionResponse) GetWithdraw() *Withdraw {
+	if x != nil {
+		if x, ok := x.Message.(*SessionResponse_Withdraw); ok {
+			return x.Withdraw
+		}
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetUncordon() *Uncordon {
+	if x != nil {
+		if x, ok := x.Message.(*SessionResponse_Uncordon); ok {
+			return x.Uncordon
+		}
+	}
+	return nil
+}
+
 func (x *SessionResponse) GetAcknowledged() []int64 {
 	if x != nil {
 		return x.Acknowledged
@@ -538,6 +558,14 @@ type SessionResponse_Decisions struct {
 	Decisions *Decisions `protobuf:"bytes,41,opt,name=decisions,proto3,oneof"`
 }
 
+type SessionResponse_Withdraw struct {
+	Withdraw *Withdraw `protobuf:"bytes,42,opt,name=withdraw,proto3,oneof"`
+}
+
+type SessionResponse_Uncordon struct {
+	Uncordon *Uncordon `protobuf:"bytes,43,opt,name=uncordon,proto3,oneof"`
+}
+
 func (*SessionResponse_Welcome) isSessionResponse_Message() {}
 
 func (*SessionResponse_Assign) isSessionResponse_Message() {}
@@ -555,6 +583,10 @@ func (*SessionResponse_Vacate) isSessionResponse_Message() {}
 func (*SessionResponse_Refused) isSessionResponse_Message() {}
 
 func (*SessionResponse_Decisions) isSessionResponse_Message() {}
+
+func (*SessionResponse_Withdraw) isSessionResponse_Message() {}
+
+func (*SessionResponse_Uncordon) isSessionResponse_Message() {}
 
 // Opens a session.
 type Hello struct {
@@ -579,7 +611,11 @@ type Hello struct {
 	// one with the same home is the same worker again. Another one of the same name is refused while this one is there.
 	Home string `protobuf:"bytes,41,opt,name=home,proto3" json:"home,omitempty"`
 	// The worker understands `Decisions`.
-	TakesBatches  bool `protobuf:"varint,42,opt,name=takes_batches,json=takesBatches,proto3" json:"takes_batches,omitempty"`
+	TakesBatches bool `protobuf:"varint,42,opt,name=takes_batches,json=takesBatches,proto3" json:"takes_batches,omitempty"`
+	// As in Heartbeat.
+	Leaving string `protobuf:"bytes,43,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// A `Withdraw` holds, as far as the worker knows.
+	Withdrawn     bool `protobuf:"varint,44,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -691,6 +727,20 @@ func (x *Hello) GetTakesBatches() bool {
 	return false
 }
 
+func (x *Hello) GetLeaving() string {
+	if x != nil {
+		return x.Leaving
+	}
+	return ""
+}
+
+func (x *Hello) GetWithdrawn() bool {
+	if x != nil {
+		return x.Withdrawn
+	}
+	return false
+}
+
 // One slot: a GPU, or a CPU slot where there is none.
 type Device struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -700,7 +750,8 @@ type Device struct {
 	Model       string `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`
 	MemoryBytes int64  `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	Uuid        string `protobuf:"bytes,5,opt,name=uuid,proto3" json:"uuid,omitempty"`
-	// Why nothing may be placed on it: the device itself failed since the daemon's start. Empty while it is sound.
+	// Why nothing may be placed on it: the device itself failed since the daemon's start. Empty while it is sound. The
+	// scheduler remembers it by the device's uuid, until a user takes it back.
 	Defect string `protobuf:"bytes,40,opt,name=defect,proto3" json:"defect,omitempty"`
 	// How it is joined to the worker's other devices: the n-th entry to the device of index n. Empty where that is unknown.
 	Links []LinkKind `protobuf:"varint,41,rep,packed,name=links,proto3,enum=headrace.v1.LinkKind" json:"links,omitempty"`
@@ -884,7 +935,10 @@ type Heartbeat struct {
 	SetAside string `protobuf:"bytes,41,opt,name=set_aside,json=setAside,proto3" json:"set_aside,omitempty"`
 	// The devices that failed since the daemon's start. Sent before the `Exited` of a trial that such a device ended, so
 	// that nothing is placed on it again.
-	Defects       []*DeviceDefect `protobuf:"bytes,42,rep,name=defects,proto3" json:"defects,omitempty"`
+	Defects []*DeviceDefect `protobuf:"bytes,42,rep,name=defects,proto3" json:"defects,omitempty"`
+	// For people: why the daemon leaves (a signal, a spot notice), empty while it does not. Nothing is placed on it any
+	// more, and its trials are asked to leave at their next reports. Only to a scheduler whose `Welcome` takes it.
+	Leaving       string `protobuf:"bytes,43,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -959,6 +1013,13 @@ func (x *Heartbeat) GetDefects() []*DeviceDefect {
 		return x.Defects
 	}
 	return nil
+}
+
+func (x *Heartbeat) GetLeaving() string {
+	if x != nil {
+		return x.Leaving
+	}
+	return ""
 }
 
 // A device that failed.
@@ -1306,9 +1367,15 @@ type Exited struct {
 	ExitCode int32 `protobuf:"varint,6,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
 	// The trial's bundle ran out of memory with so many members; 0: it did not. Nobody is charged, and the next bundle of
 	// the study on such a device has half as many.
-	OutOfMemory   int32 `protobuf:"varint,7,opt,name=out_of_memory,json=outOfMemory,proto3" json:"out_of_memory,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	OutOfMemory int32 `protobuf:"varint,7,opt,name=out_of_memory,json=outOfMemory,proto3" json:"out_of_memory,omitempty"`
+	// With FAILED: the words of the failure that may be the device's doing as well as the program's, such as `CUDA error:
+	// an illegal memory access`. The first ones of a trial are not charged.
+	DeviceWords string `protobuf:"bytes,40,opt,name=device_words,json=deviceWords,proto3" json:"device_words,omitempty"`
+	// So many attempts in a row ended so on its devices, this one included. From three on the devices are taken out, where
+	// trials of the study get on elsewhere.
+	DeviceFailures int32 `protobuf:"varint,41,opt,name=device_failures,json=deviceFailures,proto3" json:"device_failures,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Exited) Reset() {
@@ -1390,6 +1457,20 @@ func (x *Exited) GetOutOfMemory() int32 {
 	return 0
 }
 
+func (x *Exited) GetDeviceWords() string {
+	if x != nil {
+		return x.DeviceWords
+	}
+	return ""
+}
+
+func (x *Exited) GetDeviceFailures() int32 {
+	if x != nil {
+		return x.DeviceFailures
+	}
+	return 0
+}
+
 // Answers Hello.
 type Welcome struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
@@ -1401,7 +1482,9 @@ type Welcome struct {
 	// The replica's host and process id, for the worker's log.
 	Scheduler string `protobuf:"bytes,4,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
 	// This replica understands `Reports`.
-	TakesBatches  bool `protobuf:"varint,40,opt,name=takes_batches,json=takesBatches,proto3" json:"takes_batches,omitempty"`
+	TakesBatches bool `protobuf:"varint,40,opt,name=takes_batches,json=takesBatches,proto3" json:"takes_batches,omitempty"`
+	// This replica understands `Heartbeat.leaving`.
+	TakesLeaving  bool `protobuf:"varint,41,opt,name=takes_leaving,json=takesLeaving,proto3" json:"takes_leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1467,6 +1550,13 @@ func (x *Welcome) GetScheduler() string {
 func (x *Welcome) GetTakesBatches() bool {
 	if x != nil {
 		return x.TakesBatches
+	}
+	return false
+}
+
+func (x *Welcome) GetTakesLeaving() bool {
+	if x != nil {
+		return x.TakesLeaving
 	}
 	return false
 }
@@ -1986,6 +2076,116 @@ func (x *Vacate) GetReason() string {
 	return ""
 }
 
+// A user drains the worker, or takes that back. Its trials are asked to leave, each with a `Vacate`.
+type Withdraw struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// For people. Empty: the worker is not drained any more.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Those that are still there after so long are ended, and nobody is charged. Absent: as long as they take.
+	Grace *durationpb.Duration `protobuf:"bytes,2,opt,name=grace,proto3" json:"grace,omitempty"`
+	// The daemon is to end when it is empty. Not set where it was started after the drain was asked for.
+	Leave         bool `protobuf:"varint,3,opt,name=leave,proto3" json:"leave,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Withdraw) Reset() {
+	*x = Withdraw{}
+	mi := &file_headrace_v1_worker_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Withdraw) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Withdraw) ProtoMessage() {}
+
+func (x *Withdraw) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_worker_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Withdraw.ProtoReflect.Descriptor instead.
+func (*Withdraw) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Withdraw) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Withdraw) GetGrace() *durationpb.Duration {
+	if x != nil {
+		return x.Grace
+	}
+	return nil
+}
+
+func (x *Withdraw) GetLeave() bool {
+	if x != nil {
+		return x.Leave
+	}
+	return false
+}
+
+// Users take these devices for sound again: the defects that the daemon knows of them are void.
+type Uncordon struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Their indices.
+	Devices       []int32 `protobuf:"varint,1,rep,packed,name=devices,proto3" json:"devices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Uncordon) Reset() {
+	*x = Uncordon{}
+	mi := &file_headrace_v1_worker_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Uncordon) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Uncordon) ProtoMessage() {}
+
+func (x *Uncordon) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_worker_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Uncordon.ProtoReflect.Descriptor instead.
+func (*Uncordon) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Uncordon) GetDevices() []int32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
 // This replica goes away: finish what is in flight and connect to another.
 type Drain struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1996,7 +2196,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[19]
+	mi := &file_headrace_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +2208,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[19]
+	mi := &file_headrace_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +2221,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{19}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Drain) GetGrace() *durationpb.Duration {
@@ -2044,7 +2244,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[20]
+	mi := &file_headrace_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2056,7 +2256,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[20]
+	mi := &file_headrace_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2069,7 +2269,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{20}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Ack) GetSequences() []int64 {
@@ -2100,7 +2300,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[21]
+	mi := &file_headrace_v1_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2112,7 +2312,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[21]
+	mi := &file_headrace_v1_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2125,7 +2325,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{21}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Refused) GetSequence() int64 {
@@ -2154,7 +2354,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\brestored\x18\x04 \x01(\v2\x15.headrace.v1.RestoredH\x00R\brestored\x12-\n" +
 	"\x06exited\x18\x05 \x01(\v2\x13.headrace.v1.ExitedH\x00R\x06exited\x120\n" +
 	"\areports\x18( \x01(\v2\x14.headrace.v1.ReportsH\x00R\areportsB\t\n" +
-	"\amessage\"\xf5\x03\n" +
+	"\amessage\"\xdf\x04\n" +
 	"\x0fSessionResponse\x120\n" +
 	"\awelcome\x18\x01 \x01(\v2\x14.headrace.v1.WelcomeH\x00R\awelcome\x12-\n" +
 	"\x06assign\x18\x02 \x01(\v2\x13.headrace.v1.AssignH\x00R\x06assign\x128\n" +
@@ -2164,9 +2364,11 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x03ack\x18\x06 \x01(\v2\x10.headrace.v1.AckH\x00R\x03ack\x12-\n" +
 	"\x06vacate\x18\a \x01(\v2\x13.headrace.v1.VacateH\x00R\x06vacate\x120\n" +
 	"\arefused\x18( \x01(\v2\x14.headrace.v1.RefusedH\x00R\arefused\x126\n" +
-	"\tdecisions\x18) \x01(\v2\x16.headrace.v1.DecisionsH\x00R\tdecisions\x12\"\n" +
+	"\tdecisions\x18) \x01(\v2\x16.headrace.v1.DecisionsH\x00R\tdecisions\x123\n" +
+	"\bwithdraw\x18* \x01(\v2\x15.headrace.v1.WithdrawH\x00R\bwithdraw\x123\n" +
+	"\buncordon\x18+ \x01(\v2\x15.headrace.v1.UncordonH\x00R\buncordon\x12\"\n" +
 	"\facknowledged\x18\b \x03(\x03R\facknowledgedB\t\n" +
-	"\amessage\"\xa2\x03\n" +
+	"\amessage\"\xda\x03\n" +
 	"\x05Hello\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12-\n" +
@@ -2178,7 +2380,9 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x04cpus\x18\b \x01(\x05R\x04cpus\x12\x12\n" +
 	"\x04host\x18( \x01(\tR\x04host\x12\x12\n" +
 	"\x04home\x18) \x01(\tR\x04home\x12#\n" +
-	"\rtakes_batches\x18* \x01(\bR\ftakesBatches\x1a9\n" +
+	"\rtakes_batches\x18* \x01(\bR\ftakesBatches\x12\x18\n" +
+	"\aleaving\x18+ \x01(\tR\aleaving\x12\x1c\n" +
+	"\twithdrawn\x18, \x01(\bR\twithdrawn\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8d\x02\n" +
@@ -2195,14 +2399,15 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x18\n" +
 	"\areplica\x18\x03 \x01(\x05R\areplica\x12\x12\n" +
-	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\xfa\x01\n" +
+	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\x94\x02\n" +
 	"\tHeartbeat\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12:\n" +
 	"\ttelemetry\x18\x02 \x03(\v2\x1c.headrace.v1.DeviceTelemetryR\ttelemetry\x12)\n" +
 	"\x04held\x18\x03 \x03(\v2\x15.headrace.v1.LeaseRefR\x04held\x12\x18\n" +
 	"\atrouble\x18( \x01(\tR\atrouble\x12\x1b\n" +
 	"\tset_aside\x18) \x01(\tR\bsetAside\x123\n" +
-	"\adefects\x18* \x03(\v2\x19.headrace.v1.DeviceDefectR\adefects\"<\n" +
+	"\adefects\x18* \x03(\v2\x19.headrace.v1.DeviceDefectR\adefects\x12\x18\n" +
+	"\aleaving\x18+ \x01(\tR\aleaving\"<\n" +
 	"\fDeviceDefect\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"u\n" +
@@ -2230,7 +2435,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\bRestored\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x126\n" +
-	"\tread_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\breadTime\"\xf7\x01\n" +
+	"\tread_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\breadTime\"\xc3\x02\n" +
 	"\x06Exited\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x122\n" +
@@ -2238,13 +2443,16 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12\x19\n" +
 	"\blog_tail\x18\x05 \x01(\tR\alogTail\x12\x1b\n" +
 	"\texit_code\x18\x06 \x01(\x05R\bexitCode\x12\"\n" +
-	"\rout_of_memory\x18\a \x01(\x05R\voutOfMemory\"\xf9\x01\n" +
+	"\rout_of_memory\x18\a \x01(\x05R\voutOfMemory\x12!\n" +
+	"\fdevice_words\x18( \x01(\tR\vdeviceWords\x12'\n" +
+	"\x0fdevice_failures\x18) \x01(\x05R\x0edeviceFailures\"\x9e\x02\n" +
 	"\aWelcome\x12H\n" +
 	"\x12heartbeat_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x126\n" +
 	"\tlease_ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x12)\n" +
 	"\x04held\x18\x03 \x03(\v2\x15.headrace.v1.LeaseRefR\x04held\x12\x1c\n" +
 	"\tscheduler\x18\x04 \x01(\tR\tscheduler\x12#\n" +
-	"\rtakes_batches\x18( \x01(\bR\ftakesBatches\"\xb9\x06\n" +
+	"\rtakes_batches\x18( \x01(\bR\ftakesBatches\x12#\n" +
+	"\rtakes_leaving\x18) \x01(\bR\ftakesLeaving\"\xb9\x06\n" +
 	"\x06Assign\x12+\n" +
 	"\x05lease\x18\x01 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12@\n" +
 	"\n" +
@@ -2290,7 +2498,13 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"M\n" +
 	"\x06Vacate\x12+\n" +
 	"\x05lease\x18\x01 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"8\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"i\n" +
+	"\bWithdraw\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12/\n" +
+	"\x05grace\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05grace\x12\x14\n" +
+	"\x05leave\x18\x03 \x01(\bR\x05leave\"$\n" +
+	"\bUncordon\x12\x18\n" +
+	"\adevices\x18\x01 \x03(\x05R\adevices\"8\n" +
 	"\x05Drain\x12/\n" +
 	"\x05grace\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"A\n" +
 	"\x03Ack\x12\x1c\n" +
@@ -2333,7 +2547,7 @@ func file_headrace_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_headrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_headrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_headrace_v1_worker_proto_goTypes = []any{
 	(LinkKind)(0),               // 0: headrace.v1.LinkKind
 	(DeviceKind)(0),             // 1: headrace.v1.DeviceKind
@@ -2357,22 +2571,24 @@ var file_headrace_v1_worker_proto_goTypes = []any{
 	(*Decisions)(nil),           // 19: headrace.v1.Decisions
 	(*Cancel)(nil),              // 20: headrace.v1.Cancel
 	(*Vacate)(nil),              // 21: headrace.v1.Vacate
-	(*Drain)(nil),               // 22: headrace.v1.Drain
-	(*Ack)(nil),                 // 23: headrace.v1.Ack
-	(*Refused)(nil),             // 24: headrace.v1.Refused
-	nil,                         // 25: headrace.v1.Hello.LabelsEntry
-	nil,                         // 26: headrace.v1.Report.MetricsEntry
-	(*LeaseRef)(nil),            // 27: headrace.v1.LeaseRef
-	(*CheckpointRef)(nil),       // 28: headrace.v1.CheckpointRef
-	(*durationpb.Duration)(nil), // 29: google.protobuf.Duration
-	(*TurnCost)(nil),            // 30: headrace.v1.TurnCost
-	(*ParameterAssignment)(nil), // 31: headrace.v1.ParameterAssignment
-	(*TrialTemplate)(nil),       // 32: headrace.v1.TrialTemplate
-	(*Surrogate)(nil),           // 33: headrace.v1.Surrogate
-	(*Gate)(nil),                // 34: headrace.v1.Gate
-	(*KeepBest)(nil),            // 35: headrace.v1.KeepBest
-	(Processes)(0),              // 36: headrace.v1.Processes
-	(*Decision)(nil),            // 37: headrace.v1.Decision
+	(*Withdraw)(nil),            // 22: headrace.v1.Withdraw
+	(*Uncordon)(nil),            // 23: headrace.v1.Uncordon
+	(*Drain)(nil),               // 24: headrace.v1.Drain
+	(*Ack)(nil),                 // 25: headrace.v1.Ack
+	(*Refused)(nil),             // 26: headrace.v1.Refused
+	nil,                         // 27: headrace.v1.Hello.LabelsEntry
+	nil,                         // 28: headrace.v1.Report.MetricsEntry
+	(*LeaseRef)(nil),            // 29: headrace.v1.LeaseRef
+	(*CheckpointRef)(nil),       // 30: headrace.v1.CheckpointRef
+	(*durationpb.Duration)(nil), // 31: google.protobuf.Duration
+	(*TurnCost)(nil),            // 32: headrace.v1.TurnCost
+	(*ParameterAssignment)(nil), // 33: headrace.v1.ParameterAssignment
+	(*TrialTemplate)(nil),       // 34: headrace.v1.TrialTemplate
+	(*Surrogate)(nil),           // 35: headrace.v1.Surrogate
+	(*Gate)(nil),                // 36: headrace.v1.Gate
+	(*KeepBest)(nil),            // 37: headrace.v1.KeepBest
+	(Processes)(0),              // 38: headrace.v1.Processes
+	(*Decision)(nil),            // 39: headrace.v1.Decision
 }
 var file_headrace_v1_worker_proto_depIdxs = []int32{
 	5,  // 0: headrace.v1.SessionRequest.hello:type_name -> headrace.v1.Hello
@@ -2385,55 +2601,58 @@ var file_headrace_v1_worker_proto_depIdxs = []int32{
 	16, // 7: headrace.v1.SessionResponse.assign:type_name -> headrace.v1.Assign
 	18, // 8: headrace.v1.SessionResponse.decision:type_name -> headrace.v1.LeaseDecision
 	20, // 9: headrace.v1.SessionResponse.cancel:type_name -> headrace.v1.Cancel
-	22, // 10: headrace.v1.SessionResponse.drain:type_name -> headrace.v1.Drain
-	23, // 11: headrace.v1.SessionResponse.ack:type_name -> headrace.v1.Ack
+	24, // 10: headrace.v1.SessionResponse.drain:type_name -> headrace.v1.Drain
+	25, // 11: headrace.v1.SessionResponse.ack:type_name -> headrace.v1.Ack
 	21, // 12: headrace.v1.SessionResponse.vacate:type_name -> headrace.v1.Vacate
-	24, // 13: headrace.v1.SessionResponse.refused:type_name -> headrace.v1.Refused
+	26, // 13: headrace.v1.SessionResponse.refused:type_name -> headrace.v1.Refused
 	19, // 14: headrace.v1.SessionResponse.decisions:type_name -> headrace.v1.Decisions
-	6,  // 15: headrace.v1.Hello.devices:type_name -> headrace.v1.Device
-	25, // 16: headrace.v1.Hello.labels:type_name -> headrace.v1.Hello.LabelsEntry
-	27, // 17: headrace.v1.Hello.held:type_name -> headrace.v1.LeaseRef
-	1,  // 18: headrace.v1.Device.kind:type_name -> headrace.v1.DeviceKind
-	0,  // 19: headrace.v1.Device.links:type_name -> headrace.v1.LinkKind
-	7,  // 20: headrace.v1.Device.bubbles:type_name -> headrace.v1.Bubbles
-	10, // 21: headrace.v1.Heartbeat.telemetry:type_name -> headrace.v1.DeviceTelemetry
-	27, // 22: headrace.v1.Heartbeat.held:type_name -> headrace.v1.LeaseRef
-	9,  // 23: headrace.v1.Heartbeat.defects:type_name -> headrace.v1.DeviceDefect
-	27, // 24: headrace.v1.Report.lease:type_name -> headrace.v1.LeaseRef
-	26, // 25: headrace.v1.Report.metrics:type_name -> headrace.v1.Report.MetricsEntry
-	28, // 26: headrace.v1.Report.checkpoint:type_name -> headrace.v1.CheckpointRef
-	29, // 27: headrace.v1.Report.train_time:type_name -> google.protobuf.Duration
-	30, // 28: headrace.v1.Report.turn:type_name -> headrace.v1.TurnCost
-	11, // 29: headrace.v1.Reports.reports:type_name -> headrace.v1.Report
-	27, // 30: headrace.v1.Restored.lease:type_name -> headrace.v1.LeaseRef
-	29, // 31: headrace.v1.Restored.read_time:type_name -> google.protobuf.Duration
-	27, // 32: headrace.v1.Exited.lease:type_name -> headrace.v1.LeaseRef
-	2,  // 33: headrace.v1.Exited.outcome:type_name -> headrace.v1.ExitOutcome
-	29, // 34: headrace.v1.Welcome.heartbeat_interval:type_name -> google.protobuf.Duration
-	29, // 35: headrace.v1.Welcome.lease_ttl:type_name -> google.protobuf.Duration
-	27, // 36: headrace.v1.Welcome.held:type_name -> headrace.v1.LeaseRef
-	27, // 37: headrace.v1.Assign.lease:type_name -> headrace.v1.LeaseRef
-	31, // 38: headrace.v1.Assign.parameters:type_name -> headrace.v1.ParameterAssignment
-	32, // 39: headrace.v1.Assign.template:type_name -> headrace.v1.TrialTemplate
-	28, // 40: headrace.v1.Assign.checkpoint:type_name -> headrace.v1.CheckpointRef
-	17, // 41: headrace.v1.Assign.grant:type_name -> headrace.v1.Grant
-	33, // 42: headrace.v1.Assign.surrogate:type_name -> headrace.v1.Surrogate
-	34, // 43: headrace.v1.Assign.gate:type_name -> headrace.v1.Gate
-	35, // 44: headrace.v1.Assign.keep_best:type_name -> headrace.v1.KeepBest
-	36, // 45: headrace.v1.Grant.processes:type_name -> headrace.v1.Processes
-	27, // 46: headrace.v1.LeaseDecision.lease:type_name -> headrace.v1.LeaseRef
-	37, // 47: headrace.v1.LeaseDecision.decision:type_name -> headrace.v1.Decision
-	18, // 48: headrace.v1.Decisions.decisions:type_name -> headrace.v1.LeaseDecision
-	27, // 49: headrace.v1.Cancel.lease:type_name -> headrace.v1.LeaseRef
-	27, // 50: headrace.v1.Vacate.lease:type_name -> headrace.v1.LeaseRef
-	29, // 51: headrace.v1.Drain.grace:type_name -> google.protobuf.Duration
-	3,  // 52: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
-	4,  // 53: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
-	53, // [53:54] is the sub-list for method output_type
-	52, // [52:53] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	22, // 15: headrace.v1.SessionResponse.withdraw:type_name -> headrace.v1.Withdraw
+	23, // 16: headrace.v1.SessionResponse.uncordon:type_name -> headrace.v1.Uncordon
+	6,  // 17: headrace.v1.Hello.devices:type_name -> headrace.v1.Device
+	27, // 18: headrace.v1.Hello.labels:type_name -> headrace.v1.Hello.LabelsEntry
+	29, // 19: headrace.v1.Hello.held:type_name -> headrace.v1.LeaseRef
+	1,  // 20: headrace.v1.Device.kind:type_name -> headrace.v1.DeviceKind
+	0,  // 21: headrace.v1.Device.links:type_name -> headrace.v1.LinkKind
+	7,  // 22: headrace.v1.Device.bubbles:type_name -> headrace.v1.Bubbles
+	10, // 23: headrace.v1.Heartbeat.telemetry:type_name -> headrace.v1.DeviceTelemetry
+	29, // 24: headrace.v1.Heartbeat.held:type_name -> headrace.v1.LeaseRef
+	9,  // 25: headrace.v1.Heartbeat.defects:type_name -> headrace.v1.DeviceDefect
+	29, // 26: headrace.v1.Report.lease:type_name -> headrace.v1.LeaseRef
+	28, // 27: headrace.v1.Report.metrics:type_name -> headrace.v1.Report.MetricsEntry
+	30, // 28: headrace.v1.Report.checkpoint:type_name -> headrace.v1.CheckpointRef
+	31, // 29: headrace.v1.Report.train_time:type_name -> google.protobuf.Duration
+	32, // 30: headrace.v1.Report.turn:type_name -> headrace.v1.TurnCost
+	11, // 31: headrace.v1.Reports.reports:type_name -> headrace.v1.Report
+	29, // 32: headrace.v1.Restored.lease:type_name -> headrace.v1.LeaseRef
+	31, // 33: headrace.v1.Restored.read_time:type_name -> google.protobuf.Duration
+	29, // 34: headrace.v1.Exited.lease:type_name -> headrace.v1.LeaseRef
+	2,  // 35: headrace.v1.Exited.outcome:type_name -> headrace.v1.ExitOutcome
+	31, // 36: headrace.v1.Welcome.heartbeat_interval:type_name -> google.protobuf.Duration
+	31, // 37: headrace.v1.Welcome.lease_ttl:type_name -> google.protobuf.Duration
+	29, // 38: headrace.v1.Welcome.held:type_name -> headrace.v1.LeaseRef
+	29, // 39: headrace.v1.Assign.lease:type_name -> headrace.v1.LeaseRef
+	33, // 40: headrace.v1.Assign.parameters:type_name -> headrace.v1.ParameterAssignment
+	34, // 41: headrace.v1.Assign.template:type_name -> headrace.v1.TrialTemplate
+	30, // 42: headrace.v1.Assign.checkpoint:type_name -> headrace.v1.CheckpointRef
+	17, // 43: headrace.v1.Assign.grant:type_name -> headrace.v1.Grant
+	35, // 44: headrace.v1.Assign.surrogate:type_name -> headrace.v1.Surrogate
+	36, // 45: headrace.v1.Assign.gate:type_name -> headrace.v1.Gate
+	37, // 46: headrace.v1.Assign.keep_best:type_name -> headrace.v1.KeepBest
+	38, // 47: headrace.v1.Grant.processes:type_name -> headrace.v1.Processes
+	29, // 48: headrace.v1.LeaseDecision.lease:type_name -> headrace.v1.LeaseRef
+	39, // 49: headrace.v1.LeaseDecision.decision:type_name -> headrace.v1.Decision
+	18, // 50: headrace.v1.Decisions.decisions:type_name -> headrace.v1.LeaseDecision
+	29, // 51: headrace.v1.Cancel.lease:type_name -> headrace.v1.LeaseRef
+	29, // 52: headrace.v1.Vacate.lease:type_name -> headrace.v1.LeaseRef
+	31, // 53: headrace.v1.Withdraw.grace:type_name -> google.protobuf.Duration
+	31, // 54: headrace.v1.Drain.grace:type_name -> google.protobuf.Duration
+	3,  // 55: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
+	4,  // 56: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
+	56, // [56:57] is the sub-list for method output_type
+	55, // [55:56] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_worker_proto_init() }
@@ -2462,6 +2681,8 @@ func file_headrace_v1_worker_proto_init() {
 		(*SessionResponse_Vacate)(nil),
 		(*SessionResponse_Refused)(nil),
 		(*SessionResponse_Decisions)(nil),
+		(*SessionResponse_Withdraw)(nil),
+		(*SessionResponse_Uncordon)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2469,7 +2690,7 @@ func file_headrace_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_worker_proto_rawDesc), len(file_headrace_v1_worker_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -20,6 +20,9 @@ METRICS: Final = Entries(
 CURSOR: Final = Whole(
     0, n.EXACT, remedy="Give the cursor of the last event that you saw, or 0 for all events."
 )
+WORKER: Final = Text(256, remedy="Write it as workers/WORKER.")
+REASON: Final = Text(500, remedy="Say it in a sentence.")
+DEVICES: Final = Items(n.DEVICES, Whole(0, 1_000_000), remedy="Name none, for all devices of the worker.")
 NUMBER: Final = Whole(0, n.EXACT, remedy="Give the number of a trial.")
 ERROR: Final = Told(n.TEXT)
 LEASE_TIME: Final = Span(0, 86_400)
@@ -28,6 +31,7 @@ PEM: Final = Text(8192, prose=True, remedy="Send it in PEM.")
 
 _PAGE: Final[dict[str, Bound]] = {"page_size": PAGE_SIZE, "page_token": PAGE_TOKEN}
 _ON_STUDY: Final[dict[str, Bound]] = {"request_id": REQUEST_ID, "name": STUDY}
+_ON_WORKER: Final[dict[str, Bound]] = {"request_id": REQUEST_ID, "worker": WORKER}
 _ON_TRIAL: Final[dict[str, Bound]] = {"request_id": REQUEST_ID, "name": TRIAL}
 
 CALLS: Final[dict[str, dict[str, Bound]]] = {
@@ -78,6 +82,10 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     "ReleaseTrialRequest": {"request_id": REQUEST_ID},
     "ListReportsRequest": {**_PAGE, "parent": PARENT},
     "ListWorkersRequest": _PAGE,
+    "DrainWorkerRequest": {**_ON_WORKER, "reason": REASON, "grace": Span(0, n.SECONDS)},
+    "UndrainWorkerRequest": _ON_WORKER,
+    "CordonDevicesRequest": {**_ON_WORKER, "devices": DEVICES, "reason": REASON},
+    "UncordonDevicesRequest": {**_ON_WORKER, "devices": DEVICES},
     "FindRoomRequest": {"study": STUDY},
     "JoinRequest": {"token": TEXT, "worker": NAME, "signing_request": PEM},
     "RenewRequest": {"signing_request": PEM},

@@ -29,6 +29,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "cpus": Whole(0, 1_000_000),
         "host": NAME,
         "home": NAME,
+        "leaving": TROUBLE,
     },
     "Device": {
         "index": Whole(0, 1_000_000),
@@ -51,6 +52,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "trouble": TROUBLE,
         "set_aside": TROUBLE,
         "defects": Items(n.DEVICES),
+        "leaving": TROUBLE,
     },
     "DeviceDefect": {"index": Whole(0, 1_000_000), "reason": TROUBLE},
     "DeviceTelemetry": {
@@ -81,6 +83,8 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "log_tail": LOG_TAIL,
         "exit_code": Unbounded("whatever the system says"),
         "out_of_memory": Whole(0, n.SEATS),
+        "device_words": TROUBLE,
+        "device_failures": Whole(0, n.EXACT),
     },
     "TurnCost": {
         "members": Whole(0, n.SEATS),

@@ -14,6 +14,7 @@ from headrace.cli import (
     cluster,
     control,
     doctor,
+    drain,
     events,
     export,
     extend,
@@ -184,6 +185,10 @@ PANELS: dict[str, dict[str, Callable[..., object] | typer.Typer]] = {
         "gc": gc.gc,
         "project": projects.project,
         "worker-token": worker_token.app,
+        "drain": drain.drain,
+        "undrain": drain.undrain,
+        "cordon": drain.cordon,
+        "uncordon": drain.uncordon,
     },
     "Access": {"login": login.login, "logout": login.logout, "token": token.token},
 }

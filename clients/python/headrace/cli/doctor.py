@@ -8,7 +8,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -22,9 +22,8 @@ from headrace import logins
 from headrace.cli import certificates, wording
 from headrace.cli.failure import FAILED
 from headrace.cli.session import AsJson, Session
-from headrace.client import Client, Planner
+from headrace.client import Client, Planner, Worker
 from headrace.client.identities import WhoIs
-from headrace.client.machines import Worker
 from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError, InternalError, InvalidFieldError
 from headrace.home import home_dir, is_on_this_machine
@@ -156,15 +155,8 @@ def _service(session: Session) -> Iterator[Finding]:
         "workers",
         f"{len(connected)} connected, {wording.plural(slots, 'slot')}, {busy} of them busy",
     )
+    yield from _kept_off(connected)
     for worker in connected:
-        for slot in worker.slots:
-            if slot.defect:
-                yield Finding(
-                    Level.WARN,
-                    f"worker {worker.name}",
-                    f"slot {slot.index} ({slot.device}) gets no trials, its device failed: {slot.defect}",
-                    "Reset or replace the device, then restart the worker.",
-                )
         if worker.trouble:
             yield Finding(
                 Level.FAIL,
@@ -229,6 +221,29 @@ def _certificates(session: Session, workers: Sequence[Worker]) -> Iterator[Findi
         )
     if (first := certificates.first_end(workers)) is not None:
         yield Finding(Level.OK, "certificates", f"of the workers: the first {certificates.in_words(first)}")
+
+
+def _kept_off(connected: Iterable[Worker]) -> Iterator[Finding]:
+    """Workers and devices that get no trials."""
+    for worker in connected:
+        what = f"worker {worker.name}"
+        if worker.draining:
+            left = f"{wording.plural(len(worker.trials), 'trial')} to leave"
+            text = f"drains ({left}) and gets no trials: {worker.draining}"
+            yield Finding(Level.WARN, what, text, f"headrace undrain {worker.name}")
+        if worker.cordoned:
+            text = f"gets no trials, it is cordoned: {worker.cordoned}"
+            yield Finding(Level.WARN, what, text, f"headrace uncordon {worker.name}")
+        for slot in worker.slots:
+            if slot.defect:
+                text = f"slot {slot.index} ({slot.device}) gets no trials, its device failed: {slot.defect}"
+                remedy = f"Reset or replace the device, then: headrace uncordon {worker.name} --device {slot.index}"
+                yield Finding(Level.WARN, what, text, remedy)
+        for cordon in worker.cordons:
+            if not cordon.quarantined:
+                text = f"slot {cordon.device} gets no trials, it is cordoned: {cordon.reason or 'no reason given'}"
+                remedy = f"headrace uncordon {worker.name} --device {cordon.device}"
+                yield Finding(Level.WARN, what, text, remedy)
 
 
 def _planner() -> Iterator[Finding]:

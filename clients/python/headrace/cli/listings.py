@@ -11,7 +11,7 @@ from headrace.cli.loads import HEADS, load_cells
 from headrace.cli.output import Cell, Output
 from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.cli.unshown import note_unshown
-from headrace.client.machines import Slot
+from headrace.client.machines import Slot, Worker
 from headrace.client.model import StudyInfo, TerminationReason, TrialInfo, TrialState
 from headrace.client.outcome import Outcome
 
@@ -130,6 +130,8 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
     rows: list[list[Cell]] = []
     for worker in found:
         link = Text("connected", style="cyan") if worker.connected else Text("away", style="yellow")
+        if worker.connected and (worker.draining or worker.cordoned):
+            link = Text("draining" if worker.draining else "cordoned", style="yellow")
         labels = " ".join(f"{key}={value}" for key, value in worker.labels.items())
         seen = "now" if worker.connected else wording.ago(worker.last_seen)
         rows += [
@@ -141,7 +143,7 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
                 slot.device,
                 wording.size(slot.memory_bytes) if slot.memory_bytes else "-",
                 *load_cells(worker, slot),
-                _on(slot),
+                _on(worker, slot),
                 labels or "-",
             ]
             for slot in worker.slots
@@ -153,12 +155,8 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
         below=["SEEN", "HOUR", "USED", "LABELS"],
     )
     for worker in found:
-        for slot in worker.slots:
-            if slot.defect:
-                session.output.note(
-                    f"{worker.name} slot {slot.index} gets no trials, its device failed: {slot.defect}. "
-                    "Restart the worker when it is mended."
-                )
+        for said in wording.kept_off(worker):
+            session.output.note(said)
         for study in worker.avoided_by:
             session.output.note(
                 f"{worker.name} gets no trials of {study}: its first attempts failed there. "
@@ -172,12 +170,14 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
         session.output.note(f"{worker.name} cannot connect: its certificate has ended. It has to join again.")
 
 
-def _on(slot: Slot) -> str:
+def _on(worker: Worker, slot: Slot) -> str:
     """Who is on a slot: a trial, the trials that share it, a bundle, or another project."""
     named = [*map(wording.members, slot.processes), *([wording.ANOTHER] if slot.elsewhere else [])]
     if named:
         return "; ".join(named)
-    return str(slot.trial) if slot.trial else "failed" if slot.defect else "free"
+    if slot.trial or slot.defect:
+        return str(slot.trial) if slot.trial else "failed"
+    return "cordoned" if any(cordon.device == slot.index for cordon in worker.cordons) else "free"
 
 
 def _study_row(study: StudyInfo, output: Output) -> list[Cell]:

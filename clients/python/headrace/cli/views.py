@@ -238,6 +238,19 @@ def worker(info: Worker) -> Json:
         "set_aside": info.set_aside,
         "avoided_by": list(info.avoided_by),
         "certificate_end": info.certificate_end,
+        "draining": info.draining,
+        "drained_since": info.drained_since,
+        "cordoned": info.cordoned,
+        "cordons": [
+            {
+                "device": cordon.device,
+                "uuid": cordon.uuid,
+                "reason": cordon.reason,
+                "quarantined": cordon.quarantined,
+                "since": cordon.since,
+            }
+            for cordon in info.cordons
+        ],
         "slots": [
             {
                 "index": s.index,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+from headrace.client.machines import Worker
 from headrace.client.model import StudyInfo, StudyState
 from headrace.client.wording import (
     ago,
@@ -39,6 +40,7 @@ __all__ = [
     "duration",
     "ended",
     "failures",
+    "kept_off",
     "members",
     "misses",
     "number",
@@ -157,3 +159,25 @@ def grant(gpus: int, gpu_milli: int, cpus: int) -> str:
         return plural(max(1, cpus), "CPU slot")
     cores = f", {plural(cpus, 'core')}" if cpus else ""
     return (plural(gpus, "GPU") if gpus else f"{gpu_milli / 1000:g} of a GPU") + cores
+
+
+def kept_off(worker: Worker) -> list[str]:
+    """What keeps trials off a worker and its slots, each in a sentence."""
+    name, said = worker.name, []
+    if worker.draining:
+        left = f"; {plural(len(worker.trials), 'trial')} to leave" if worker.trials else ""
+        said.append(f"{name} drains and gets no trials: {worker.draining}{left}")
+    if worker.cordoned:
+        said.append(f"{name} gets no trials, it is cordoned: {worker.cordoned}")
+    said += [
+        f"{name} slot {slot.index} gets no trials, its device failed: {slot.defect}. "
+        f"When it is mended: `headrace uncordon {name} --device {slot.index}`."
+        for slot in worker.slots
+        if slot.defect
+    ]
+    said += [
+        f"{name} slot {cordon.device} gets no trials, it is cordoned: {cordon.reason or 'no reason given'}"
+        for cordon in worker.cordons
+        if not cordon.quarantined
+    ]
+    return said

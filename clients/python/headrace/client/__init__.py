@@ -29,7 +29,7 @@ from headrace.client.events import (
     Update,
 )
 from headrace.client.identities import NewToken, Role, TokenInfo, WhoIs
-from headrace.client.machines import Room, Slot, SlotLoad, Worker
+from headrace.client.machines import Cordon, Room, Slot, SlotLoad, Worker
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import (
     BundleSize,
@@ -71,6 +71,7 @@ __all__ = [
     "BundleTurn",
     "Checkpoint",
     "Client",
+    "Cordon",
     "Decision",
     "DecisionMade",
     "Event",

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.client import ask_tell, flows, identities
+from headrace.client import ask_tell, flows, identities, machine_flows
 from headrace.client import projects as project_flows
 from headrace.client.connection import Patience
 from headrace.client.events import Update
@@ -181,6 +181,10 @@ class AsyncClient:
     projects = awaiting(project_flows.projects)
     create_project = awaiting(project_flows.create_project)
     set_project = awaiting(project_flows.set_project)
+    drain = awaiting(machine_flows.drain)
+    undrain = awaiting(machine_flows.undrain)
+    cordon = awaiting(machine_flows.cordon)
+    uncordon = awaiting(machine_flows.uncordon)
 
     def study(self, name: str) -> AsyncStudy:
         """The handle of a study."""

@@ -2,7 +2,7 @@
 
 from datetime import UTC
 
-from headrace.client.machines import Holder, Slot, SlotLoad, SlotReservation, StudyShare, Worker
+from headrace.client.machines import Cordon, Holder, Slot, SlotLoad, SlotReservation, StudyShare, Worker
 from headrace.client.names import trial_ref, worker_id
 from headrace.v1 import study_pb2
 
@@ -41,6 +41,19 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
         avoided_by=tuple(proto.avoided_by),
         reservation=reservation(proto),
         certificate_end=proto.certificate_end.ToDatetime(UTC) if proto.HasField("certificate_end") else None,
+        draining=proto.draining,
+        drained_since=proto.drain_time.ToDatetime(UTC) if proto.HasField("drain_time") else None,
+        cordoned=proto.cordoned,
+        cordons=tuple(
+            Cordon(
+                device=cordon.device,
+                uuid=cordon.uuid,
+                reason=cordon.reason,
+                quarantined=cordon.quarantined,
+                since=cordon.time.ToDatetime(UTC) if cordon.HasField("time") else None,
+            )
+            for cordon in proto.cordons
+        ),
     )
 
 

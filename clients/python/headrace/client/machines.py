@@ -84,7 +84,7 @@ class Slot:
     elsewhere: float = 0.0
     """What trials of other projects hold of it, from 0 to 1: they are not named."""
     defect: str = ""
-    """Why nothing is placed on it: its device failed. Empty while it is sound; the worker's restart brings it back."""
+    """Why nothing is placed on it: its device failed. Empty while it is sound; `uncordon` takes it back."""
     uuid: str = ""
     """As its driver names the device, such as `GPU-…`."""
     loads: tuple[SlotLoad, ...] = ()
@@ -102,6 +102,20 @@ class Slot:
         for holder in sorted(self.holders, key=lambda holder: holder.trial.number):
             found.setdefault(holder.bundle or str(holder.trial), []).append(holder)
         return list(found.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cordon:
+    """A device on which nothing starts until a user uncordons it."""
+
+    device: int
+    """Its slot."""
+    uuid: str
+    reason: str
+    """The driver's words, or the user's."""
+    quarantined: bool
+    """Whether the device failed; else a user cordoned it."""
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,3 +138,16 @@ class Worker:
     """For which trial slots of it are kept."""
     certificate_end: datetime | None = None
     """When the certificate ends that it showed last; None where it needs none."""
+    draining: str = ""
+    """Why it is drained, by a user or because its daemon leaves; empty while it is not. It gets no trials."""
+    drained_since: datetime | None = None
+    """Since when, where a user drains it."""
+    cordoned: str = ""
+    """Why nothing new starts on it, as a user said; empty while something may."""
+    cordons: tuple[Cordon, ...] = ()
+    """Its devices on which nothing starts."""
+
+    @property
+    def trials(self) -> tuple[TrialRef, ...]:
+        """The trials on its slots, each once."""
+        return tuple(dict.fromkeys(holder.trial for slot in self.slots for holder in slot.holders))

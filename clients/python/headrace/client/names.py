@@ -33,5 +33,10 @@ def trial_ref(name: str) -> TrialRef | None:
 
 
 def worker_id(name: str) -> str:
-    """`node-1` for `workers/node-1`."""
+    """`node-1` for both `node-1` and `workers/node-1`."""
     return name.removeprefix("workers/")
+
+
+def worker_name(name: str) -> str:
+    """`workers/node-1` for both `node-1` and `workers/node-1`."""
+    return f"workers/{worker_id(name)}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.client import ask_tell, flows, identities
+from headrace.client import ask_tell, flows, identities, machine_flows
 from headrace.client import projects as project_flows
 from headrace.client.connection import Patience
 from headrace.client.events import Update
@@ -178,6 +178,10 @@ class Client:
     projects = blocking(project_flows.projects)
     create_project = blocking(project_flows.create_project)
     set_project = blocking(project_flows.set_project)
+    drain = blocking(machine_flows.drain)
+    undrain = blocking(machine_flows.undrain)
+    cordon = blocking(machine_flows.cordon)
+    uncordon = blocking(machine_flows.uncordon)
 
     def study(self, name: str) -> Study:
         """The handle of a study."""

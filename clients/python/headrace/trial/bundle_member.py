@@ -124,7 +124,8 @@ class Member:
         """Whether the step that it reports, with these metrics, is to be saved."""
         asked |= self._best.take(row)
         often = every is not None and self.step - self._saved_step >= every
-        return (asked or often or self.step >= self.milestone) and self._assignment.checkpoint_dir is not None
+        often = often or self.step >= self.milestone or self._assignment.asked_to_leave
+        return (asked or often) and self._assignment.checkpoint_dir is not None
 
     def save(self, state: Mapping[str, Any], shared: Mapping[str, Tracked]) -> Path | None:
         """Writes its checkpoint from the group's state of it."""

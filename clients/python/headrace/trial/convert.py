@@ -61,6 +61,7 @@ def assignment(answer: runtime_pb2.AttachResponse, *, rank: int = 0, in_gang: bo
         surrogate=_surrogate(answer) if answer.HasField("surrogate") else None,
         plan_dir=Path(answer.plan_dir) if answer.plan_dir else None,
         keep_best=_keep_best(answer.keep_best) if answer.HasField("keep_best") else None,
+        leave_file=Path(answer.leave_file) if answer.leave_file and not in_gang else None,
     )
 
 

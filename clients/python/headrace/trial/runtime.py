@@ -106,6 +106,13 @@ class Assignment:
     plan_dir: Path | None = None
     # The checkpoint of the best value is kept, so the trial saves there. None: it is not.
     keep_best: KeepBest | None = None
+    # While it exists the trial saves at its next report; None where nobody asks.
+    leave_file: Path | None = None
+
+    @property
+    def asked_to_leave(self) -> bool:
+        """Whether others need its slots, or its worker is drained."""
+        return self.leave_file is not None and self.leave_file.exists()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -443,7 +443,8 @@ class Trial:
     def _due(self, step: int, *, asked: bool) -> bool:
         interval = self._checkpoint_every
         due = interval is not None and step - self._saved_step >= interval
-        return (asked or due or step >= self._next_milestone) and self._assignment.checkpoint_dir is not None
+        due = due or step >= self._next_milestone or self._assignment.asked_to_leave
+        return (asked or due) and self._assignment.checkpoint_dir is not None
 
     def _is_best(self, step: int, values: Mapping[str, float]) -> bool:
         """Whether the checkpoint of this report is to be kept as the best one: so it is saved."""

@@ -70,6 +70,7 @@ class AttachResponse(_message.Message):
     GATE_FIELD_NUMBER: _builtins.int
     PLAN_DIR_FIELD_NUMBER: _builtins.int
     KEEP_BEST_FIELD_NUMBER: _builtins.int
+    LEAVE_FILE_FIELD_NUMBER: _builtins.int
     trial: _builtins.str
     """`studies/{study}/trials/{number}`."""
     restore_dir: _builtins.str
@@ -90,6 +91,11 @@ class AttachResponse(_message.Message):
     last_step: _builtins.int
     plan_dir: _builtins.str
     """A local folder with the files of the template's plan; empty without a plan."""
+    leave_file: _builtins.str
+    """While this file exists, others need the slots, or the worker is drained: the trial saves at its next report, as at a
+    milestone. A program that does not look hears of it with its next answer, which has the next step as its milestone.
+    Not for gangs, whose ranks would not see it at the same report.
+    """
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
     @_builtins.property
@@ -139,10 +145,11 @@ class AttachResponse(_message.Message):
         gate: _spec_pb2.Gate | None = ...,
         plan_dir: _builtins.str = ...,
         keep_best: _event_pb2.KeepBest | None = ...,
+        leave_file: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["gate", b"gate", "keep_best", b"keep_best", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gate", b"gate", "gpu_memory_bytes", b"gpu_memory_bytes", "keep_best", b"keep_best", "last_step", b"last_step", "lease_id", b"lease_id", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "plan_dir", b"plan_dir", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "surrogate", b"surrogate", "template", b"template", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gate", b"gate", "gpu_memory_bytes", b"gpu_memory_bytes", "keep_best", b"keep_best", "last_step", b"last_step", "lease_id", b"lease_id", "leave_file", b"leave_file", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "plan_dir", b"plan_dir", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "surrogate", b"surrogate", "template", b"template", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

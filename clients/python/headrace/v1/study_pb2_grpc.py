@@ -164,6 +164,26 @@ class StudyServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_study__pb2.ListWorkersRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_study__pb2.ListWorkersResponse.FromString,
                 _registered_method=True)
+        self.DrainWorker = channel.unary_unary(
+                '/headrace.v1.StudyService/DrainWorker',
+                request_serializer=headrace_dot_v1_dot_study__pb2.DrainWorkerRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.DrainWorkerResponse.FromString,
+                _registered_method=True)
+        self.UndrainWorker = channel.unary_unary(
+                '/headrace.v1.StudyService/UndrainWorker',
+                request_serializer=headrace_dot_v1_dot_study__pb2.UndrainWorkerRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.UndrainWorkerResponse.FromString,
+                _registered_method=True)
+        self.CordonDevices = channel.unary_unary(
+                '/headrace.v1.StudyService/CordonDevices',
+                request_serializer=headrace_dot_v1_dot_study__pb2.CordonDevicesRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.CordonDevicesResponse.FromString,
+                _registered_method=True)
+        self.UncordonDevices = channel.unary_unary(
+                '/headrace.v1.StudyService/UncordonDevices',
+                request_serializer=headrace_dot_v1_dot_study__pb2.UncordonDevicesRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.UncordonDevicesResponse.FromString,
+                _registered_method=True)
         self.FindRoom = channel.unary_unary(
                 '/headrace.v1.StudyService/FindRoom',
                 request_serializer=headrace_dot_v1_dot_study__pb2.FindRoomRequest.SerializeToString,
@@ -358,6 +378,35 @@ class StudyServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainWorker(self, request, context):
+        """Empties a worker: it gets no trials, and those on it save at their next report and go on elsewhere. Then its daemon
+        ends. Of a worker that is away it is noted, and holds when it comes back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndrainWorker(self, request, context):
+        """Undoes DrainWorker. A daemon that has ended is not started again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CordonDevices(self, request, context):
+        """Lets nothing new start on a worker, or on some of its devices; what runs there stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UncordonDevices(self, request, context):
+        """Undoes CordonDevices, and takes devices for sound again that failed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FindRoom(self, request, context):
         """Says what a study's trials need that no connected worker has, whoever is on it.
         """
@@ -494,6 +543,26 @@ def add_StudyServiceServicer_to_server(servicer, server):
                     servicer.ListWorkers,
                     request_deserializer=headrace_dot_v1_dot_study__pb2.ListWorkersRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_study__pb2.ListWorkersResponse.SerializeToString,
+            ),
+            'DrainWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainWorker,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.DrainWorkerRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.DrainWorkerResponse.SerializeToString,
+            ),
+            'UndrainWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndrainWorker,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.UndrainWorkerRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.UndrainWorkerResponse.SerializeToString,
+            ),
+            'CordonDevices': grpc.unary_unary_rpc_method_handler(
+                    servicer.CordonDevices,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.CordonDevicesRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.CordonDevicesResponse.SerializeToString,
+            ),
+            'UncordonDevices': grpc.unary_unary_rpc_method_handler(
+                    servicer.UncordonDevices,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.UncordonDevicesRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.UncordonDevicesResponse.SerializeToString,
             ),
             'FindRoom': grpc.unary_unary_rpc_method_handler(
                     servicer.FindRoom,
@@ -1164,6 +1233,114 @@ class StudyService(object):
             '/headrace.v1.StudyService/ListWorkers',
             headrace_dot_v1_dot_study__pb2.ListWorkersRequest.SerializeToString,
             headrace_dot_v1_dot_study__pb2.ListWorkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/DrainWorker',
+            headrace_dot_v1_dot_study__pb2.DrainWorkerRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.DrainWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndrainWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/UndrainWorker',
+            headrace_dot_v1_dot_study__pb2.UndrainWorkerRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.UndrainWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CordonDevices(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/CordonDevices',
+            headrace_dot_v1_dot_study__pb2.CordonDevicesRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.CordonDevicesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UncordonDevices(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/UncordonDevices',
+            headrace_dot_v1_dot_study__pb2.UncordonDevicesRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.UncordonDevicesResponse.FromString,
             options,
             channel_credentials,
             insecure,

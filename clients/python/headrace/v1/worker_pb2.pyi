@@ -168,6 +168,8 @@ class SessionResponse(_message.Message):
     VACATE_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
+    WITHDRAW_FIELD_NUMBER: _builtins.int
+    UNCORDON_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
@@ -190,6 +192,10 @@ class SessionResponse(_message.Message):
         """Only to a worker whose `Hello` takes batches."""
 
     @_builtins.property
+    def withdraw(self) -> Global___Withdraw: ...
+    @_builtins.property
+    def uncordon(self) -> Global___Uncordon: ...
+    @_builtins.property
     def acknowledged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Durable messages that are settled, as an `Ack` behind this message would say. An acknowledgement travels with
         what else there is to say, the decision on the report above all; an `Ack` is sent where there is nothing.
@@ -207,13 +213,15 @@ class SessionResponse(_message.Message):
         vacate: Global___Vacate | None = ...,
         refused: Global___Refused | None = ...,
         decisions: Global___Decisions | None = ...,
+        withdraw: Global___Withdraw | None = ...,
+        uncordon: Global___Uncordon | None = ...,
         acknowledged: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "decisions", b"decisions", "drain", b"drain", "message", b"message", "refused", b"refused", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "decisions", b"decisions", "drain", b"drain", "message", b"message", "refused", b"refused", "uncordon", b"uncordon", "vacate", b"vacate", "welcome", b"welcome", "withdraw", b"withdraw"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "acknowledged", b"acknowledged", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "decisions", b"decisions", "drain", b"drain", "message", b"message", "refused", b"refused", "vacate", b"vacate", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "acknowledged", b"acknowledged", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "decisions", b"decisions", "drain", b"drain", "message", b"message", "refused", b"refused", "uncordon", b"uncordon", "vacate", b"vacate", "welcome", b"welcome", "withdraw", b"withdraw"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "assign", "decision", "cancel", "drain", "ack", "vacate", "refused", "decisions"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "assign", "decision", "cancel", "drain", "ack", "vacate", "refused", "decisions", "withdraw", "uncordon"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -256,6 +264,8 @@ class Hello(_message.Message):
     HOST_FIELD_NUMBER: _builtins.int
     HOME_FIELD_NUMBER: _builtins.int
     TAKES_BATCHES_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    WITHDRAWN_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """The worker's name: stable over restarts, unique in the cluster."""
     incarnation: _builtins.str
@@ -275,6 +285,10 @@ class Hello(_message.Message):
     """
     takes_batches: _builtins.bool
     """The worker understands `Decisions`."""
+    leaving: _builtins.str
+    """As in Heartbeat."""
+    withdrawn: _builtins.bool
+    """A `Withdraw` holds, as far as the worker knows."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]: ...
     @_builtins.property
@@ -297,10 +311,12 @@ class Hello(_message.Message):
         host: _builtins.str = ...,
         home: _builtins.str = ...,
         takes_batches: _builtins.bool = ...,
+        leaving: _builtins.str = ...,
+        withdrawn: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "log_dir", b"log_dir", "takes_batches", b"takes_batches", "version", b"version", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "leaving", b"leaving", "log_dir", b"log_dir", "takes_batches", b"takes_batches", "version", b"version", "withdrawn", b"withdrawn", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -327,7 +343,9 @@ class Device(_message.Message):
     memory_bytes: _builtins.int
     uuid: _builtins.str
     defect: _builtins.str
-    """Why nothing may be placed on it: the device itself failed since the daemon's start. Empty while it is sound."""
+    """Why nothing may be placed on it: the device itself failed since the daemon's start. Empty while it is sound. The
+    scheduler remembers it by the device's uuid, until a user takes it back.
+    """
     @_builtins.property
     def links(self) -> _containers.RepeatedScalarFieldContainer[Global___LinkKind.ValueType]:
         """How it is joined to the worker's other devices: the n-th entry to the device of index n. Empty where that is unknown."""
@@ -405,12 +423,17 @@ class Heartbeat(_message.Message):
     TROUBLE_FIELD_NUMBER: _builtins.int
     SET_ASIDE_FIELD_NUMBER: _builtins.int
     DEFECTS_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     trouble: _builtins.str
     """For people: what keeps the worker from its work now (a full disk), empty while nothing does. It goes on trying."""
     set_aside: _builtins.str
     """For people: how many refused messages the worker keeps, in which folder, and why the last one was refused. Empty
     while the folder is empty.
+    """
+    leaving: _builtins.str
+    """For people: why the daemon leaves (a signal, a spot notice), empty while it does not. Nothing is placed on it any
+    more, and its trials are asked to leave at their next reports. Only to a scheduler whose `Welcome` takes it.
     """
     @_builtins.property
     def telemetry(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceTelemetry]: ...
@@ -433,10 +456,11 @@ class Heartbeat(_message.Message):
         trouble: _builtins.str = ...,
         set_aside: _builtins.str = ...,
         defects: _abc.Iterable[Global___DeviceDefect] | None = ...,
+        leaving: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "sequence", b"sequence", "set_aside", b"set_aside", "telemetry", b"telemetry", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "sequence", b"sequence", "set_aside", b"set_aside", "telemetry", b"telemetry", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -641,6 +665,8 @@ class Exited(_message.Message):
     LOG_TAIL_FIELD_NUMBER: _builtins.int
     EXIT_CODE_FIELD_NUMBER: _builtins.int
     OUT_OF_MEMORY_FIELD_NUMBER: _builtins.int
+    DEVICE_WORDS_FIELD_NUMBER: _builtins.int
+    DEVICE_FAILURES_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     outcome: Global___ExitOutcome.ValueType
     error: _builtins.str
@@ -652,6 +678,14 @@ class Exited(_message.Message):
     out_of_memory: _builtins.int
     """The trial's bundle ran out of memory with so many members; 0: it did not. Nobody is charged, and the next bundle of
     the study on such a device has half as many.
+    """
+    device_words: _builtins.str
+    """With FAILED: the words of the failure that may be the device's doing as well as the program's, such as `CUDA error:
+    an illegal memory access`. The first ones of a trial are not charged.
+    """
+    device_failures: _builtins.int
+    """So many attempts in a row ended so on its devices, this one included. From three on the devices are taken out, where
+    trials of the study get on elsewhere.
     """
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
@@ -665,10 +699,12 @@ class Exited(_message.Message):
         log_tail: _builtins.str = ...,
         exit_code: _builtins.int = ...,
         out_of_memory: _builtins.int = ...,
+        device_words: _builtins.str = ...,
+        device_failures: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "exit_code", b"exit_code", "lease", b"lease", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -685,10 +721,13 @@ class Welcome(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     SCHEDULER_FIELD_NUMBER: _builtins.int
     TAKES_BATCHES_FIELD_NUMBER: _builtins.int
+    TAKES_LEAVING_FIELD_NUMBER: _builtins.int
     scheduler: _builtins.str
     """The replica's host and process id, for the worker's log."""
     takes_batches: _builtins.bool
     """This replica understands `Reports`."""
+    takes_leaving: _builtins.bool
+    """This replica understands `Heartbeat.leaving`."""
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration: ...
     @_builtins.property
@@ -707,10 +746,11 @@ class Welcome(_message.Message):
         held: _abc.Iterable[_event_pb2.LeaseRef] | None = ...,
         scheduler: _builtins.str = ...,
         takes_batches: _builtins.bool = ...,
+        takes_leaving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease_ttl", b"lease_ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "held", b"held", "lease_ttl", b"lease_ttl", "scheduler", b"scheduler", "takes_batches", b"takes_batches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "held", b"held", "lease_ttl", b"lease_ttl", "scheduler", b"scheduler", "takes_batches", b"takes_batches", "takes_leaving", b"takes_leaving"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -972,6 +1012,62 @@ class Vacate(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Vacate: _TypeAlias = Vacate  # noqa: Y015
+
+@_typing.final
+class Withdraw(_message.Message):
+    """A user drains the worker, or takes that back. Its trials are asked to leave, each with a `Vacate`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    GRACE_FIELD_NUMBER: _builtins.int
+    LEAVE_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """For people. Empty: the worker is not drained any more."""
+    leave: _builtins.bool
+    """The daemon is to end when it is empty. Not set where it was started after the drain was asked for."""
+    @_builtins.property
+    def grace(self) -> _duration_pb2.Duration:
+        """Those that are still there after so long are ended, and nobody is charged. Absent: as long as they take."""
+
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        grace: _duration_pb2.Duration | None = ...,
+        leave: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace", "leave", b"leave", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Withdraw: _TypeAlias = Withdraw  # noqa: Y015
+
+@_typing.final
+class Uncordon(_message.Message):
+    """Users take these devices for sound again: the defects that the daemon knows of them are void."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Their indices."""
+
+    def __init__(
+        self,
+        *,
+        devices: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Uncordon: _TypeAlias = Uncordon  # noqa: Y015
 
 @_typing.final
 class Drain(_message.Message):

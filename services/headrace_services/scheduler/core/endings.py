@@ -36,6 +36,10 @@ MAX_KILLS_IN_ROW = 4
 """The same for a trial whose own process the system kills, as it does for want of memory: that is seldom chance. Losses
 for other reasons between do not count."""
 
+SUSPECTED = 3
+"""So often in a row, without a new checkpoint or a rung between, a trial may fail with words of its device and is
+charged nothing: by then the device is taken out, or it is not the device."""
+
 _OF_THE_PROGRAM = re.compile(
     r"(ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal|Attribute|Type)Error\b"
     r"|(program|working_dir) .* cannot be (started|entered)"
@@ -99,9 +103,11 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
             _finished(state, state.trials[number], lease)
         case "FAILED":
             error = message.error or "its program failed"
-            _failed(
-                state, state.trials[number], lease, error, certain=_is_certain(state, message, error, before)
-            )
+            if message.device_words and state.trials[number].losses_in_row < SUSPECTED:
+                _lost(state, state.trials[number], lease, f"{error} (perhaps its device's doing)")
+            else:
+                certain = _is_certain(state, message, error, before)
+                _failed(state, state.trials[number], lease, error, certain=certain)
         case "RELEASED":  # let go of by its holder: nothing points to its program
             state.close(lease)
             _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")

@@ -66,6 +66,8 @@ class ExitedArrived(Leased, frozen=True, kw_only=True):
     """Of its process; negative for a signal. `error` says what matters of it, but for a program that was let go."""
     out_of_memory: int = 0
     """With how many members its bundle ran out of memory; 0: it did not."""
+    device_words: str = ""
+    """The words of a failure that may be its device's doing as well as the program's."""
 
 
 class LeaseExpired(Leased, frozen=True, kw_only=True):

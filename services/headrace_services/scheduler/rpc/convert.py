@@ -353,6 +353,19 @@ def worker(view: WorkerView) -> study_pb2.WorkerStatus:
         cpus=view.cpus,
         certificate_end=_time(view.certificate_until),
         reservation=_kept(view.kept) if view.kept else None,
+        draining=view.draining,
+        drain_time=_time(view.drain_time),
+        cordoned=view.cordoned,
+        cordons=[
+            study_pb2.DeviceCordon(
+                device=cordon.index,
+                uuid=cordon.uuid,
+                reason=cordon.reason,
+                quarantined=cordon.quarantined,
+                time=_time(cordon.time),
+            )
+            for cordon in view.cordons
+        ],
     )
 
 

@@ -11,10 +11,11 @@ from typing import NoReturn
 
 from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.spec import check_study_id
-from headrace.spec.names import PROJECT
+from headrace.spec.names import PROJECT, WORKER
 
 _STUDY = re.compile(r"studies/([^/]+)")
 _TRIAL = re.compile(r"studies/([^/]+)/trials/([0-9]{1,18})")
+_WORKER = re.compile(r"workers/([^/]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,16 @@ def parse_trial(name: str, *, field: str = "name") -> TrialName:
     if match is None:
         _refuse(field, name, "is not the name of a trial", "Write it as studies/STUDY/trials/NUMBER.")
     return TrialName(study=check_study_id(match[1], field=field), number=int(match[2]))
+
+
+def parse_worker(name: str, *, field: str = "worker") -> str:
+    """`node-1` for `workers/node-1`; raises InvalidFieldError otherwise."""
+    match = _WORKER.fullmatch(name)
+    if match is None:
+        _refuse(field, name, "is not the name of a worker", "Write it as workers/WORKER.")
+    if (problem := WORKER.problem(match[1], field)) is not None:
+        raise InvalidFieldError([problem.violation()])
+    return match[1]
 
 
 def parse_parent(name: str, *, field: str = "parent") -> tuple[str, int | None]:

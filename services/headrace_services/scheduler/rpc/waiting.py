@@ -12,7 +12,7 @@ from headrace_services.scheduler.core.lifecycle import LEASED, State, StudyState
 from headrace_services.scheduler.core.placement import Request, Waiting, request_at
 from headrace_services.scheduler.core.placement.wants import described, lacking
 from headrace_services.scheduler.core.records import Study, Trial
-from headrace_services.scheduler.store import load, placement, quotas
+from headrace_services.scheduler.store import load, machines, placement, quotas
 from headrace_services.scheduler.store.quotas import Holder
 from headrace_services.scheduler.store.studies import Figures
 
@@ -70,7 +70,10 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
             continue
         if request.shape not in by_size:
             waiting = Waiting(key=(study.id, trial.number), request=request, priority=study.spec.priority)
-            by_size[request.shape] = lacking(await placement.devices(conn, request), waiting) + _but(study)
+            drained = await machines.held_names(conn)
+            by_size[request.shape] = (
+                lacking(await placement.devices(conn, request), waiting) + _but(study) + _nor(drained)
+            )
         found[trial.number] = by_size[request.shape] + _because(study, trial) + _or(study, trial)
     return found
 
@@ -133,6 +136,14 @@ def _but(study: Study) -> str:
     """The workers that would do, and are avoided."""
     names = ", ".join(sorted(set(study.standing.avoided.values())))
     return f", other than {names}, where its first attempts failed" if names else ""
+
+
+def _nor(drained: Sequence[str]) -> str:
+    """The workers that are there and get no trials."""
+    if not drained:
+        return ""
+    shown = ", ".join(drained[:NAMED]) + (f" and {len(drained) - NAMED} more" if len(drained) > NAMED else "")
+    return f"; {shown} {'gets' if len(drained) == 1 else 'get'} no trials (`headrace workers` says why)"
 
 
 async def _of_the_study(conn: AsyncConnection, study: Study) -> str:

@@ -75,6 +75,7 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
         cpus=hello.cpus,
         host=hello.host,
         home=hello.home,
+        leaving=TROUBLE.kept(hello.leaving),
     )
 
 
@@ -156,6 +157,7 @@ def _exited(message: worker_pb2.Exited, number: int) -> ExitedArrived:
         log_tail=LOG_TAIL.kept(message.log_tail),
         exit_code=message.exit_code,
         out_of_memory=message.out_of_memory,
+        device_words=TROUBLE.kept(message.device_words),
     )
 
 

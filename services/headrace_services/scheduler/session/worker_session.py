@@ -5,7 +5,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 from headrace import bounds
@@ -36,12 +36,13 @@ from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.in_flight import InFlight
 from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.session.loads import Loads
+from headrace_services.scheduler.session.machine import Machine
 from headrace_services.scheduler.session.outgoing import Outgoing, Write
 from headrace_services.scheduler.session.reconciler import LeaseReconciler
 from headrace_services.scheduler.session.refusals import Durable
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
-from headrace_services.scheduler.store.heartbeats import Beat, Noted
+from headrace_services.scheduler.store.heartbeats import Beat
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class WorkerSession:
         self._look_again = asyncio.Event()
         self._beat = asyncio.Event()
         self._trouble = self._set_aside = ""
-        self._defects = {device.index: device.defect for device in greeting.devices if device.defect}
+        self._machine = Machine(hub.engine, greeting, worker_id, number, say=self._outgoing.put)
         self._welcomed = False
 
     # --- what others tell the session ------------------------------------------------------------------
@@ -131,6 +132,7 @@ class WorkerSession:
         write: Write,
     ) -> None:
         """Serve the stream until it ends, on either side."""
+        self._machine.wishes.withdrawn = hello.withdrawn
         await self._welcome(hello)
         async with asyncio.TaskGroup() as tasks:
             helpers = [
@@ -163,6 +165,7 @@ class WorkerSession:
                     held=[ref for ref in hello.held if ref.lease_id in live],
                     scheduler=REPLICA,
                     takes_batches=True,
+                    takes_leaving=True,
                 )
             )
         )
@@ -177,7 +180,8 @@ class WorkerSession:
             self._trouble = TROUBLE.kept(request.heartbeat.trouble)
             self._set_aside = TROUBLE.kept(request.heartbeat.set_aside)
             self._beat.set()
-            await self._note_defects(request.heartbeat)
+            if await self._machine.heard(request.heartbeat):
+                self.look_again()
             if wrong := bounds.violations(request):  # the worker lives, whatever else it says
                 log.warning("worker '%s': %s", self._name, wrong[0])
                 return
@@ -204,17 +208,6 @@ class WorkerSession:
         else:
             log.warning("study %s takes nothing in: worker '%s' is to send again later", study_id, self._name)
 
-    async def _note_defects(self, heartbeat: worker_pb2.Heartbeat) -> None:
-        """Take failed devices out of the cluster before anything that the worker says behind it is heard."""
-        said = {one.index: TROUBLE.kept(one.reason) or "it failed" for one in heartbeat.defects}
-        new = {index: reason for index, reason in said.items() if self._defects.get(index) != reason}
-        if not new:
-            return
-        log.warning("worker '%s' has failed devices: %s", self._name, new)
-        async with transaction(self._hub.engine) as conn:
-            await workers.note_defects(conn, self.worker_id, self._number, new)
-        self._defects |= new
-
     async def _submit(self, study_id: int, number: int, message: Durable) -> None:
         """Put a durable message into its study's cycle; answer and acknowledge it when it is committed.
 
@@ -222,6 +215,8 @@ class WorkerSession:
         """
         try:
             submission = Submission(input=messages.checked_input(message, number), stream=self._in_flight)
+            if isinstance(message, worker_pb2.Exited):
+                await self._machine.ended(message)
             settled = await self._hub.submit(study_id, submission)
         except StudyNotFoundError:  # it was deleted
             self._studies.forget(study_id)
@@ -349,12 +344,15 @@ class WorkerSession:
             if not noted.mine:
                 raise SupersededError(f"a newer session speaks for worker '{self._name}'")
             self._reconciler.refresh(set(noted.leases))
-            self._tell_to_leave(noted)
+            self._machine.wishes.tell(noted.wish)
+            self._told_to_leave &= noted.leases
+            self._tell_to_leave(noted.leaving)
+            if noted.unasked:
+                await self._machine.ask_again()
 
-    def _tell_to_leave(self, noted: Noted) -> None:
-        """Send what a cycle asked of the worker's trials whose order did not come here; once a session."""
-        self._told_to_leave &= noted.leases
-        for lease, why in noted.leaving:
+    def _tell_to_leave(self, leaving: Iterable[tuple[Lease, str]]) -> None:
+        """Send what was asked of the worker's trials whose order did not come here; once a session."""
+        for lease, why in leaving:
             if lease.id not in self._told_to_leave:
                 self._told_to_leave.add(lease.id)
                 self._outgoing.put(Preemption(worker_id=self.worker_id, lease=lease, reason=why))
@@ -366,6 +364,7 @@ class WorkerSession:
             said = self._reconciler.said
             try:
                 held = await self._held_by_rows()
+                self._tell_to_leave(await self._machine.heed())
             except DatabaseUnavailableError:
                 continue  # the difference shows in the next heartbeats again
             await self._settle(held, said)

@@ -12,7 +12,7 @@ from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.placement.shares import Share, claim, virtual_time_s
 from headrace_services.scheduler.core.standing import Usage
-from headrace_services.scheduler.store import loads, neighbours, placement, tables
+from headrace_services.scheduler.store import loads, machines, neighbours, placement, tables
 from headrace_services.scheduler.store.loads import MinuteLoad
 from headrace_services.scheduler.store.neighbours import readable_standing
 from headrace_services.scheduler.store.pipeline import pipeline
@@ -48,6 +48,17 @@ class SlotView:
     uuid: str = ""
     loads: list[MinuteLoad] = field(default_factory=list)
     """The oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CordonView:
+    """A device on which nothing starts."""
+
+    index: int
+    uuid: str
+    reason: str
+    quarantined: bool
+    time: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +101,13 @@ class WorkerView:
     avoided_by: list[str] = field(default_factory=list)
     """The studies that place nothing on it any more."""
     certificate_until: datetime | None = None
+    draining: str = ""
+    """Why it is drained; empty while it is not."""
+    drain_time: datetime | None = None
+    """Since when, where a user drains it."""
+    cordoned: str = ""
+    """Why nothing new starts on it; empty while something may."""
+    cordons: list[CordonView] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +156,9 @@ async def workers(
             kept=kept.get(row.id),
             avoided_by=avoided_by.get(row.incarnation, []),
             certificate_until=row.certificate_until,
+            draining=machines.draining(row),
+            drain_time=row.hold_time if row.hold == machines.DRAIN else None,
+            cordoned=row.hold_why or "a user cordoned it" if row.hold == machines.CORDON else "",
         )
         for row in await conn.execute(query)
     }
@@ -173,9 +194,24 @@ async def workers(
         )
         .join(st, held.c.study_id == st.c.id, isouter=True)
         .join(lv, lv.c.grant_id == held.c.grant_id, isouter=True)
-        .where(s.c.worker_id.in_(found), or_(s.c.present, s.c.defect != "", held.c.id.is_not(None)))
+        .where(s.c.worker_id.in_(found), or_(s.c.offered, s.c.defect != "", held.c.id.is_not(None)))
         .order_by(s.c.worker_id, s.c.index, held.c.grant_time, held.c.id)
     )
+    for row in await conn.execute(machines.cordons_of(found)):
+        cordon = CordonView(
+            index=row.slot_index,
+            uuid=row.uuid,
+            reason=row.reason,
+            quarantined=row.quarantined,
+            time=row.time,
+        )
+        found[row.worker_id].cordons.append(cordon)
+    failed = {
+        (worker_id, cordon.index): cordon.reason
+        for worker_id, worker in found.items()
+        for cordon in worker.cordons
+        if cordon.quarantined
+    }
     for row in await conn.execute(slots):
         listed = found[row.worker_id].slots
         if not listed or listed[-1].index != row.place:
@@ -183,7 +219,7 @@ async def workers(
                 index=row.place,
                 model=_device(row),
                 memory_bytes=row.memory_bytes,
-                defect=row.defect,
+                defect=row.defect or failed.get((row.worker_id, row.place), ""),
                 uuid=row.uuid,
                 loads=busy.get((row.worker_id, row.place), []),
             )

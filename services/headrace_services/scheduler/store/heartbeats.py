@@ -9,7 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.store import leases as lease_rows
-from headrace_services.scheduler.store import rows, tables
+from headrace_services.scheduler.store import machines, rows, tables
+from headrace_services.scheduler.store.machines import Wish
 from headrace_services.scheduler.store.pipeline import compiled, given, pipeline
 
 now = func.clock_timestamp()
@@ -41,6 +42,15 @@ class Noted:
     """The worker's live leases."""
     leaving: tuple[tuple[Lease, str], ...]
     """Those whose trials are to leave at their next report, with the reason."""
+    wish: Wish | None = None
+    """What a user wants of the daemon."""
+    drains: bool = False
+    """Whether all its trials are to leave."""
+
+    @property
+    def unasked(self) -> bool:
+        """Whether a trial that is to leave was not asked to: it was placed at the very moment of the drain."""
+        return self.drains and len(self.leases) > len(self.leaving)
 
 
 async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> dict[Beat, Noted]:
@@ -67,7 +77,7 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
         sent.run(_EXTEND, here, named=named, ttl_s=ttl_s)
         held = sent.run(_LEASES, ids=ids)
         asked = sent.run(_LEAVING, ids=ids)
-    current = {(row.id, row.session) for row in heard.rows}
+    current = {(row.id, row.session): row for row in heard.rows}
     leases: dict[int, set[str]] = {}
     for row in held.rows:
         leases.setdefault(row.worker_id, set()).add(row.id)
@@ -75,14 +85,24 @@ async def note(conn: AsyncConnection, beats: Iterable[Beat], ttl_s: float) -> di
     for row in asked.rows:
         with suppress(Exception):  # the worker's own session finds out what cannot be read of a lease
             leaving.setdefault(row.worker_id, []).append((rows.lease(row), row.why))
-    return {
-        beat: Noted(
-            mine=(beat.worker_id, beat.session) in current,
+    found = {}
+    for beat in noted:
+        row = current.get((beat.worker_id, beat.session))
+        found[beat] = Noted(
+            mine=row is not None,
             leases=frozenset(leases.get(beat.worker_id, ())),
             leaving=tuple(leaving.get(beat.worker_id, ())),
+            wish=None if row is None else machines.wish(row),
+            drains=row is not None and bool(row.drains),
         )
-        for beat in noted
-    }
+    return found
+
+
+async def asked_to_leave(conn: AsyncConnection, worker_id: int) -> tuple[tuple[Lease, str], ...]:
+    """A worker's leases whose trials are to leave at their next report, with the reason."""
+    async with pipeline(conn) as sent:
+        asked = sent.run(_LEAVING, ids=[worker_id])
+    return tuple((rows.lease(row), row.why) for row in asked.rows)
 
 
 _w, _le, _lv = tables.worker, tables.lease, tables.leave
@@ -108,7 +128,7 @@ _NOTE = compiled(
         last_seen=case((_said.c.connected, now), else_=_w.c.last_seen),
         expires_at=case((_said.c.connected, _until), else_=_w.c.expires_at),
     )
-    .returning(_w.c.id, _w.c.session)
+    .returning(_w.c.id, _w.c.session, *machines.WISH, machines.DRAINS.label("drains"))
 )
 _named = _le.c.id == any_(bindparam("named", type_=ARRAY(Text)))
 _differing = (

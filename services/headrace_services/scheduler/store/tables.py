@@ -135,6 +135,19 @@ worker = Table(
     time_column("last_seen", now=True),
     # The worker's leases live until then, by the database's clock.
     time_column("expires_at", now=True),
+    # A user's wish: nothing new is placed on it (CORDON), and its trials go elsewhere too (DRAIN). Why, since when, how
+    # long they have (NULL: as long as they take), and which incarnation it was asked of.
+    Column("hold", Text, nullable=False, server_default=""),
+    Column("hold_why", Text, nullable=False, server_default=""),
+    time_column("hold_time"),
+    Column("hold_grace_s", Float),
+    Column("hold_incarnation", Text, nullable=False, server_default=""),
+    # Why its daemon leaves, in its own words; empty while it does not.
+    Column("leaving", Text, nullable=False, server_default=""),
+    CheckConstraint("hold IN ('', 'CORDON', 'DRAIN')", name="hold"),
+    # A wish has a time.
+    CheckConstraint("(hold = '') = (hold_time IS NULL)", name="hold_time"),
+    CheckConstraint("hold = 'DRAIN' OR hold_grace_s IS NULL", name="hold_grace"),
     Index("worker_away", "last_seen", postgresql_where=text("NOT connected")),
 )
 
@@ -249,9 +262,12 @@ slot = Table(
     Column("cores", Float, nullable=False, server_default="0"),
     # How it is joined to the worker's device of each index (the contract's LinkKind); empty where that is unknown.
     Column("links", ARRAY(Integer), nullable=False, server_default="{}"),
-    # Withdrawn devices stay until their grant ends.
+    # Whether the worker names it. A device that it names no more stays until its grant ends.
+    Column("offered", Boolean, nullable=False, server_default="true"),
+    # Whether trials may be placed on it: it is offered and sound, and neither it nor its worker is held
+    # (`store.machines` computes it).
     Column("present", Boolean, nullable=False, server_default="true"),
-    # Why the device failed, in its worker's words. Until the worker starts again it is not present.
+    # Why the device failed, in its worker's words, since the daemon's start.
     Column("defect", Text, nullable=False, server_default=""),
     # The large job and its stage in whose bubbles alone the slot can be had, and the share of its time that trials may
     # expect there; an ordinary slot has no owner.
@@ -271,13 +287,27 @@ slot = Table(
     Index("slot_grant_id", "grant_id", postgresql_where=text("grant_id IS NOT NULL")),
 )
 
+# Devices on which nothing starts until a user takes it back: those that failed, and those that a user has cordoned. A
+# row outlives the daemon, and follows the device to another machine.
+cordon = Table(
+    "cordon",
+    metadata,
+    # A GPU's uuid; of any other device its worker's name and its index (`store.machines`).
+    Column("device", Text, primary_key=True),
+    Column("reason", Text, nullable=False),
+    # Whether the device failed; else a user asked for it.
+    Column("quarantined", Boolean, nullable=False),
+    time_column("time", now=True),
+)
+
 # Grants whose trials are to leave their slots to others. Written by the cycles of other studies, without the lock
 # of the grant's own, which reads it with its row: a message between studies that share a cluster.
 leave = Table(
     "leave",
     metadata,
     Column("grant_id", Text, ForeignKey("slot_grant.id", ondelete="CASCADE"), primary_key=True),
-    # The study whose trials are to leave, and the one that asks; none where an ephemeral slot's owner takes it back.
+    # The study whose trials are to leave, and the one that asks; none where an ephemeral slot's owner takes it back,
+    # where the worker is drained, and where the device failed.
     Column("study_id", BigInteger, nullable=False),
     Column("for_study_id", BigInteger, ForeignKey("study.id", ondelete="CASCADE")),
     # At the next report with a checkpoint; else at the next rung.

@@ -27,7 +27,7 @@ from headrace.errors import WorkerNameTakenError
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.lifecycle import State, StudyState
 from headrace_services.scheduler.core.records import Lease, Trial
-from headrace_services.scheduler.store import bundles, leases, rows, tables
+from headrace_services.scheduler.store import bundles, leases, machines, rows, tables
 from headrace_services.scheduler.store.defects import Defect, each
 from headrace_services.scheduler.store.pipeline import given
 
@@ -76,6 +76,8 @@ class Greeting:
     home: str = ""
     certificate_until: datetime | None = None
     """The end of the certificate that it showed; None where it needs none."""
+    leaving: str = ""
+    """Why the daemon leaves; empty while it does not."""
 
 
 class StudyInfo:
@@ -137,6 +139,7 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
         "host": greeting.host,
         "home": greeting.home,
         "certificate_until": greeting.certificate_until,
+        "leaving": greeting.leaving,
         "session_time": now,
         "last_seen": now,
         "expires_at": now + _seconds(ttl_s),
@@ -146,14 +149,15 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
         index_elements=[w.c.name], set_={**values, "session": w.c.session + 1}
     )
     worker_id, session = (await conn.execute(query.returning(w.c.id, w.c.session))).one()
-    await conn.execute(update(s).where(s.c.worker_id == worker_id).values(present=False, defect=""))
+    unknown = {"offered": False, "present": False, "defect": ""}
+    await conn.execute(update(s).where(s.c.worker_id == worker_id).values(unknown))
     if greeting.devices:
         cores = greeting.cpus / max(1, sum(not device.owner for device in greeting.devices))
         described = [asdict(device) for device in greeting.devices]
         await conn.execute(_OFFER, {"rows": described, "of_worker": worker_id, "cores_each": cores})
-    await conn.execute(_TAKE_BACK, {"of_worker": worker_id})
+    await machines.remember(conn, int(worker_id))
     unused = (s.c.grant_id.is_(None), s.c.shared_milli == 0, s.c.defect == "")
-    await conn.execute(delete(s).where(s.c.worker_id == worker_id, ~s.c.present, *unused))
+    await conn.execute(delete(s).where(s.c.worker_id == worker_id, ~s.c.offered, *unused))
     return int(worker_id), int(session)
 
 
@@ -178,31 +182,16 @@ async def _refuse_namesake(conn: AsyncConnection, greeting: Greeting) -> None:
 
 
 async def note_defects(conn: AsyncConnection, worker_id: int, session: int, defects: dict[int, str]) -> None:
-    """Take failed devices, by index, out of what can be placed, with the reason. An older session changes nothing."""
+    """Take failed devices, by index, out of what can be placed, with the reason, and remember those with a uuid.
+
+    An older session changes nothing.
+    """
     w, s = tables.worker, tables.slot
     mine = exists().where(w.c.id == worker_id, w.c.session == session)
     for index, reason in sorted(defects.items()):
         which = (s.c.worker_id == worker_id, s.c.index == index, mine)
         await conn.execute(update(s).where(*which).values(present=False, defect=reason))
-    await conn.execute(_TAKE_BACK, {"of_worker": worker_id})
-
-
-def _taking_back() -> Insert:
-    """Ask the grants on ephemeral slots that their owner has taken back to leave at their next report."""
-    s, g, lv = tables.slot, tables.slot_grant, tables.leave
-    why = "the bubbles that it runs in are gone: " + func.coalesce(
-        func.nullif(s.c.defect, ""), "its worker names them no more"
-    )
-    gone = select(g.c.id, g.c.study_id, literal(True), why).join_from(s, g, g.c.id == s.c.grant_id)
-    gone = gone.where(
-        s.c.worker_id == bindparam("of_worker", type_=BigInteger), s.c.owner != "", ~s.c.present, g.c.live
-    )
-    query = insert(lv).from_select(["grant_id", "study_id", "at_report", "why"], gone)
-    said = {name: query.excluded[name] for name in ("at_report", "why")}
-    return query.on_conflict_do_update(index_elements=[lv.c.grant_id], set_=said, where=~lv.c.at_report)
-
-
-_TAKE_BACK = _taking_back()
+    await machines.remember(conn, worker_id)
 
 
 def _offering() -> Insert:
@@ -213,12 +202,15 @@ def _offering() -> Insert:
     computed = {
         "worker_id": bindparam("of_worker", type_=BigInteger),
         "cores": bindparam("cores_each", type_=Float),
+        "offered": literal(True),
         "present": new.c.defect == "",
     }
     query = insert(s).from_select(
         [*names, *computed], select(*(new.c[name] for name in names), *computed.values())
     )
-    changed = {name: query.excluded[name] for name in (*names, "cores", "present") if name != "index"}
+    changed = {
+        name: query.excluded[name] for name in (*names, "cores", "offered", "present") if name != "index"
+    }
     return query.on_conflict_do_update(index_elements=[s.c.worker_id, s.c.index], set_=changed)
 
 

@@ -20,7 +20,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file headrace/v1/worker.proto.
  */
 export const file_headrace_v1_worker: GenFile = /*@__PURE__*/
-  fileDesc("ChhoZWFkcmFjZS92MS93b3JrZXIucHJvdG8SC2hlYWRyYWNlLnYxIo8CCg5TZXNzaW9uUmVxdWVzdBIjCgVoZWxsbxgBIAEoCzISLmhlYWRyYWNlLnYxLkhlbGxvSAASKwoJaGVhcnRiZWF0GAIgASgLMhYuaGVhZHJhY2UudjEuSGVhcnRiZWF0SAASJQoGcmVwb3J0GAMgASgLMhMuaGVhZHJhY2UudjEuUmVwb3J0SAASKQoIcmVzdG9yZWQYBCABKAsyFS5oZWFkcmFjZS52MS5SZXN0b3JlZEgAEiUKBmV4aXRlZBgFIAEoCzITLmhlYWRyYWNlLnYxLkV4aXRlZEgAEicKB3JlcG9ydHMYKCABKAsyFC5oZWFkcmFjZS52MS5SZXBvcnRzSABCCQoHbWVzc2FnZSKcAwoPU2Vzc2lvblJlc3BvbnNlEicKB3dlbGNvbWUYASABKAsyFC5oZWFkcmFjZS52MS5XZWxjb21lSAASJQoGYXNzaWduGAIgASgLMhMuaGVhZHJhY2UudjEuQXNzaWduSAASLgoIZGVjaXNpb24YAyABKAsyGi5oZWFkcmFjZS52MS5MZWFzZURlY2lzaW9uSAASJQoGY2FuY2VsGAQgASgLMhMuaGVhZHJhY2UudjEuQ2FuY2VsSAASIwoFZHJhaW4YBSABKAsyEi5oZWFkcmFjZS52MS5EcmFpbkgAEh8KA2FjaxgGIAEoCzIQLmhlYWRyYWNlLnYxLkFja0gAEiUKBnZhY2F0ZRgHIAEoCzITLmhlYWRyYWNlLnYxLlZhY2F0ZUgAEicKB3JlZnVzZWQYKCABKAsyFC5oZWFkcmFjZS52MS5SZWZ1c2VkSAASKwoJZGVjaXNpb25zGCkgASgLMhYuaGVhZHJhY2UudjEuRGVjaXNpb25zSAASFAoMYWNrbm93bGVkZ2VkGAggAygDQgkKB21lc3NhZ2UiuQIKBUhlbGxvEg4KBndvcmtlchgBIAEoCRITCgtpbmNhcm5hdGlvbhgCIAEoCRIkCgdkZXZpY2VzGAMgAygLMhMuaGVhZHJhY2UudjEuRGV2aWNlEi4KBmxhYmVscxgEIAMoCzIeLmhlYWRyYWNlLnYxLkhlbGxvLkxhYmVsc0VudHJ5EiMKBGhlbGQYBSADKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIPCgd2ZXJzaW9uGAYgASgJEg8KB2xvZ19kaXIYByABKAkSDAoEY3B1cxgIIAEoBRIMCgRob3N0GCggASgJEgwKBGhvbWUYKSABKAkSFQoNdGFrZXNfYmF0Y2hlcxgqIAEoCBotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIs4BCgZEZXZpY2USDQoFaW5kZXgYASABKAUSJQoEa2luZBgCIAEoDjIXLmhlYWRyYWNlLnYxLkRldmljZUtpbmQSDQoFbW9kZWwYAyABKAkSFAoMbWVtb3J5X2J5dGVzGAQgASgDEgwKBHV1aWQYBSABKAkSDgoGZGVmZWN0GCggASgJEiQKBWxpbmtzGCkgAygOMhUuaGVhZHJhY2UudjEuTGlua0tpbmQSJQoHYnViYmxlcxgvIAEoCzIULmhlYWRyYWNlLnYxLkJ1YmJsZXMiRAoHQnViYmxlcxILCgNqb2IYASABKAkSDQoFc3RhZ2UYAiABKAUSDwoHcmVwbGljYRgDIAEoBRIMCgRkdXR5GAQgASgBIsMBCglIZWFydGJlYXQSEAoIc2VxdWVuY2UYASABKAMSLwoJdGVsZW1ldHJ5GAIgAygLMhwuaGVhZHJhY2UudjEuRGV2aWNlVGVsZW1ldHJ5EiMKBGhlbGQYAyADKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIPCgd0cm91YmxlGCggASgJEhEKCXNldF9hc2lkZRgpIAEoCRIqCgdkZWZlY3RzGCogAygLMhkuaGVhZHJhY2UudjEuRGV2aWNlRGVmZWN0Ii0KDERldmljZURlZmVjdBINCgVpbmRleBgBIAEoBRIOCgZyZWFzb24YAiABKAkiUAoPRGV2aWNlVGVsZW1ldHJ5Eg0KBWluZGV4GAEgASgFEhMKC3V0aWxpemF0aW9uGAIgASgBEhkKEW1lbW9yeV91c2VkX2J5dGVzGAMgASgDIscCCgZSZXBvcnQSEAoIc2VxdWVuY2UYASABKAMSJAoFbGVhc2UYAiABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIMCgRzdGVwGAMgASgDEjEKB21ldHJpY3MYBCADKAsyIC5oZWFkcmFjZS52MS5SZXBvcnQuTWV0cmljc0VudHJ5Ei4KCmNoZWNrcG9pbnQYBSABKAsyGi5oZWFkcmFjZS52MS5DaGVja3BvaW50UmVmEi0KCnRyYWluX3RpbWUYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEAoId2FybmluZ3MYByADKAkSIwoEdHVybhgIIAEoCzIVLmhlYWRyYWNlLnYxLlR1cm5Db3N0Gi4KDE1ldHJpY3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAE6AjgBIi8KB1JlcG9ydHMSJAoHcmVwb3J0cxgBIAMoCzITLmhlYWRyYWNlLnYxLlJlcG9ydCJwCghSZXN0b3JlZBIQCghzZXF1ZW5jZRgBIAEoAxIkCgVsZWFzZRgCIAEoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEiwKCXJlYWRfdGltZRgDIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiK2AQoGRXhpdGVkEhAKCHNlcXVlbmNlGAEgASgDEiQKBWxlYXNlGAIgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSKQoHb3V0Y29tZRgDIAEoDjIYLmhlYWRyYWNlLnYxLkV4aXRPdXRjb21lEg0KBWVycm9yGAQgASgJEhAKCGxvZ190YWlsGAUgASgJEhEKCWV4aXRfY29kZRgGIAEoBRIVCg1vdXRfb2ZfbWVtb3J5GAcgASgFIr0BCgdXZWxjb21lEjUKEmhlYXJ0YmVhdF9pbnRlcnZhbBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIsCglsZWFzZV90dGwYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SIwoEaGVsZBgDIAMoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEhEKCXNjaGVkdWxlchgEIAEoCRIVCg10YWtlc19iYXRjaGVzGCggASgIItkECgZBc3NpZ24SJAoFbGVhc2UYASABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhI0CgpwYXJhbWV0ZXJzGAIgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudBIsCgh0ZW1wbGF0ZRgDIAEoCzIaLmhlYWRyYWNlLnYxLlRyaWFsVGVtcGxhdGUSLgoKY2hlY2twb2ludBgEIAEoCzIaLmhlYWRyYWNlLnYxLkNoZWNrcG9pbnRSZWYSFgoObmV4dF9taWxlc3RvbmUYBSABKAMSEQoJbWF4X3N0ZXBzGAYgASgDEiEKBWdyYW50GAcgASgLMhIuaGVhZHJhY2UudjEuR3JhbnQSDAoEc2VlZBgIIAEoAxIOCgZtZXRyaWMYCSABKAkSGAoQY2hlY2twb2ludHNfa2VwdBgKIAEoBRITCgtyZXN1bWVfc3RlcBgLIAEoAxINCgVydW5ncxgMIAMoAxIXCg9mdXJ0aGVyX21ldHJpY3MYDSADKAkSGgoSY29uc3RyYWludF9tZXRyaWNzGA4gAygJEhEKCWxhc3Rfc3RlcBgPIAEoAxIaChJjaGVja3BvaW50c19zaGFyZWQYFCABKAgSEQoJc3R1ZHlfdWlkGBUgASgJEikKCXN1cnJvZ2F0ZRgWIAEoCzIWLmhlYWRyYWNlLnYxLlN1cnJvZ2F0ZRIfCgRnYXRlGBcgASgLMhEuaGVhZHJhY2UudjEuR2F0ZRIoCglrZWVwX2Jlc3QYGCABKAsyFS5oZWFkcmFjZS52MS5LZWVwQmVzdCKBAQoFR3JhbnQSDQoFc2xvdHMYASADKAUSDQoFbWlsbGkYAiABKAUSFAoMbWVtb3J5X2J5dGVzGAMgASgDEikKCXByb2Nlc3NlcxgEIAEoDjIWLmhlYWRyYWNlLnYxLlByb2Nlc3NlcxIKCgJpZBgFIAEoCRINCgVzZWF0cxgGIAEoBSJ3Cg1MZWFzZURlY2lzaW9uEiQKBWxlYXNlGAEgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSFwoPcmVwb3J0X3NlcXVlbmNlGAIgASgDEicKCGRlY2lzaW9uGAMgASgLMhUuaGVhZHJhY2UudjEuRGVjaXNpb24iOgoJRGVjaXNpb25zEi0KCWRlY2lzaW9ucxgBIAMoCzIaLmhlYWRyYWNlLnYxLkxlYXNlRGVjaXNpb24iPgoGQ2FuY2VsEiQKBWxlYXNlGAEgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSDgoGcmVhc29uGAIgASgJIj4KBlZhY2F0ZRIkCgVsZWFzZRgBIAEoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEg4KBnJlYXNvbhgCIAEoCSIxCgVEcmFpbhIoCgVncmFjZRgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiIrCgNBY2sSEQoJc2VxdWVuY2VzGAEgAygDEhEKCWhlYXJ0YmVhdBgoIAEoAyIrCgdSZWZ1c2VkEhAKCHNlcXVlbmNlGAEgASgDEg4KBnJlYXNvbhgCIAEoCSqBAQoITGlua0tpbmQSGQoVTElOS19LSU5EX1VOU1BFQ0lGSUVEEAASFAoQTElOS19LSU5EX05WTElOSxABEhQKEExJTktfS0lORF9TV0lUQ0gQAhIXChNMSU5LX0tJTkRfTlVNQV9OT0RFEAMSFQoRTElOS19LSU5EX01BQ0hJTkUQBCpTCgpEZXZpY2VLaW5kEhsKF0RFVklDRV9LSU5EX1VOU1BFQ0lGSUVEEAASEwoPREVWSUNFX0tJTkRfQ1BVEAESEwoPREVWSUNFX0tJTkRfR1BVEAIqsQEKC0V4aXRPdXRjb21lEhwKGEVYSVRfT1VUQ09NRV9VTlNQRUNJRklFRBAAEhkKFUVYSVRfT1VUQ09NRV9GSU5JU0hFRBABEhkKFUVYSVRfT1VUQ09NRV9SRUxFQVNFRBACEhcKE0VYSVRfT1VUQ09NRV9GQUlMRUQQAxIVChFFWElUX09VVENPTUVfTE9TVBAEEh4KGkVYSVRfT1VUQ09NRV9OT19DSEVDS1BPSU5UEAUyWQoNV29ya2VyU2VydmljZRJICgdTZXNzaW9uEhsuaGVhZHJhY2UudjEuU2Vzc2lvblJlcXVlc3QaHC5oZWFkcmFjZS52MS5TZXNzaW9uUmVzcG9uc2UoATABQkBaPmdpdGh1Yi5jb20vaGVhZHJhY2UvaGVhZHJhY2UvY2xpZW50cy9nby9oZWFkcmFjZS92MTtoZWFkcmFjZXYxYgZwcm90bzM", [file_google_protobuf_duration, file_headrace_v1_event, file_headrace_v1_spec, file_headrace_v1_trial]);
+  fileDesc("ChhoZWFkcmFjZS92MS93b3JrZXIucHJvdG8SC2hlYWRyYWNlLnYxIo8CCg5TZXNzaW9uUmVxdWVzdBIjCgVoZWxsbxgBIAEoCzISLmhlYWRyYWNlLnYxLkhlbGxvSAASKwoJaGVhcnRiZWF0GAIgASgLMhYuaGVhZHJhY2UudjEuSGVhcnRiZWF0SAASJQoGcmVwb3J0GAMgASgLMhMuaGVhZHJhY2UudjEuUmVwb3J0SAASKQoIcmVzdG9yZWQYBCABKAsyFS5oZWFkcmFjZS52MS5SZXN0b3JlZEgAEiUKBmV4aXRlZBgFIAEoCzITLmhlYWRyYWNlLnYxLkV4aXRlZEgAEicKB3JlcG9ydHMYKCABKAsyFC5oZWFkcmFjZS52MS5SZXBvcnRzSABCCQoHbWVzc2FnZSLyAwoPU2Vzc2lvblJlc3BvbnNlEicKB3dlbGNvbWUYASABKAsyFC5oZWFkcmFjZS52MS5XZWxjb21lSAASJQoGYXNzaWduGAIgASgLMhMuaGVhZHJhY2UudjEuQXNzaWduSAASLgoIZGVjaXNpb24YAyABKAsyGi5oZWFkcmFjZS52MS5MZWFzZURlY2lzaW9uSAASJQoGY2FuY2VsGAQgASgLMhMuaGVhZHJhY2UudjEuQ2FuY2VsSAASIwoFZHJhaW4YBSABKAsyEi5oZWFkcmFjZS52MS5EcmFpbkgAEh8KA2FjaxgGIAEoCzIQLmhlYWRyYWNlLnYxLkFja0gAEiUKBnZhY2F0ZRgHIAEoCzITLmhlYWRyYWNlLnYxLlZhY2F0ZUgAEicKB3JlZnVzZWQYKCABKAsyFC5oZWFkcmFjZS52MS5SZWZ1c2VkSAASKwoJZGVjaXNpb25zGCkgASgLMhYuaGVhZHJhY2UudjEuRGVjaXNpb25zSAASKQoId2l0aGRyYXcYKiABKAsyFS5oZWFkcmFjZS52MS5XaXRoZHJhd0gAEikKCHVuY29yZG9uGCsgASgLMhUuaGVhZHJhY2UudjEuVW5jb3Jkb25IABIUCgxhY2tub3dsZWRnZWQYCCADKANCCQoHbWVzc2FnZSLdAgoFSGVsbG8SDgoGd29ya2VyGAEgASgJEhMKC2luY2FybmF0aW9uGAIgASgJEiQKB2RldmljZXMYAyADKAsyEy5oZWFkcmFjZS52MS5EZXZpY2USLgoGbGFiZWxzGAQgAygLMh4uaGVhZHJhY2UudjEuSGVsbG8uTGFiZWxzRW50cnkSIwoEaGVsZBgFIAMoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEg8KB3ZlcnNpb24YBiABKAkSDwoHbG9nX2RpchgHIAEoCRIMCgRjcHVzGAggASgFEgwKBGhvc3QYKCABKAkSDAoEaG9tZRgpIAEoCRIVCg10YWtlc19iYXRjaGVzGCogASgIEg8KB2xlYXZpbmcYKyABKAkSEQoJd2l0aGRyYXduGCwgASgIGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEizgEKBkRldmljZRINCgVpbmRleBgBIAEoBRIlCgRraW5kGAIgASgOMhcuaGVhZHJhY2UudjEuRGV2aWNlS2luZBINCgVtb2RlbBgDIAEoCRIUCgxtZW1vcnlfYnl0ZXMYBCABKAMSDAoEdXVpZBgFIAEoCRIOCgZkZWZlY3QYKCABKAkSJAoFbGlua3MYKSADKA4yFS5oZWFkcmFjZS52MS5MaW5rS2luZBIlCgdidWJibGVzGC8gASgLMhQuaGVhZHJhY2UudjEuQnViYmxlcyJECgdCdWJibGVzEgsKA2pvYhgBIAEoCRINCgVzdGFnZRgCIAEoBRIPCgdyZXBsaWNhGAMgASgFEgwKBGR1dHkYBCABKAEi1AEKCUhlYXJ0YmVhdBIQCghzZXF1ZW5jZRgBIAEoAxIvCgl0ZWxlbWV0cnkYAiADKAsyHC5oZWFkcmFjZS52MS5EZXZpY2VUZWxlbWV0cnkSIwoEaGVsZBgDIAMoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEg8KB3Ryb3VibGUYKCABKAkSEQoJc2V0X2FzaWRlGCkgASgJEioKB2RlZmVjdHMYKiADKAsyGS5oZWFkcmFjZS52MS5EZXZpY2VEZWZlY3QSDwoHbGVhdmluZxgrIAEoCSItCgxEZXZpY2VEZWZlY3QSDQoFaW5kZXgYASABKAUSDgoGcmVhc29uGAIgASgJIlAKD0RldmljZVRlbGVtZXRyeRINCgVpbmRleBgBIAEoBRITCgt1dGlsaXphdGlvbhgCIAEoARIZChFtZW1vcnlfdXNlZF9ieXRlcxgDIAEoAyLHAgoGUmVwb3J0EhAKCHNlcXVlbmNlGAEgASgDEiQKBWxlYXNlGAIgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSDAoEc3RlcBgDIAEoAxIxCgdtZXRyaWNzGAQgAygLMiAuaGVhZHJhY2UudjEuUmVwb3J0Lk1ldHJpY3NFbnRyeRIuCgpjaGVja3BvaW50GAUgASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhItCgp0cmFpbl90aW1lGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhAKCHdhcm5pbmdzGAcgAygJEiMKBHR1cm4YCCABKAsyFS5oZWFkcmFjZS52MS5UdXJuQ29zdBouCgxNZXRyaWNzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgBOgI4ASIvCgdSZXBvcnRzEiQKB3JlcG9ydHMYASADKAsyEy5oZWFkcmFjZS52MS5SZXBvcnQicAoIUmVzdG9yZWQSEAoIc2VxdWVuY2UYASABKAMSJAoFbGVhc2UYAiABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIsCglyZWFkX3RpbWUYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24i5QEKBkV4aXRlZBIQCghzZXF1ZW5jZRgBIAEoAxIkCgVsZWFzZRgCIAEoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEikKB291dGNvbWUYAyABKA4yGC5oZWFkcmFjZS52MS5FeGl0T3V0Y29tZRINCgVlcnJvchgEIAEoCRIQCghsb2dfdGFpbBgFIAEoCRIRCglleGl0X2NvZGUYBiABKAUSFQoNb3V0X29mX21lbW9yeRgHIAEoBRIUCgxkZXZpY2Vfd29yZHMYKCABKAkSFwoPZGV2aWNlX2ZhaWx1cmVzGCkgASgFItQBCgdXZWxjb21lEjUKEmhlYXJ0YmVhdF9pbnRlcnZhbBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIsCglsZWFzZV90dGwYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SIwoEaGVsZBgDIAMoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEhEKCXNjaGVkdWxlchgEIAEoCRIVCg10YWtlc19iYXRjaGVzGCggASgIEhUKDXRha2VzX2xlYXZpbmcYKSABKAgi2QQKBkFzc2lnbhIkCgVsZWFzZRgBIAEoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEjQKCnBhcmFtZXRlcnMYAiABKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50EiwKCHRlbXBsYXRlGAMgASgLMhouaGVhZHJhY2UudjEuVHJpYWxUZW1wbGF0ZRIuCgpjaGVja3BvaW50GAQgASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhIWCg5uZXh0X21pbGVzdG9uZRgFIAEoAxIRCgltYXhfc3RlcHMYBiABKAMSIQoFZ3JhbnQYByABKAsyEi5oZWFkcmFjZS52MS5HcmFudBIMCgRzZWVkGAggASgDEg4KBm1ldHJpYxgJIAEoCRIYChBjaGVja3BvaW50c19rZXB0GAogASgFEhMKC3Jlc3VtZV9zdGVwGAsgASgDEg0KBXJ1bmdzGAwgAygDEhcKD2Z1cnRoZXJfbWV0cmljcxgNIAMoCRIaChJjb25zdHJhaW50X21ldHJpY3MYDiADKAkSEQoJbGFzdF9zdGVwGA8gASgDEhoKEmNoZWNrcG9pbnRzX3NoYXJlZBgUIAEoCBIRCglzdHVkeV91aWQYFSABKAkSKQoJc3Vycm9nYXRlGBYgASgLMhYuaGVhZHJhY2UudjEuU3Vycm9nYXRlEh8KBGdhdGUYFyABKAsyES5oZWFkcmFjZS52MS5HYXRlEigKCWtlZXBfYmVzdBgYIAEoCzIVLmhlYWRyYWNlLnYxLktlZXBCZXN0IoEBCgVHcmFudBINCgVzbG90cxgBIAMoBRINCgVtaWxsaRgCIAEoBRIUCgxtZW1vcnlfYnl0ZXMYAyABKAMSKQoJcHJvY2Vzc2VzGAQgASgOMhYuaGVhZHJhY2UudjEuUHJvY2Vzc2VzEgoKAmlkGAUgASgJEg0KBXNlYXRzGAYgASgFIncKDUxlYXNlRGVjaXNpb24SJAoFbGVhc2UYASABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIXCg9yZXBvcnRfc2VxdWVuY2UYAiABKAMSJwoIZGVjaXNpb24YAyABKAsyFS5oZWFkcmFjZS52MS5EZWNpc2lvbiI6CglEZWNpc2lvbnMSLQoJZGVjaXNpb25zGAEgAygLMhouaGVhZHJhY2UudjEuTGVhc2VEZWNpc2lvbiI+CgZDYW5jZWwSJAoFbGVhc2UYASABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIOCgZyZWFzb24YAiABKAkiPgoGVmFjYXRlEiQKBWxlYXNlGAEgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSDgoGcmVhc29uGAIgASgJIlMKCFdpdGhkcmF3Eg4KBnJlYXNvbhgBIAEoCRIoCgVncmFjZRgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhINCgVsZWF2ZRgDIAEoCCIbCghVbmNvcmRvbhIPCgdkZXZpY2VzGAEgAygFIjEKBURyYWluEigKBWdyYWNlGAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIisKA0FjaxIRCglzZXF1ZW5jZXMYASADKAMSEQoJaGVhcnRiZWF0GCggASgDIisKB1JlZnVzZWQSEAoIc2VxdWVuY2UYASABKAMSDgoGcmVhc29uGAIgASgJKoEBCghMaW5rS2luZBIZChVMSU5LX0tJTkRfVU5TUEVDSUZJRUQQABIUChBMSU5LX0tJTkRfTlZMSU5LEAESFAoQTElOS19LSU5EX1NXSVRDSBACEhcKE0xJTktfS0lORF9OVU1BX05PREUQAxIVChFMSU5LX0tJTkRfTUFDSElORRAEKlMKCkRldmljZUtpbmQSGwoXREVWSUNFX0tJTkRfVU5TUEVDSUZJRUQQABITCg9ERVZJQ0VfS0lORF9DUFUQARITCg9ERVZJQ0VfS0lORF9HUFUQAiqxAQoLRXhpdE91dGNvbWUSHAoYRVhJVF9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGQoVRVhJVF9PVVRDT01FX0ZJTklTSEVEEAESGQoVRVhJVF9PVVRDT01FX1JFTEVBU0VEEAISFwoTRVhJVF9PVVRDT01FX0ZBSUxFRBADEhUKEUVYSVRfT1VUQ09NRV9MT1NUEAQSHgoaRVhJVF9PVVRDT01FX05PX0NIRUNLUE9JTlQQBTJZCg1Xb3JrZXJTZXJ2aWNlEkgKB1Nlc3Npb24SGy5oZWFkcmFjZS52MS5TZXNzaW9uUmVxdWVzdBocLmhlYWRyYWNlLnYxLlNlc3Npb25SZXNwb25zZSgBMAFCQFo+Z2l0aHViLmNvbS9oZWFkcmFjZS9oZWFkcmFjZS9jbGllbnRzL2dvL2hlYWRyYWNlL3YxO2hlYWRyYWNldjFiBnByb3RvMw", [file_google_protobuf_duration, file_headrace_v1_event, file_headrace_v1_spec, file_headrace_v1_trial]);
 
 /**
  * From the worker.
@@ -148,6 +148,18 @@ export type SessionResponse = Message<"headrace.v1.SessionResponse"> & {
      */
     value: Decisions;
     case: "decisions";
+  } | {
+    /**
+     * @generated from field: headrace.v1.Withdraw withdraw = 42;
+     */
+    value: Withdraw;
+    case: "withdraw";
+  } | {
+    /**
+     * @generated from field: headrace.v1.Uncordon uncordon = 43;
+     */
+    value: Uncordon;
+    case: "uncordon";
   } | { case: undefined; value?: undefined };
 
   /**
@@ -244,6 +256,20 @@ export type Hello = Message<"headrace.v1.Hello"> & {
    * @generated from field: bool takes_batches = 42;
    */
   takesBatches: boolean;
+
+  /**
+   * As in Heartbeat.
+   *
+   * @generated from field: string leaving = 43;
+   */
+  leaving: string;
+
+  /**
+   * A `Withdraw` holds, as far as the worker knows.
+   *
+   * @generated from field: bool withdrawn = 44;
+   */
+  withdrawn: boolean;
 };
 
 /**
@@ -287,7 +313,8 @@ export type Device = Message<"headrace.v1.Device"> & {
   uuid: string;
 
   /**
-   * Why nothing may be placed on it: the device itself failed since the daemon's start. Empty while it is sound.
+   * Why nothing may be placed on it: the device itself failed since the daemon's start. Empty while it is sound. The
+   * scheduler remembers it by the device's uuid, until a user takes it back.
    *
    * @generated from field: string defect = 40;
    */
@@ -402,6 +429,14 @@ export type Heartbeat = Message<"headrace.v1.Heartbeat"> & {
    * @generated from field: repeated headrace.v1.DeviceDefect defects = 42;
    */
   defects: DeviceDefect[];
+
+  /**
+   * For people: why the daemon leaves (a signal, a spot notice), empty while it does not. Nothing is placed on it any
+   * more, and its trials are asked to leave at their next reports. Only to a scheduler whose `Welcome` takes it.
+   *
+   * @generated from field: string leaving = 43;
+   */
+  leaving: string;
 };
 
 /**
@@ -634,6 +669,22 @@ export type Exited = Message<"headrace.v1.Exited"> & {
    * @generated from field: int32 out_of_memory = 7;
    */
   outOfMemory: number;
+
+  /**
+   * With FAILED: the words of the failure that may be the device's doing as well as the program's, such as `CUDA error:
+   * an illegal memory access`. The first ones of a trial are not charged.
+   *
+   * @generated from field: string device_words = 40;
+   */
+  deviceWords: string;
+
+  /**
+   * So many attempts in a row ended so on its devices, this one included. From three on the devices are taken out, where
+   * trials of the study get on elsewhere.
+   *
+   * @generated from field: int32 device_failures = 41;
+   */
+  deviceFailures: number;
 };
 
 /**
@@ -681,6 +732,13 @@ export type Welcome = Message<"headrace.v1.Welcome"> & {
    * @generated from field: bool takes_batches = 40;
    */
   takesBatches: boolean;
+
+  /**
+   * This replica understands `Heartbeat.leaving`.
+   *
+   * @generated from field: bool takes_leaving = 41;
+   */
+  takesLeaving: boolean;
 };
 
 /**
@@ -984,6 +1042,62 @@ export const VacateSchema: GenMessage<Vacate> = /*@__PURE__*/
   messageDesc(file_headrace_v1_worker, 18);
 
 /**
+ * A user drains the worker, or takes that back. Its trials are asked to leave, each with a `Vacate`.
+ *
+ * @generated from message headrace.v1.Withdraw
+ */
+export type Withdraw = Message<"headrace.v1.Withdraw"> & {
+  /**
+   * For people. Empty: the worker is not drained any more.
+   *
+   * @generated from field: string reason = 1;
+   */
+  reason: string;
+
+  /**
+   * Those that are still there after so long are ended, and nobody is charged. Absent: as long as they take.
+   *
+   * @generated from field: google.protobuf.Duration grace = 2;
+   */
+  grace?: Duration | undefined;
+
+  /**
+   * The daemon is to end when it is empty. Not set where it was started after the drain was asked for.
+   *
+   * @generated from field: bool leave = 3;
+   */
+  leave: boolean;
+};
+
+/**
+ * Describes the message headrace.v1.Withdraw.
+ * Use `create(WithdrawSchema)` to create a new message.
+ */
+export const WithdrawSchema: GenMessage<Withdraw> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_worker, 19);
+
+/**
+ * Users take these devices for sound again: the defects that the daemon knows of them are void.
+ *
+ * @generated from message headrace.v1.Uncordon
+ */
+export type Uncordon = Message<"headrace.v1.Uncordon"> & {
+  /**
+   * Their indices.
+   *
+   * @generated from field: repeated int32 devices = 1;
+   */
+  devices: number[];
+};
+
+/**
+ * Describes the message headrace.v1.Uncordon.
+ * Use `create(UncordonSchema)` to create a new message.
+ */
+export const UncordonSchema: GenMessage<Uncordon> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_worker, 20);
+
+/**
  * This replica goes away: finish what is in flight and connect to another.
  *
  * @generated from message headrace.v1.Drain
@@ -1000,7 +1114,7 @@ export type Drain = Message<"headrace.v1.Drain"> & {
  * Use `create(DrainSchema)` to create a new message.
  */
 export const DrainSchema: GenMessage<Drain> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 19);
+  messageDesc(file_headrace_v1_worker, 21);
 
 /**
  * These durable messages are committed (or were stale, which is final too) and may be forgotten.
@@ -1027,7 +1141,7 @@ export type Ack = Message<"headrace.v1.Ack"> & {
  * Use `create(AckSchema)` to create a new message.
  */
 export const AckSchema: GenMessage<Ack> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 20);
+  messageDesc(file_headrace_v1_worker, 22);
 
 /**
  * The durable message of this sequence can never be taken: a field is out of bounds, or the scheduler failed on it. The
@@ -1055,7 +1169,7 @@ export type Refused = Message<"headrace.v1.Refused"> & {
  * Use `create(RefusedSchema)` to create a new message.
  */
 export const RefusedSchema: GenMessage<Refused> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 21);
+  messageDesc(file_headrace_v1_worker, 23);
 
 /**
  * How two devices of a machine are joined.

@@ -1,0 +1,75 @@
+"""NVML for daemons of tests: GPUs that are not there.
+
+The file that `FAKE_NVML` names has the memory errors of each, by its UUID, as JSON. A test changes it while the daemon
+runs.
+"""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+NVML_ERROR_GPU_IS_LOST, NVML_ERROR_NOT_FOUND, NVML_ERROR_NOT_SUPPORTED = 15, 6, 3
+NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+NVML_VOLATILE_ECC = 0
+NVML_P2P_CAPS_INDEX_NVLINK = 2
+
+
+class NVMLError(Exception):
+    """What NVML answers where it has nothing to say."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__("not supported")
+        self.value = value
+
+
+def _errors() -> dict[str, int]:
+    found: dict[str, int] = json.loads(Path(os.environ["FAKE_NVML"]).read_text())
+    return found
+
+
+def nvmlInit() -> None:
+    _errors()
+
+
+def nvmlShutdown() -> None: ...
+
+
+def nvmlDeviceGetCount() -> int:
+    return len(_errors())
+
+
+def nvmlDeviceGetHandleByIndex(index: int) -> str:
+    return sorted(_errors())[index]
+
+
+def nvmlDeviceGetHandleByUUID(uuid: str) -> str:
+    return uuid
+
+
+def nvmlDeviceGetUUID(handle: str) -> str:
+    return handle
+
+
+def nvmlDeviceGetName(handle: str) -> str:
+    return "NVIDIA H200"
+
+
+def nvmlDeviceGetMemoryInfo(handle: str) -> SimpleNamespace:
+    return SimpleNamespace(total=1 << 37, used=0)
+
+
+def nvmlDeviceGetTotalEccErrors(handle: str, *_: int) -> int:
+    return _errors()[handle]
+
+
+def nvmlDeviceGetUtilizationRates(handle: str) -> SimpleNamespace:
+    return SimpleNamespace(gpu=0)
+
+
+def nvmlDeviceGetP2PStatus(*_: object) -> int:
+    raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
+
+
+def nvmlDeviceGetTopologyCommonAncestor(*_: object) -> int:
+    raise NVMLError(NVML_ERROR_NOT_SUPPORTED)

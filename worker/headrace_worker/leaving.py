@@ -1,0 +1,167 @@
+"""How the daemon comes to its end: at once, or by a drain, which loses nothing.
+
+    stays → drains: SIGTERM, a spot notice, a user → it is empty, or the grace is over → stops → gone
+          ← a user takes the drain back              SIGINT, SIGHUP, a second SIGTERM ↗
+
+While it drains, the scheduler places nothing here, and trials save at their next reports and go on elsewhere, as where
+others need their slots. Attempts that have not begun to train go back at once, for they lose nothing. Nobody is charged
+for those that the end of the grace cuts off.
+
+What the daemon decides by itself holds for good. A user's drain may be taken back. One that was asked for before the
+daemon was started keeps trials off, and the daemon stays: whatever starts daemons anew would start it for ever.
+
+When it stops: trials are told to end, their leases are given up so that they are requeued at once, and the scheduler is
+given a moment to acknowledge. Hurried, it kills them without waiting.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from headrace_worker.attempt import Attempt
+from headrace_worker.bundle import Bundle
+from headrace_worker.courier import Courier
+from headrace_worker.effects import Withdrawn
+from headrace_worker.program import AFTER_TERM_S
+from headrace_worker.session import Session
+from headrace_worker.settings import WorkerSettings
+from headrace_worker.standby import Standbys
+
+log = logging.getLogger(__name__)
+LOOK_EVERY_S = 1.0
+_NEVER = float("inf")
+
+
+class Leaving:
+    """One daemon's way out."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        attempts: Mapping[str, Attempt],
+        bundles: Mapping[str, Bundle],
+        *,
+        session: Session,
+        courier: Courier,
+        standbys: Standbys,
+        stop: Callable[[], None],
+        over: Callable[[], None],
+    ) -> None:
+        """`over` begins the stop, once or more often; `stop` does so too, and hurries when it is called again."""
+        self._settings = settings
+        self._attempts, self._bundles = attempts, bundles
+        self._session, self._courier, self._standbys = session, courier, standbys
+        self._stop, self._over = stop, over
+        self._all_gone = asyncio.Event()
+        self._own = self._users = ""
+        self._terminated = self._leaves = False
+        self._until = _NEVER
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def drained(self) -> str:
+        """What is said of trials that a drain ends; empty while there is none."""
+        why = self._own or self._users
+        return f"worker '{self._settings.name}' drains: {why}" if why else ""
+
+    # What begins it, and ends it.
+
+    def terminate(self) -> None:
+        """SIGTERM: drains; the second time it stops."""
+        if self._terminated:
+            self._stop()
+        else:
+            self._terminated = True
+            self.by_itself("SIGTERM")
+
+    def by_itself(self, why: str) -> None:
+        """Drains. A scheduler that does not know of it would place on: then it is a stop."""
+        core = self._courier.core
+        if not core.takes_leaving:
+            self._stop()
+            return
+        self._own = core.leaving = self._own or why
+        self._session.beat_soon()
+        self._within(self._settings.drain_grace_s)
+        self._send_away()
+
+    def by_user(self, wish: Withdrawn) -> None:
+        """A user drains the worker, or takes that back."""
+        before = self.drained
+        self._users, self._leaves = wish.reason, bool(wish.reason) and wish.leave
+        if self._leaves and wish.grace_s is not None:
+            self._within(wish.grace_s)
+        if self.drained:
+            self._send_away()
+        elif before:
+            log.info("the worker is not drained any more")
+            self._standbys.reopen(enabled=self._settings.prestart)
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer, self._until = None, _NEVER
+
+    def came(self) -> None:
+        """There is a further attempt."""
+        self._all_gone.clear()
+
+    def gone(self) -> None:
+        """An attempt or a bundle is over."""
+        if not self._attempts and not self._bundles:
+            self._all_gone.set()
+            if self._own or self._leaves:
+                self._over()
+
+    def _within(self, grace_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if (until := loop.time() + grace_s) < self._until:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._until, self._timer = until, loop.call_at(until, self._over)
+
+    def _send_away(self) -> None:
+        log.info("%s: %d trials are to leave", self.drained, len(self._attempts))
+        self._closing = asyncio.create_task(self._standbys.close())
+        for attempt in list(self._attempts.values()):
+            if attempt.begun:
+                attempt.reports.leave_soon()
+            else:
+                attempt.stop(AFTER_TERM_S, self.drained)
+        self.gone()
+
+    # The end.
+
+    async def wind_down(self, hurry: asyncio.Event, acks_s: float) -> None:
+        """Ends everything that runs, sooner once `hurry` is set. The scheduler has `acks_s` to take the rest."""
+        log.info("stopping: %d trials are told to end", len(self._attempts))
+        # First, lest the slots that become free now are given to the next trials.
+        self._session.leave()
+        await self._standbys.close()
+        self._stop_all(self._settings.stop_grace_s)
+        if self._attempts or self._bundles:
+            self._all_gone.clear()
+            gone = asyncio.create_task(self._all_gone.wait())
+            hurried = asyncio.create_task(hurry.wait())
+            await asyncio.wait({gone, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
+            self._stop_all(0.0)
+            await gone
+        with suppress(TimeoutError):
+            async with asyncio.timeout(acks_s):
+                await self._courier.emptied()
+                await self._courier.delete_now()
+
+    def _stop_all(self, within_s: float) -> None:
+        for attempt in list(self._attempts.values()):
+            attempt.stop(within_s, self.drained)
+        for bundle in list(self._bundles.values()):
+            bundle.stop(within_s)
+
+
+async def spot_notice(path: Path, noticed: Callable[[str], None]) -> None:
+    """Look again and again for the file that tells of this machine's end, and tell of it once."""
+    while not await asyncio.to_thread(path.exists):  # noqa: ASYNC110 - a file has no event
+        await asyncio.sleep(LOOK_EVERY_S)
+    noticed(f"spot notice {path}")
