@@ -46,6 +46,10 @@ const (
 	ErrorReason_ERROR_REASON_STUDY_DEFECT         ErrorReason = 20
 	ErrorReason_ERROR_REASON_TOO_LARGE            ErrorReason = 21
 	ErrorReason_ERROR_REASON_WORKER_NAME_TAKEN    ErrorReason = 22
+	ErrorReason_ERROR_REASON_PERMISSION_DENIED    ErrorReason = 24
+	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED       ErrorReason = 40
+	ErrorReason_ERROR_REASON_PROJECT_NOT_FOUND    ErrorReason = 41
+	ErrorReason_ERROR_REASON_PROJECT_EXISTS       ErrorReason = 42
 )
 
 // Enum value maps for ErrorReason.
@@ -69,6 +73,10 @@ var (
 		20: "ERROR_REASON_STUDY_DEFECT",
 		21: "ERROR_REASON_TOO_LARGE",
 		22: "ERROR_REASON_WORKER_NAME_TAKEN",
+		24: "ERROR_REASON_PERMISSION_DENIED",
+		40: "ERROR_REASON_QUOTA_EXCEEDED",
+		41: "ERROR_REASON_PROJECT_NOT_FOUND",
+		42: "ERROR_REASON_PROJECT_EXISTS",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":          0,
@@ -89,6 +97,10 @@ var (
 		"ERROR_REASON_STUDY_DEFECT":         20,
 		"ERROR_REASON_TOO_LARGE":            21,
 		"ERROR_REASON_WORKER_NAME_TAKEN":    22,
+		"ERROR_REASON_PERMISSION_DENIED":    24,
+		"ERROR_REASON_QUOTA_EXCEEDED":       40,
+		"ERROR_REASON_PROJECT_NOT_FOUND":    41,
+		"ERROR_REASON_PROJECT_EXISTS":       42,
 	}
 )
 
@@ -123,7 +135,7 @@ var File_headrace_v1_error_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_error_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/error.proto\x12\vheadrace.v1*\xca\x04\n" +
+	"\x17headrace/v1/error.proto\x12\vheadrace.v1*\xd4\x05\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_INVALID_FIELD\x10\x01\x12\x1d\n" +
@@ -143,7 +155,11 @@ const file_headrace_v1_error_proto_rawDesc = "" +
 	"\x15ERROR_REASON_INTERNAL\x10\x0e\x12\x1d\n" +
 	"\x19ERROR_REASON_STUDY_DEFECT\x10\x14\x12\x1a\n" +
 	"\x16ERROR_REASON_TOO_LARGE\x10\x15\x12\"\n" +
-	"\x1eERROR_REASON_WORKER_NAME_TAKEN\x10\x16B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
+	"\x1eERROR_REASON_WORKER_NAME_TAKEN\x10\x16\x12\"\n" +
+	"\x1eERROR_REASON_PERMISSION_DENIED\x10\x18\x12\x1f\n" +
+	"\x1bERROR_REASON_QUOTA_EXCEEDED\x10(\x12\"\n" +
+	"\x1eERROR_REASON_PROJECT_NOT_FOUND\x10)\x12\x1f\n" +
+	"\x1bERROR_REASON_PROJECT_EXISTS\x10*B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_error_proto_rawDescOnce sync.Once

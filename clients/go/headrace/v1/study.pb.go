@@ -106,7 +106,9 @@ type Study struct {
 	// What is left out of this message, and why: a defect of its rows, or its size. Empty where nothing is.
 	Unshown string `protobuf:"bytes,15,opt,name=unshown,proto3" json:"unshown,omitempty"`
 	// With `scale: auto`: what its pilot found. Absent until it has.
-	ScaleChoice   *ScaleChoice `protobuf:"bytes,16,opt,name=scale_choice,json=scaleChoice,proto3" json:"scale_choice,omitempty"`
+	ScaleChoice *ScaleChoice `protobuf:"bytes,16,opt,name=scale_choice,json=scaleChoice,proto3" json:"scale_choice,omitempty"`
+	// The project that it belongs to: that of whoever created it. Its name is its own within the project.
+	Project       string `protobuf:"bytes,50,opt,name=project,proto3" json:"project,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -209,6 +211,13 @@ func (x *Study) GetScaleChoice() *ScaleChoice {
 		return x.ScaleChoice
 	}
 	return nil
+}
+
+func (x *Study) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
 }
 
 // How small the copy of a study is, and why.
@@ -3937,7 +3946,7 @@ type ListWorkersResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Workers       []*WorkerStatus        `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
 	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Every active study, the greatest claim first; on the first page only.
+	// Every active study, the greatest claim first; on the first page only. Those of other projects without a name.
 	Shares []*StudyShare `protobuf:"bytes,3,rep,name=shares,proto3" json:"shares,omitempty"`
 	// The workers of this page, and the studies among the shares, that cannot be shown.
 	Unshown       []*Unshown `protobuf:"bytes,4,rep,name=unshown,proto3" json:"unshown,omitempty"`
@@ -4139,6 +4148,7 @@ func (x *WorkerStatus) GetAvoidedBy() []string {
 // A worker kept free for a trial that fits nowhere yet.
 type SlotReservation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty where it is another project's.
 	Trial string                 `protobuf:"bytes,1,opt,name=trial,proto3" json:"trial,omitempty"`
 	Slots int32                  `protobuf:"varint,2,opt,name=slots,proto3" json:"slots,omitempty"`
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
@@ -4212,7 +4222,7 @@ type SlotStatus struct {
 	Index       int32                  `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	Device      string                 `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`
 	MemoryBytes int64                  `protobuf:"varint,3,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// The trial that holds the slot; empty when free. The first one where several share it.
+	// The trial that holds the slot; empty when free, or another project's. The first one where several share it.
 	Trial string `protobuf:"bytes,4,opt,name=trial,proto3" json:"trial,omitempty"`
 	// Everyone who holds a part of the slot.
 	Holders []*SlotHolder `protobuf:"bytes,5,rep,name=holders,proto3" json:"holders,omitempty"`
@@ -4378,7 +4388,8 @@ func (x *SlotLoad) GetMemoryUsedBytes() int64 {
 // A trial on a slot.
 type SlotHolder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Trial string                 `protobuf:"bytes,1,opt,name=trial,proto3" json:"trial,omitempty"`
+	// Empty where it is another project's.
+	Trial string `protobuf:"bytes,1,opt,name=trial,proto3" json:"trial,omitempty"`
 	// Thousandths of the slot.
 	Milli int32 `protobuf:"varint,2,opt,name=milli,proto3" json:"milli,omitempty"`
 	// Its memory budget; 0 where it has the whole slot.
@@ -4467,7 +4478,7 @@ func (x *SlotHolder) GetBundleSeats() int32 {
 // What an active study has of the cluster.
 type StudyShare struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `studies/{study}`.
+	// `studies/{study}`; empty where it is another project's.
 	Study    string  `protobuf:"bytes,1,opt,name=study,proto3" json:"study,omitempty"`
 	Weight   float64 `protobuf:"fixed64,2,opt,name=weight,proto3" json:"weight,omitempty"`
 	Priority int32   `protobuf:"varint,3,opt,name=priority,proto3" json:"priority,omitempty"`
@@ -4914,7 +4925,7 @@ var File_headrace_v1_study_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_study_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/study.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"\x9d\x03\n" +
+	"\x17headrace/v1/study.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"\xb7\x03\n" +
 	"\x05Study\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x04spec\x18\x02 \x01(\v2\x16.headrace.v1.StudySpecR\x04spec\x12-\n" +
@@ -4926,7 +4937,8 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\bend_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12\x10\n" +
 	"\x03uid\x18\b \x01(\tR\x03uid\x12\x18\n" +
 	"\aunshown\x18\x0f \x01(\tR\aunshown\x12;\n" +
-	"\fscale_choice\x18\x10 \x01(\v2\x18.headrace.v1.ScaleChoiceR\vscaleChoice\"\xae\x01\n" +
+	"\fscale_choice\x18\x10 \x01(\v2\x18.headrace.v1.ScaleChoiceR\vscaleChoice\x12\x18\n" +
+	"\aproject\x182 \x01(\tR\aproject\"\xae\x01\n" +
 	"\vScaleChoice\x12\x14\n" +
 	"\x05scale\x18\x01 \x01(\x03R\x05scale\x12\x14\n" +
 	"\x05study\x18\x02 \x01(\tR\x05study\x12#\n" +

@@ -55,9 +55,12 @@ const (
 //
 // What users call: the SDK, the CLI, the console and clients in other languages.
 //
+// A caller belongs to one project: by its token, or `default` where no token is asked for. Such a caller may name another
+// project in the metadata `headrace-project`. A study of another project is NOT_FOUND, and its name is free.
+//
 // Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
 // first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
-// of the service. It is remembered for a day; a call that was refused is not remembered. Errors carry
+// of a project's members. It is remembered for a day; a call that was refused is not remembered. Errors carry
 // `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
 // `google.rpc.BadRequest` with the field's path.
 type StudyServiceClient interface {
@@ -65,7 +68,7 @@ type StudyServiceClient interface {
 	CreateStudy(ctx context.Context, in *CreateStudyRequest, opts ...grpc.CallOption) (*CreateStudyResponse, error)
 	// One study with its status.
 	GetStudy(ctx context.Context, in *GetStudyRequest, opts ...grpc.CallOption) (*GetStudyResponse, error)
-	// All studies, newest first, a page at a time.
+	// All studies of the caller's project, newest first, a page at a time.
 	ListStudies(ctx context.Context, in *ListStudiesRequest, opts ...grpc.CallOption) (*ListStudiesResponse, error)
 	// Lets running trials go on to their next rung, where they pause; starts none.
 	PauseStudy(ctx context.Context, in *PauseStudyRequest, opts ...grpc.CallOption) (*PauseStudyResponse, error)
@@ -108,7 +111,7 @@ type StudyServiceClient interface {
 	ReleaseTrial(ctx context.Context, in *ReleaseTrialRequest, opts ...grpc.CallOption) (*ReleaseTrialResponse, error)
 	// The metric reports of a trial, in order.
 	ListReports(ctx context.Context, in *ListReportsRequest, opts ...grpc.CallOption) (*ListReportsResponse, error)
-	// The workers that are or were connected.
+	// The workers that are or were connected. Of the trials on them those of other projects are not named.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
 	// Says what a study's trials need that no connected worker has, whoever is on it.
 	FindRoom(ctx context.Context, in *FindRoomRequest, opts ...grpc.CallOption) (*FindRoomResponse, error)
@@ -399,9 +402,12 @@ func (c *studyServiceClient) MeasureImportance(ctx context.Context, in *MeasureI
 //
 // What users call: the SDK, the CLI, the console and clients in other languages.
 //
+// A caller belongs to one project: by its token, or `default` where no token is asked for. Such a caller may name another
+// project in the metadata `headrace-project`. A study of another project is NOT_FOUND, and its name is free.
+//
 // Every mutating call carries a `request_id`; a repeat with the same id and the same content returns the
 // first answer and changes nothing, the same id with other content is ALREADY_EXISTS. An id counts for all calls
-// of the service. It is remembered for a day; a call that was refused is not remembered. Errors carry
+// of a project's members. It is remembered for a day; a call that was refused is not remembered. Errors carry
 // `google.rpc.ErrorInfo` (the reason is an `ErrorReason`), and, where a field is at fault,
 // `google.rpc.BadRequest` with the field's path.
 type StudyServiceServer interface {
@@ -409,7 +415,7 @@ type StudyServiceServer interface {
 	CreateStudy(context.Context, *CreateStudyRequest) (*CreateStudyResponse, error)
 	// One study with its status.
 	GetStudy(context.Context, *GetStudyRequest) (*GetStudyResponse, error)
-	// All studies, newest first, a page at a time.
+	// All studies of the caller's project, newest first, a page at a time.
 	ListStudies(context.Context, *ListStudiesRequest) (*ListStudiesResponse, error)
 	// Lets running trials go on to their next rung, where they pause; starts none.
 	PauseStudy(context.Context, *PauseStudyRequest) (*PauseStudyResponse, error)
@@ -452,7 +458,7 @@ type StudyServiceServer interface {
 	ReleaseTrial(context.Context, *ReleaseTrialRequest) (*ReleaseTrialResponse, error)
 	// The metric reports of a trial, in order.
 	ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error)
-	// The workers that are or were connected.
+	// The workers that are or were connected. Of the trials on them those of other projects are not named.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
 	// Says what a study's trials need that no connected worker has, whoever is on it.
 	FindRoom(context.Context, *FindRoomRequest) (*FindRoomResponse, error)
