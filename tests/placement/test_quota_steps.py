@@ -140,6 +140,27 @@ async def test_a_lowered_quota_stops_nothing_and_says_so(engine: AsyncEngine) ->
     assert len(await study.kick()) == 1
 
 
+async def test_a_quota_that_grows_brings_no_credit_for_before(engine: AsyncEngine) -> None:
+    """Neither its own project's studies, which had no more, nor itself say what the others had."""
+    await connect(engine, "w", 4)
+    await limit(engine, "vision", 1)
+    first, late, other = [
+        await OneStudy(engine, name, project).create()
+        for name, project in (("first", "vision"), ("late", "vision"), ("other", "speech"))
+    ]
+    await first.kick()
+    assert await late.kick() == []
+    assert len(await other.kick()) == 3
+    used = "jsonb_set(standing, '{usage,gpu_s}', '4000') WHERE id = :i"
+    async with engine.begin() as conn:
+        await conn.execute(text(f"UPDATE study SET standing = {used}"), {"i": other.id})
+    assert await late.kick() == []
+    assert (await late.standing())["usage"]["credit_s"] < 1, "the quota is as it was"
+    await limit(engine, "vision", 3)
+    await late.kick()
+    assert (await late.standing())["usage"]["credit_s"] >= 1000, "4,000 s on 4 GPUs"
+
+
 async def test_a_gang_counts_whole_and_nobody_overtakes_it(engine: AsyncEngine) -> None:
     await connect(engine, "w", 8)
     await limit(engine, "vision", 4)
