@@ -28,9 +28,10 @@ async def test_each_report_is_its_own_studys_and_an_end_ends_no_other_trial(
         leases = []
         for site in sites:
             replica.hub.kick(site.study_id)
-            known = [lease.lease_id for lease in leases]
-            assigned = await w.hears("assign", lambda said, known=known: said.lease.lease_id not in known)
-            leases.append(assigned.lease)
+            async with engine.connect() as conn:
+                found = await conn.execute(text("SELECT uid FROM study WHERE id = :i"), {"i": site.study_id})
+                own = f"{found.scalar_one()}.0.1"
+            leases.append((await w.hears("assign", lambda said, own=own: said.lease.lease_id == own)).lease)
         assert {lease.trial for lease in leases} == {"studies/twin/trials/0"}
         for sequence, (lease, loss) in enumerate(zip(leases, (0.25, 0.75), strict=True), start=1):
             await w.report(lease, sequence, 1, loss)
