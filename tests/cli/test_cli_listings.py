@@ -60,6 +60,7 @@ TRIAL_KEYS = {
 STUDY_KEYS = {
     "name",
     "uid",
+    "project",
     "state",
     "detail",
     "metric",

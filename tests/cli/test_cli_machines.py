@@ -23,6 +23,7 @@ def test_workers(fake: FakeStudyService, invoke: Invoke) -> None:
             "device": "NVIDIA H200",
             "memory_bytes": 2**37,
             "trial": "digits/4",
+            "elsewhere": 0.0,
             "defect": "",
             "uuid": "GPU-1",
             "loads": [],
@@ -84,3 +85,17 @@ def test_a_bundle_is_one_line_with_its_seats(fake: FakeStudyService, invoke: Inv
     for holder in fake.workers[-1].slots[0].holders:
         holder.bundle_seats = numbers.SEATS  # `fuse: auto`
     assert "digits/3 7 12 (3 trials)" in invoke("cluster").out
+
+
+def test_what_other_projects_hold_is_shown_without_their_names(
+    fake: FakeStudyService, invoke: Invoke
+) -> None:
+    worker = study_pb2.WorkerStatus(name="workers/node-1", connected=True)
+    slot = worker.slots.add(index=0, device="NVIDIA H200")
+    slot.holders.add(milli=1000)
+    fake.workers.append(worker)
+    assert "another project's" in invoke("workers").out
+    assert "free" not in invoke("workers").out
+    assert "another project's" in invoke("cluster").out
+    (found,) = json.loads(invoke("cluster", "--json").out)["workers"]
+    assert (found["slots"][0]["elsewhere"], found["slots"][0]["holders"]) == (1.0, [])

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
+import pytest
 import pytest_asyncio
 from one_study import OneStudy, connect, query
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace_services.scheduler.core.inputs import Preemption
-from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.engine import cycle
 from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.store import cluster, quotas, studies, trials
 from headrace_services.scheduler.store.database import open_engine, transaction
@@ -73,28 +75,34 @@ async def test_a_quota_holds_over_the_studies_of_a_project_and_hands_its_room_on
     assert (await second.standing())["held_off"] == 1000
 
 
-async def test_replicas_that_place_at_once_never_give_out_more(engine: AsyncEngine) -> None:
-    """Eight studies of a project look for slots at the same time, as cycles of eight replicas."""
-    await connect(engine, "w", 8)
-    await limit(engine, "vision", 3)
-    all_studies = [await OneStudy(engine, f"s{n}", "vision").create() for n in range(8)]
+async def test_replicas_that_place_at_once_never_give_out_more(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two cycles of a project decide at the same time, on slots of their own, and commit after both have decided."""
+    both, apply = asyncio.Barrier(2), cycle.apply
 
-    async def look(study: OneStudy) -> list[Lease]:
-        found: list[Lease] = []
-        for _ in range(20):
-            found += await study.kick()
-            assert await held(engine, "vision") <= 3
-            assert study.last is not None
-            if not study.last.effects.look_again:
-                break
-        return found
+    async def apply_together(*arguments: Any) -> None:
+        await both.wait()
+        await apply(*arguments)
 
-    async with asyncio.TaskGroup() as tasks:
-        looking = [tasks.create_task(look(study)) for study in all_studies]
-    for study in all_studies:  # what was passed over is looked at again, as the runner does
-        await study.kick()
-    assert await held(engine, "vision") == 3
-    assert sum(bool(task.result()) for task in looking) >= 1
+    await limit(engine, "vision", 1)
+    looking = []
+    for zone in "ab":
+        await connect(engine, f"w{zone}", 1)
+        labels = f"UPDATE worker SET labels = jsonb_build_object('zone', '{zone}') WHERE name = 'w{zone}'"
+        async with engine.begin() as conn:
+            await conn.execute(text(labels))
+        study = OneStudy(engine, zone, "vision")
+        looking.append(await study.create(resources={"gpus": 1, "labels": {"zone": zone}}))
+    monkeypatch.setattr(cycle, "apply", apply_together)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        found = [tasks.create_task(study.kick()) for study in looking]
+    monkeypatch.undo()
+    assert sorted(len(task.result()) for task in found) == [0, 1]
+    assert await held(engine, "vision") == 1
+    (passed_over,) = [one.last for one, task in zip(looking, found, strict=True) if not task.result()]
+    assert passed_over is not None
+    assert passed_over.effects.look_again
 
 
 async def test_a_project_that_is_locked_elsewhere_is_looked_at_again(engine: AsyncEngine) -> None:
@@ -130,6 +138,27 @@ async def test_a_lowered_quota_stops_nothing_and_says_so(engine: AsyncEngine) ->
     )
     await limit(engine, "vision", None)
     assert len(await study.kick()) == 1
+
+
+async def test_a_quota_that_grows_brings_no_credit_for_before(engine: AsyncEngine) -> None:
+    """Neither its own project's studies, which had no more, nor itself say what the others had."""
+    await connect(engine, "w", 4)
+    await limit(engine, "vision", 1)
+    first, late, other = [
+        await OneStudy(engine, name, project).create()
+        for name, project in (("first", "vision"), ("late", "vision"), ("other", "speech"))
+    ]
+    await first.kick()
+    assert await late.kick() == []
+    assert len(await other.kick()) == 3
+    used = "jsonb_set(standing, '{usage,gpu_s}', '4000') WHERE id = :i"
+    async with engine.begin() as conn:
+        await conn.execute(text(f"UPDATE study SET standing = {used}"), {"i": other.id})
+    assert await late.kick() == []
+    assert (await late.standing())["usage"]["credit_s"] < 1, "the quota is as it was"
+    await limit(engine, "vision", 3)
+    await late.kick()
+    assert (await late.standing())["usage"]["credit_s"] >= 1000, "4,000 s on 4 GPUs"
 
 
 async def test_a_gang_counts_whole_and_nobody_overtakes_it(engine: AsyncEngine) -> None:

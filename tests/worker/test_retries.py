@@ -3,8 +3,8 @@
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
 
-from headrace.v1 import worker_pb2
-from headrace_worker.retries import Retries
+from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.retries import Retries, trial_key
 
 FAILED = worker_pb2.EXIT_OUTCOME_FAILED
 
@@ -45,3 +45,12 @@ async def test_a_trial_that_failed_here_starts_later(site: Site, scheduler: Scri
         ),
         "it is let go while it waits",
     )
+
+
+def test_trials_of_one_name_in_two_projects_wait_each_for_itself() -> None:
+    lease = event_pb2.LeaseRef(trial="studies/s/trials/0")
+    one, other = (worker_pb2.Assign(lease=lease, study_uid=uid) for uid in ("a1", "b2"))
+    retries = Retries()
+    retries.failed(trial_key(one))
+    assert retries.wait_s(trial_key(one)) > 0
+    assert retries.wait_s(trial_key(other)) == 0

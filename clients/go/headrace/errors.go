@@ -33,6 +33,10 @@ const (
 	WorkerLeaves        Reason = "WORKER_LEAVES"
 	StudyDefect         Reason = "STUDY_DEFECT"
 	TooLarge            Reason = "TOO_LARGE"
+	PermissionDenied    Reason = "PERMISSION_DENIED"
+	QuotaExceeded       Reason = "QUOTA_EXCEEDED"
+	ProjectNotFound     Reason = "PROJECT_NOT_FOUND"
+	ProjectExists       Reason = "PROJECT_EXISTS"
 	Internal            Reason = "INTERNAL"
 )
 

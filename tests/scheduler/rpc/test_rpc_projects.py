@@ -26,6 +26,8 @@ from headrace.v1 import study_pb2 as pb
 from headrace_services.identity.roles import Role
 from headrace_services.scheduler.rpc.caller import Caller
 from headrace_services.scheduler.rpc.choosing import HEADER, in_chosen_project
+from headrace_services.scheduler.store import after, proposals, workers
+from headrace_services.scheduler.store.database import transaction
 
 OURS, THEIRS = "vision", "speech"
 MARK = "theirs"
@@ -189,6 +191,24 @@ async def test_a_study_names_none_of_another_project(
     assert [violation.field for violation in caught.value.violations] == [field]
 
 
+async def test_neither_gates_nor_ends_of_another_projects_studies_count(site: RpcSite) -> None:
+    await _theirs(site)
+    ours = site.replicas[0]
+    await ours.call_in(OURS, "CreateStudy", pb.CreateStudyRequest(study_id="s", spec=_spec()))
+    await ours.call_in(OURS, "CreateStudy", pb.CreateStudyRequest(study_id="t", spec=_spec(after="s")))
+    ended = "UPDATE study SET checks = 'key', state = 'COMPLETED', end_time = clock_timestamp() WHERE project = :p"
+    async with site.engine.begin() as conn:
+        await conn.execute(text(ended), {"p": THEIRS})
+        assert await after.passed_gate(conn, THEIRS, "key") == "s"
+        assert await after.passed_gate(conn, OURS, "key") is None
+        assert await after.waits_over(conn) == []
+        assert await proposals.source(conn, OURS, "t") is not None
+        assert await proposals.source(conn, THEIRS, "t") is None
+        assert await after.pilot_trials(conn, THEIRS, "s") != []
+        assert not await proposals.earlier(conn, OURS, "s", 1, 10, top=9), "theirs has a result at this step"
+        assert await proposals.earlier(conn, THEIRS, "s", 1, 10, top=9)
+
+
 def test_a_token_says_the_project_and_only_an_admin_without_one_may_choose() -> None:
     admin = Caller(peer="ipv4:127.0.0.1:1")
     assert in_chosen_project(admin, ()) == admin
@@ -255,6 +275,41 @@ async def test_a_trial_larger_than_the_quota_is_refused_at_once(site: RpcSite) -
     assert violation.field == "resources"
     assert "the quota of project 'vision', which is 2 slots" in violation.message
     assert not (await ours.call_in(OURS, "ListStudies", pb.ListStudiesRequest())).studies
+
+
+async def test_a_greater_quota_wakes_the_studies_that_it_kept_off(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = site.replicas[0]
+    await ours.call_in(OURS, "CreateStudy", pb.CreateStudyRequest(study_id="s", spec=_spec()))
+    await ours.call_in(THEIRS, "CreateStudy", pb.CreateStudyRequest(study_id="s", spec=_spec()))
+    await ours.hub.drain()  # no cycle looks, and finds that nothing keeps the studies off
+    ours.hub.closing = False
+    async with site.engine.begin() as conn:
+        await conn.execute(text("UPDATE study SET standing = jsonb_set(standing, '{held_off}', '1000')"))
+        query = text("SELECT id FROM study WHERE project = :p")
+        (own,) = (await conn.execute(query, {"p": OURS})).scalars()
+    kicked: list[int] = []
+    monkeypatch.setattr(ours.hub, "kick", kicked.append)
+    request = project_pb2.SetProjectRequest(name="projects/vision", slots={"most": 8})
+    await ours.call_in("default", "SetProject", request)
+    assert kicked == [own]
+
+
+async def test_a_preview_assumes_no_more_slots_than_the_quota(site: RpcSite) -> None:
+    devices = tuple(
+        workers.Device(index=n, kind="CPU", model="cpu", memory_bytes=0, uuid="") for n in range(4)
+    )
+    greeting = workers.Greeting(
+        name="w", incarnation="1", devices=devices, labels={}, version="", log_dir="/l"
+    )
+    async with transaction(site.engine) as conn:
+        await workers.greet(conn, greeting, 3600)
+    ours = site.replicas[0]
+    await ours.call_in("default", "CreateProject", project_pb2.CreateProjectRequest(project_id=OURS, slots=2))
+    preview = pb.PreviewStudyRequest(spec=_spec())
+    assert (await ours.call_in(OURS, "PreviewStudy", preview)).slots == 2
+    assert (await ours.call_in(THEIRS, "PreviewStudy", preview)).slots == 4
 
 
 async def test_members_of_other_projects_see_their_own_and_set_nothing(

@@ -20,6 +20,9 @@ class Unchanged(Enum):
 
     UNCHANGED = "unchanged"
 
+    def __repr__(self) -> str:
+        return self.name
+
 
 UNCHANGED: Final = Unchanged.UNCHANGED
 
