@@ -265,6 +265,8 @@ class Attempt:
                 out_of_memory=verdict.out_of_memory,
             )
         )
+        if self._log is not None:
+            self._place.keep_log(self.assign, self._log)
         await clearing
 
     async def _live(self) -> Verdict:
@@ -324,6 +326,11 @@ class Attempt:
             return ""
         finally:
             self._log.close()
+
+    @property
+    def log(self) -> AttemptLog | None:
+        """Its part of the trial's log; None before it has one."""
+        return self._log
 
     @property
     def _plan_dir(self) -> Path:

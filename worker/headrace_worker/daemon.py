@@ -52,11 +52,13 @@ from headrace_worker.effects import (
     Kill,
     Leave,
     PutAside,
+    ReadLog,
     Start,
     Welcomed,
 )
 from headrace_worker.exits import Ending
 from headrace_worker.launch import folder_of
+from headrace_worker.log_reads import LogKeeper, LogReads
 from headrace_worker.memory import KernelKills
 from headrace_worker.outbox import DurableOutbox, Outbox
 from headrace_worker.place import Place
@@ -72,6 +74,7 @@ from headrace_worker.standby import Standbys
 log = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LAST_ACKS_S = 5.0
+_LAST_LOGS_S = 2.0
 _LOG_LOOK_S = 0.5
 _DRIVER_S = 10.0
 """How long a driver may take to say whether a device failed."""
@@ -132,7 +135,9 @@ class Daemon:
         self._devices, self._courier = devices, courier
         self._cleaning = Cleaning(store, outbox, self._tasks)
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
-        session = Session(target, courier, handler=self)
+        session = self._session = Session(target, courier, handler=self)
+        keeper = LogKeeper(store, self._tasks)
+        self._logs = LogReads(store, keeper.pending)
 
         self._bubble_slots = BubbleSlots()
 
@@ -164,6 +169,7 @@ class Daemon:
                 device_failure=self._device_failure,
                 saved=self._retention.saved,
                 abandoned=self._cleaning.abandoned,
+                keep_log=keeper.keep,
             )
             async with self._tasks as tasks:
                 sweeper = tasks.create_task(self._cleaning.sweep(), name="sweep uploads")
@@ -187,6 +193,7 @@ class Daemon:
                 print(f"headrace worker: {settings.name} offers {count} slot{'s' * (count != 1)}", flush=True)
                 await self._stopping.wait()
                 await self._wind_down(session)
+                await keeper.finish(_LAST_LOGS_S)
                 for task in lasting:
                     task.cancel()
         for number in _STOP_SIGNALS:
@@ -231,10 +238,16 @@ class Daemon:
             case PutAside():
                 self._courier.put_aside(effect.sequence, effect.reason)
                 self._courier.acknowledged()  # there is nothing more to wait for
+            case ReadLog():
+                self._tasks.create_task(self._read_log(effect.ask), name="read a log")
             case Welcomed() | Finish():
                 pass
             case _:
                 assert_never(effect)
+
+    async def _read_log(self, ask: worker_pb2.ReadLog) -> None:
+        attempt = self._attempts.get(ask.lease.lease_id)
+        self._session.say_log(await self._logs.read(ask, attempt))
 
     async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
         """Measures the devices, and the disk."""

@@ -81,10 +81,17 @@ class PutAside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLog:
+    """Somebody wants a part of a log."""
+
+    ask: worker_pb2.ReadLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
     """Say nothing more on this stream, read it to its end for at most `grace_s`, and connect elsewhere."""
 
     grace_s: float
 
 
-Effect = Welcomed | Start | Kill | Fence | Leave | Decide | Acked | Forget | PutAside | Finish
+Effect = Welcomed | Start | Kill | Fence | Leave | Decide | Acked | Forget | PutAside | ReadLog | Finish

@@ -11,6 +11,7 @@ from headrace_worker.bubble_slots import BubbleSlots
 from headrace_worker.courier import Courier
 from headrace_worker.exits import Verdict, on_failed_device
 from headrace_worker.launch import Launch, launch_of
+from headrace_worker.logs import AttemptLog
 from headrace_worker.memory import KernelKills
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import Retries
@@ -42,6 +43,8 @@ class Place:
     saved: Callable[[str, int, PruneOrder], None]
     # An upload goes on in its thread though nobody wants it any more.
     abandoned: Callable[["asyncio.Task[trial_pb2.CheckpointRef]", str], None]
+    # An attempt is over, and its part of the log goes into the store.
+    keep_log: Callable[[worker_pb2.Assign, AttemptLog], None]
 
     def launch_of(self, assign: worker_pb2.Assign) -> Launch:
         """What to start for an assignment; raises `ValueError` where its template names no program."""

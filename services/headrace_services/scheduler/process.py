@@ -23,25 +23,35 @@ from grpc_reflection.v1alpha import reflection
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headrace.errors import DatabaseUnavailableError, HeadraceError, InvalidFieldError, Violation
+from headrace.errors import HeadraceError, InvalidFieldError, Violation
+from headrace.protocol import SPOKEN
+from headrace.scraping import parse_listen, scraped
 from headrace.target import PEM
 from headrace.v1 import study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
 from headrace_services.instance import tell_instance
+from headrace_services.monitoring.calls import MeasuringInterceptor
+from headrace_services.monitoring.registry import REGISTRY
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.cleaner import Cleaner
 from headrace_services.scheduler.engine.followers import Followers
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.log_reads import LogReads
+from headrace_services.scheduler.engine.overview import OverviewTaker
+from headrace_services.scheduler.engine.schema_watch import SchemaWatch
 from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.loop_watch import LoopWatch
+from headrace_services.scheduler.monitored import monitored
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.rpc.study_service import StudyServicer
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
-from headrace_services.scheduler.session.worker_session import Timing
-from headrace_services.scheduler.store.database import is_away, open_engine
-from headrace_services.scheduler.store.migrate import migrate
+from headrace_services.scheduler.session.worker_session import REPLICA, Timing
+from headrace_services.scheduler.store import log_reads
+from headrace_services.scheduler.store.database import open_engine, reached
+from headrace_services.scheduler.store.migrate import look, migrate
+from headrace_services.scheduler.store.schema import UPDATE, SchemaError, head
 from headrace_services.scheduler.suggesting.pool import Pool
 from headrace_services.scheduler.suggesting.suggester import Suggester
 
@@ -70,10 +80,16 @@ class Settings:
     """How many processes make proposals; they start when a study first asks for one."""
     proposal_limit_s: float = 120.0
     """How long one attempt at a proposal may take."""
+    migrates: bool = True
+    """Whether to migrate the database at the start."""
+    metrics_listen: str = ""
+    """Where to show metrics; empty: nowhere."""
 
 
 def check(settings: Settings) -> None:
     """Refuse settings that cannot work or are not safe. Raises InvalidFieldError."""
+    if settings.metrics_listen:
+        parse_listen(settings.metrics_listen)
     problems = []
     host, _, port = settings.listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
@@ -123,35 +139,63 @@ async def serve(settings: Settings) -> None:
     check(settings)
     engine = open_engine(settings.database_url)
     try:
-        await _prepare(engine)
+        await _prepare(engine, migrates=settings.migrates)
         await _serve(engine, settings)
     finally:
         await engine.dispose()
 
 
-async def _prepare(engine: AsyncEngine) -> None:
-    """Reach and migrate the database."""
-    where = engine.url.render_as_string(hide_password=True)
-    try:
+async def _prepare(engine: AsyncEngine, *, migrates: bool) -> None:
+    """Reach the database, and migrate it, or only see whether that is due."""
+    async with reached(engine):
         async with engine.connect() as conn:
             await conn.execute(text("SELECT 1"))
-        await migrate(engine)
-    except Exception as error:
-        if not is_away(error):
-            raise
-        reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
-        raise DatabaseUnavailableError(
-            f"cannot reach Postgres at {where}: {reason}",
-            remedy="Start the database or correct --database-url.",
-        ) from error
+        if migrates:
+            await migrate(engine)
+            return
+        if due := (await look(engine)).pending:
+            raise SchemaError(
+                f"the database lacks {len(due)} migrations, up to {due[-1].revision}",
+                remedy="Run `headrace migrate`, or start the scheduler without --no-migrate.",
+            )
+
+
+class Stop:
+    """When a replica is to stop, and why, where nobody has told it to."""
+
+    def __init__(self) -> None:
+        self.called = asyncio.Event()
+        self.reason = ""
+
+    def call(self, reason: str = "") -> None:
+        """Stop it."""
+        self.reason = self.reason or reason
+        self.called.set()
 
 
 async def _serve(engine: AsyncEngine, settings: Settings) -> None:
-    stop = asyncio.Event()
+    stop = Stop()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.call)
     server, port = _bound_server(settings)
+    with scraped(settings.metrics_listen, REGISTRY) as shown:
+        await _serve_bound(engine, settings, stop, Bound(server=server, port=port, metrics=shown))
+    if stop.reason:
+        raise SchemaError(stop.reason, remedy=UPDATE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The server on its port, and where metrics are shown; empty where they are not."""
+
+    server: grpc.aio.Server
+    port: int
+    metrics: str
+
+
+async def _serve_bound(engine: AsyncEngine, settings: Settings, stop: Stop, bound: Bound) -> None:
+    loop, server = asyncio.get_running_loop(), bound.server
     async with asyncio.TaskGroup() as tasks:
         hub = Hub(engine, tasks)
         registry = Registry(engine)
@@ -165,10 +209,17 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         health = health_aio.HealthServicer()
         await tell_instance(health)
         workers = WorkerServicer(hub, heartbeats, loads, registry, settings.timing)
-        _add_services(server, StudyServicer(hub, desk), workers, health)
+        users = StudyServicer(hub, desk)
+        users.logs = logs = LogReads(engine, registry.find, tasks)
+        registry.hear(log_reads.CHANNEL, logs.heard)
+        users.info = _info(bound.metrics)
+        _add_services(server, users, workers, health)
+        schema_watch = SchemaWatch(engine, stop.call)
+        background = [tasks.create_task(schema_watch.run())]
+        await schema_watch.looked.wait()
         await server.start()
         watch = LoopWatch()
-        background = [
+        background += [
             tasks.create_task(watch.run()),
             tasks.create_task(_freeze_survivors()),
             tasks.create_task(hub.run_waking()),
@@ -181,11 +232,16 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
             tasks.create_task(Cleaner(engine).run()),
             tasks.create_task(suggester.run()),
         ]
+        if bound.metrics:
+            background.append(tasks.create_task(OverviewTaker(engine).run()))
         gc.collect()
         gc.freeze()
         host = settings.listen.rpartition(":")[0]
-        print(f"headrace scheduler: serving on {host}:{port}", flush=True)  # what starters wait for
-        await stop.wait()
+        print(f"headrace scheduler: serving on {host}:{bound.port}", flush=True)  # what starters wait for
+        if bound.metrics:
+            print(f"headrace scheduler: metrics at http://{bound.metrics}/metrics", flush=True)
+        with monitored(hub, registry, engine):
+            await stop.called.wait()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, sys.exit, 130)
         await _drain(server, hub, registry, health, settings.drain_grace_s)
@@ -194,6 +250,16 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
             task.cancel()
         suggester.close()
         await desk.close()
+
+
+def _info(metrics: str) -> study_pb2.GetServerInfoResponse:
+    return study_pb2.GetServerInfoResponse(
+        version=SPOKEN.release,
+        replica=REPLICA,
+        program_schema=head(),
+        protocol=SPOKEN.newest,
+        metrics=metrics,
+    )
 
 
 async def _freeze_survivors() -> None:
@@ -224,7 +290,7 @@ async def _drain(
 def _bound_server(settings: Settings) -> tuple[grpc.aio.Server, int]:
     age_ms = int(CONNECTION_AGE_S * 1000 * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
     server = grpc.aio.server(
-        interceptors=make_server_interceptors(),
+        interceptors=(MeasuringInterceptor(), *make_server_interceptors()),
         options=[
             ("grpc.so_reuseport", 0),
             ("grpc.keepalive_time_ms", 20_000),

@@ -4,7 +4,7 @@ from typing import Final
 
 from headrace.bounds import numbers as n
 from headrace.bounds.calls import ERROR, METRICS
-from headrace.bounds.kinds import Bound, Entries, Items, Real, Span, Text, Told, Unbounded, Whole
+from headrace.bounds.kinds import Blob, Bound, Entries, Items, Real, Span, Text, Told, Unbounded, Whole
 from headrace.bounds.specs import BYTES, NAME, STEPS, TEXT
 
 SEQUENCE: Final = Whole(0, n.EXACT)
@@ -13,6 +13,8 @@ TROUBLE: Final = Told(500)
 WARNING: Final = Told(2000)
 WARNINGS: Final = Items(16, WARNING)
 LOG_TAIL: Final = Told(n.LOG_TAIL, end=True)
+LOG_CHUNK_BYTES: Final = 64 << 10
+"""Of a part of a log that is read over a session: it delays what else there is to say by a few milliseconds."""
 MEMBERS: Final = Items(n.SEATS)
 RANK: Final = Whole(0, n.SLOTS)
 
@@ -29,6 +31,8 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "cpus": Whole(0, 1_000_000),
         "host": NAME,
         "home": NAME,
+        "protocol": Whole(0, n.INT32),
+        "oldest_protocol": Whole(0, n.INT32),
     },
     "Device": {
         "index": Whole(0, 1_000_000),
@@ -51,6 +55,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "trouble": TROUBLE,
         "set_aside": TROUBLE,
         "defects": Items(n.DEVICES),
+        "unacknowledged": Whole(0, n.EXACT),
     },
     "DeviceDefect": {"index": Whole(0, 1_000_000), "reason": TROUBLE},
     "DeviceTelemetry": {
@@ -81,6 +86,11 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "log_tail": LOG_TAIL,
         "exit_code": Unbounded("whatever the system says"),
         "out_of_memory": Whole(0, n.SEATS),
+    },
+    "LogChunk": {
+        "id": Whole(0, n.EXACT),
+        "data": Blob(LOG_CHUNK_BYTES),
+        "next_offset": Whole(0, n.EXACT),
     },
     "TurnCost": {
         "members": Whole(0, n.SEATS),

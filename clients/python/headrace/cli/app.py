@@ -36,6 +36,7 @@ SERVICES = {
     "up": ("services", "Run all of Headrace on this machine: Postgres, a scheduler and a worker."),
     "scheduler": ("services", "Run a scheduler over a Postgres database."),
     "worker": ("worker", "Run trials on this machine's GPUs or CPU slots for a scheduler."),
+    "migrate": ("services", "Bring the database's schema up to date, or say what there is to do."),
     "planner": ("services", "Serve training plans over gRPC."),
     "plan": ("services", "Plan how to split a training job over a cluster."),
     "bubble-agent": ("services", "Let trials run in the idle windows of this machine's pipelines."),

@@ -8,7 +8,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -20,7 +20,7 @@ from rich.text import Text
 from headrace.cli import wording
 from headrace.cli.failure import FAILED
 from headrace.cli.session import AsJson, Session
-from headrace.client import Client, Planner
+from headrace.client import Client, Planner, ServerInfo, Worker
 from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError, InvalidFieldError
 from headrace.home import address, home_dir
@@ -125,10 +125,13 @@ def _service(session: Session) -> Iterator[Finding]:
     try:
         with Client(session.address, timeout_s=3.0, connect_timeout_s=1.5) as client:
             workers = client.workers()
+            info = _server_info(client)
     except HeadraceError as error:
         yield Finding(Level.FAIL, "scheduler", error.message, error.remedy)
         return
     yield Finding(Level.OK, "scheduler", f"answers at {address(session.address)}")
+    if info is not None:
+        yield from _upkeep(info, workers)
     connected = [worker for worker in workers if worker.connected]
     slots = sum(len(worker.slots) for worker in connected)
     if not slots:
@@ -169,6 +172,49 @@ def _service(session: Session) -> Iterator[Finding]:
                 f"keeps refused messages: {worker.set_aside}",
                 "Read them, correct what sent them (headrace why STUDY TRIAL), then delete the files.",
             )
+
+
+def _server_info(client: Client) -> ServerInfo | None:
+    try:
+        return client.server_info()
+    except HeadraceError:  # a scheduler of an older release
+        return None
+
+
+def _upkeep(info: ServerInfo, workers: Sequence[Worker]) -> Iterator[Finding]:
+    """Whether releases and schema fit, and where metrics are shown."""
+    ours = version("headrace")
+    if info.version != ours:
+        yield Finding(
+            Level.WARN,
+            "release",
+            f"the scheduler runs {info.version or 'an unknown one'}, and this command line is {ours}",
+            "They may differ during an upgrade; after it, install the same on both.",
+        )
+    if info.database_schema == info.program_schema:
+        yield Finding(Level.OK, "schema", f"{info.database_schema}, which the scheduler knows")
+    else:
+        yield Finding(
+            Level.WARN,
+            "schema",
+            f"the database has {info.database_schema}, and the scheduler knows {info.program_schema}",
+            "Finish the upgrade: `headrace migrate --check` says which replicas are older.",
+        )
+    yield Finding(
+        Level.OK,
+        "metrics",
+        f"shown at http://{info.metrics}/metrics"
+        if info.metrics
+        else "not shown; --metrics-listen HOST:PORT of the scheduler shows them",
+    )
+    others = sorted({one.version for one in workers if one.connected and one.version != info.version})
+    if others:
+        yield Finding(
+            Level.WARN,
+            "releases",
+            f"connected workers run {', '.join(others)}, and the scheduler {info.version}",
+            "They work together while they can; update what is older.",
+        )
 
 
 def _planner() -> Iterator[Finding]:

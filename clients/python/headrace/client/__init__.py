@@ -58,6 +58,7 @@ from headrace.client.model import (
 )
 from headrace.client.planning import Planner, SearchCall, SearchProgress, TrainingPlan
 from headrace.client.sync import AskedTrial, Client, Study, Trial
+from headrace.client.upkeep import LogPart, ServerInfo
 
 __all__ = [
     "Action",
@@ -76,6 +77,7 @@ __all__ = [
     "Explanation",
     "Exploit",
     "Importance",
+    "LogPart",
     "MetricsMissing",
     "MissingExtraError",
     "ParameterImportance",
@@ -97,6 +99,7 @@ __all__ = [
     "ScaleTried",
     "SearchCall",
     "SearchProgress",
+    "ServerInfo",
     "Slot",
     "SlotLoad",
     "SlotsReserved",

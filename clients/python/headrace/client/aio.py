@@ -45,6 +45,7 @@ class AsyncTrial(TrialBase[AsyncTransport]):
     info = awaiting(flows.trial)
     explain = awaiting(flows.explain)
     reports = awaiting(flows.trial_reports)
+    read_log = awaiting(flows.read_log)
     log_path = awaiting(flows.log_path)
     pause = awaiting(flows.pause_trial)
     resume = awaiting(flows.resume_trial)
@@ -173,6 +174,7 @@ class AsyncClient:
     studies = awaiting(flows.studies)
     preview = awaiting(flows.preview)
     workers = awaiting(flows.workers)
+    server_info = awaiting(flows.server_info)
     shares = awaiting(flows.shares)
 
     def study(self, name: str) -> AsyncStudy:

@@ -29,3 +29,5 @@ LIST_REPORTS = Method("ListReports", pb.ListReportsRequest, pb.ListReportsRespon
 FIND_ROOM = Method("FindRoom", pb.FindRoomRequest, pb.FindRoomResponse)
 MEASURE_IMPORTANCE = Method("MeasureImportance", pb.MeasureImportanceRequest, pb.MeasureImportanceResponse)
 LIST_WORKERS = Method("ListWorkers", pb.ListWorkersRequest, pb.ListWorkersResponse)
+READ_LOG = Method("ReadLog", pb.ReadLogRequest, pb.ReadLogResponse)
+GET_SERVER_INFO = Method("GetServerInfo", pb.GetServerInfoRequest, pb.GetServerInfoResponse)

@@ -47,6 +47,7 @@ class Trial(TrialBase[BlockingTransport]):
     info = blocking(flows.trial)
     explain = blocking(flows.explain)
     reports = blocking(flows.trial_reports)
+    read_log = blocking(flows.read_log)
     log_path = blocking(flows.log_path)
     pause = blocking(flows.pause_trial)
     resume = blocking(flows.resume_trial)
@@ -170,6 +171,7 @@ class Client:
     studies = blocking(flows.studies)
     preview = blocking(flows.preview)
     workers = blocking(flows.workers)
+    server_info = blocking(flows.server_info)
     shares = blocking(flows.shares)
 
     def study(self, name: str) -> Study:

@@ -40,6 +40,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_STUDY_DEFECT: _ErrorReason.ValueType  # 20
     ERROR_REASON_TOO_LARGE: _ErrorReason.ValueType  # 21
     ERROR_REASON_WORKER_NAME_TAKEN: _ErrorReason.ValueType  # 22
+    ERROR_REASON_VERSION_MISMATCH: _ErrorReason.ValueType  # 30
+    ERROR_REASON_WORKER_AWAY: _ErrorReason.ValueType  # 31
+    ERROR_REASON_LOG_GONE: _ErrorReason.ValueType  # 32
+    ERROR_REASON_STORE_AWAY: _ErrorReason.ValueType  # 33
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Machine-readable reasons, without the prefix in ErrorInfo. The catalogue in
@@ -64,4 +68,8 @@ ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 14
 ERROR_REASON_STUDY_DEFECT: ErrorReason.ValueType  # 20
 ERROR_REASON_TOO_LARGE: ErrorReason.ValueType  # 21
 ERROR_REASON_WORKER_NAME_TAKEN: ErrorReason.ValueType  # 22
+ERROR_REASON_VERSION_MISMATCH: ErrorReason.ValueType  # 30
+ERROR_REASON_WORKER_AWAY: ErrorReason.ValueType  # 31
+ERROR_REASON_LOG_GONE: ErrorReason.ValueType  # 32
+ERROR_REASON_STORE_AWAY: ErrorReason.ValueType  # 33
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

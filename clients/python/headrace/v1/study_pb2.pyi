@@ -1852,6 +1852,121 @@ class TrialReport(_message.Message):
 Global___TrialReport: _TypeAlias = TrialReport  # noqa: Y015
 
 @_typing.final
+class ReadLogRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Such as `studies/digits/trials/7`."""
+    cursor: _builtins.str
+    """The `next_cursor` of the part before; empty for the beginning."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLogRequest: _TypeAlias = ReadLogRequest  # noqa: Y015
+
+@_typing.final
+class ReadLogResponse(_message.Message):
+    """The log of a trial is those of its attempts, one behind the other."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """As the trial wrote it: not always text, and it may end within a character. Empty where there is nothing more now."""
+    next_cursor: _builtins.str
+    complete: _builtins.bool
+    """Nothing more will come: the trial is over, and this was the end."""
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """For people: attempts whose log is gone."""
+
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        next_cursor: _builtins.str = ...,
+        complete: _builtins.bool = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "data", b"data", "next_cursor", b"next_cursor", "notes", b"notes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLogResponse: _TypeAlias = ReadLogResponse  # noqa: Y015
+
+@_typing.final
+class GetServerInfoRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetServerInfoRequest: _TypeAlias = GetServerInfoRequest  # noqa: Y015
+
+@_typing.final
+class GetServerInfoResponse(_message.Message):
+    """What a scheduler is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    DATABASE_SCHEMA_FIELD_NUMBER: _builtins.int
+    PROGRAM_SCHEMA_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """Of Headrace."""
+    replica: _builtins.str
+    """The replica's host and process id."""
+    database_schema: _builtins.str
+    """The newest migration of its database, and the newest that it knows."""
+    program_schema: _builtins.str
+    protocol: _builtins.int
+    """The newest version of the session protocol that it speaks with workers."""
+    metrics: _builtins.str
+    """Where it shows metrics; empty where it does not."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        replica: _builtins.str = ...,
+        database_schema: _builtins.str = ...,
+        program_schema: _builtins.str = ...,
+        protocol: _builtins.int = ...,
+        metrics: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["database_schema", b"database_schema", "metrics", b"metrics", "program_schema", b"program_schema", "protocol", b"protocol", "replica", b"replica", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
+
+@_typing.final
 class ListWorkersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

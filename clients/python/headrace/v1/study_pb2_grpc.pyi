@@ -90,6 +90,10 @@ class StudyServiceStub:
     """The metric reports of a trial, in order."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]
     """The workers that are or were connected."""
+    ReadLog: _grpc.UnaryUnaryMultiCallable[_study_pb2.ReadLogRequest, _study_pb2.ReadLogResponse]
+    """A part of what a trial printed, from where the part before ended."""
+    GetServerInfo: _grpc.UnaryUnaryMultiCallable[_study_pb2.GetServerInfoRequest, _study_pb2.GetServerInfoResponse]
+    """What serves here: for people, and for checks."""
     FindRoom: _grpc.UnaryUnaryMultiCallable[_study_pb2.FindRoomRequest, _study_pb2.FindRoomResponse]
     """Says what a study's trials need that no connected worker has, whoever is on it."""
     MeasureImportance: _grpc.UnaryUnaryMultiCallable[_study_pb2.MeasureImportanceRequest, _study_pb2.MeasureImportanceResponse]
@@ -157,6 +161,10 @@ class StudyServiceAsyncStub(StudyServiceStub):
     """The metric reports of a trial, in order."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]  # type: ignore[assignment]
     """The workers that are or were connected."""
+    ReadLog: _aio.UnaryUnaryMultiCallable[_study_pb2.ReadLogRequest, _study_pb2.ReadLogResponse]  # type: ignore[assignment]
+    """A part of what a trial printed, from where the part before ended."""
+    GetServerInfo: _aio.UnaryUnaryMultiCallable[_study_pb2.GetServerInfoRequest, _study_pb2.GetServerInfoResponse]  # type: ignore[assignment]
+    """What serves here: for people, and for checks."""
     FindRoom: _aio.UnaryUnaryMultiCallable[_study_pb2.FindRoomRequest, _study_pb2.FindRoomResponse]  # type: ignore[assignment]
     """Says what a study's trials need that no connected worker has, whoever is on it."""
     MeasureImportance: _aio.UnaryUnaryMultiCallable[_study_pb2.MeasureImportanceRequest, _study_pb2.MeasureImportanceResponse]  # type: ignore[assignment]
@@ -365,6 +373,22 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.ListWorkersResponse, _abc.Awaitable[_study_pb2.ListWorkersResponse]]:
         """The workers that are or were connected."""
+
+    @_abc_1.abstractmethod
+    def ReadLog(
+        self,
+        request: _study_pb2.ReadLogRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.ReadLogResponse, _abc.Awaitable[_study_pb2.ReadLogResponse]]:
+        """A part of what a trial printed, from where the part before ended."""
+
+    @_abc_1.abstractmethod
+    def GetServerInfo(
+        self,
+        request: _study_pb2.GetServerInfoRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.GetServerInfoResponse, _abc.Awaitable[_study_pb2.GetServerInfoResponse]]:
+        """What serves here: for people, and for checks."""
 
     @_abc_1.abstractmethod
     def FindRoom(

@@ -15,6 +15,14 @@ def planner(
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve other machines without TLS.")] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate chain.", exists=True)] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM private key.", exists=True)] = None,
+    metrics_listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Show metrics for Prometheus there, without a login. Default: nowhere.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Serve training plans over gRPC (PlannerService). Stateless: run as many as you like.
 
@@ -22,5 +30,12 @@ def planner(
     """
     from headrace_services.planner.service.server import Settings, serve
 
-    settings = Settings(listen=listen, workers=workers, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key)
+    settings = Settings(
+        listen=listen,
+        workers=workers,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        metrics_listen=metrics_listen,
+    )
     asyncio.run(serve(settings))

@@ -13,9 +13,12 @@ from grpc_reflection.v1alpha import reflection
 
 from headrace.bounds.edge import BoundsInterceptor
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
+from headrace.scraping import parse_listen, scraped
 from headrace.target import PEM
 from headrace.v1 import planner_pb2, planner_pb2_grpc
 from headrace_services.instance import tell_instance
+from headrace_services.monitoring.calls import MeasuringInterceptor
+from headrace_services.monitoring.registry import REGISTRY
 from headrace_services.planner.service.pool import Pool
 from headrace_services.planner.service.servicer import PlannerServicer
 
@@ -33,6 +36,8 @@ class Settings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     drain_grace_s: float = 5.0
+    metrics_listen: str = ""
+    """Where to show metrics; empty: nowhere."""
 
 
 def check(settings: Settings) -> None:
@@ -45,6 +50,8 @@ def check(settings: Settings) -> None:
     if not settings.tls_cert and not settings.insecure and not _is_loopback(host):
         remedy = "Give --tls-cert and --tls-key, or say --insecure if the network is trusted."
         raise _fault("--listen", settings.listen, "would serve other machines without TLS", remedy)
+    if settings.metrics_listen:
+        parse_listen(settings.metrics_listen)
 
 
 async def serve(settings: Settings) -> None:
@@ -54,6 +61,11 @@ async def serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    with scraped(settings.metrics_listen, REGISTRY) as shown:
+        await _serve(settings, stop, shown)
+
+
+async def _serve(settings: Settings, stop: asyncio.Event, shown: str) -> None:
     async with Pool(settings.workers) as pool:
         health = health_aio.HealthServicer()
         await tell_instance(health)
@@ -62,6 +74,8 @@ async def serve(settings: Settings) -> None:
         await server.start()
         host = settings.listen.rpartition(":")[0]
         print(f"headrace planner: serving on {host}:{port}", flush=True)  # what starters wait for
+        if shown:
+            print(f"headrace planner: metrics at http://{shown}/metrics", flush=True)
         await stop.wait()
         await health.enter_graceful_shutdown()
         await server.stop(grace=settings.drain_grace_s)
@@ -70,7 +84,7 @@ async def serve(settings: Settings) -> None:
 def make_server(pool: Pool, health: health_aio.HealthServicer) -> grpc.aio.Server:
     """A server with the planner, health and reflection, not yet bound."""
     server = grpc.aio.server(
-        interceptors=(BoundsInterceptor(),),
+        interceptors=(MeasuringInterceptor(), BoundsInterceptor()),
         maximum_concurrent_rpcs=MOST_CALLS,
         options=[
             ("grpc.so_reuseport", 0),

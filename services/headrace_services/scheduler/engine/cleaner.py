@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from headrace_services.scheduler.store import requests, workers
+from headrace_services.scheduler.store import log_reads, requests, workers
 from headrace_services.scheduler.store.database import transaction
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ Forget = Callable[[AsyncConnection, int], Awaitable[int]]
 _KINDS: dict[str, Forget] = {
     "old requests": requests.forget_old,
     "workers that are gone": workers.forget_gone,
+    "parts of logs": log_reads.forget_old,
 }
 
 

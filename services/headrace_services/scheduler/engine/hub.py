@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.errors import DrainingError
+from headrace_services.scheduler import measures
 from headrace_services.scheduler.core.inputs import Order
 from headrace_services.scheduler.engine.cycle import CycleResult
 from headrace_services.scheduler.engine.runner import StudyRunner
@@ -81,6 +82,16 @@ class Hub:
         """Set who has proposals computed."""
         self._propose = propose
 
+    @property
+    def queued(self) -> int:
+        """How many inputs wait for a cycle."""
+        return sum(entry.runner.queued for entry in list(self._runners.values()))
+
+    @property
+    def studies(self) -> int:
+        """How many studies have a runner here."""
+        return len(self._runners)
+
     async def submit(self, study_id: int, submission: Submission) -> Settled:
         """Put an input into the study's next cycle; returns when it is committed.
 
@@ -99,6 +110,7 @@ class Hub:
     def kick(self, study_id: int) -> None:
         """Ask for a cycle that looks for something to place."""
         if not self.closing:
+            measures.WAKE_UPS.inc()
             self._entry(study_id).runner.kick()
 
     def set_aside(self, study_id: int, why: str) -> None:
