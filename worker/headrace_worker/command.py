@@ -102,6 +102,14 @@ def worker(
             "studies with `bubbles: true` work there while the job waits. --cpu-slots 0 then offers nothing else.",
         ),
     ] = False,
+    metrics_listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Show metrics for Prometheus there, without a login; they name no study. Default: nowhere.",
+            show_default=False,
+        ),
+    ] = "",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
     """Run trials on this machine: one slot per GPU, or CPU slots where there is none.
@@ -119,8 +127,9 @@ def worker(
     headrace worker --scheduler a:7440,b:7440 --store s3://bucket/checkpoints --label zone=eu
     """
     from headrace.environment import names_to_pass
-    from headrace.errors import InvalidFieldError
+    from headrace.errors import HeadraceError, InvalidFieldError
     from headrace.home import home_dir
+    from headrace.scraping import parse_listen
     from headrace.target import Target
     from headrace_worker.daemon import Daemon
     from headrace_worker.home import AlreadyRunningError
@@ -135,6 +144,8 @@ def worker(
         target = Target.of(scheduler, field="--scheduler", tls_ca=tls_ca)
         target.credentials()  # which says now what is wrong with them
         pass_names = names_to_pass(pass_env)
+        if metrics_listen:
+            parse_listen(metrics_listen)
     except InvalidFieldError as error:
         raise typer.BadParameter(str(error)) from None
     labels = _labels(label or [])
@@ -155,6 +166,7 @@ def worker(
         trial_umask=users_umask,
         prestart=prestart,
         bubbles=bubbles,
+        metrics_listen=metrics_listen,
     )
 
     async def serve() -> None:
@@ -162,7 +174,7 @@ def worker(
 
     try:
         asyncio.run(serve())
-    except (AlreadyRunningError, ValueError) as error:
+    except (AlreadyRunningError, HeadraceError, ValueError) as error:
         typer.echo(f"headrace worker: {error}", err=True)
         raise typer.Exit(1) from None
     finally:

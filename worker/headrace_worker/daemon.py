@@ -19,7 +19,7 @@ import socket
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import assert_never
 
 from headrace.bounds.sessions import TROUBLE
 from headrace.checkpoints import CheckpointStore, store_from_url
+from headrace.scraping import scraped
 from headrace.spec.resources import WHOLE
 from headrace.target import Target
 from headrace.v1 import event_pb2, worker_pb2
@@ -60,13 +61,14 @@ from headrace_worker.exits import Ending
 from headrace_worker.launch import folder_of
 from headrace_worker.log_reads import LogKeeper, LogReads
 from headrace_worker.memory import KernelKills
+from headrace_worker.metrics import registry_of
 from headrace_worker.outbox import DurableOutbox, Outbox
 from headrace_worker.place import Place
 from headrace_worker.retention import Retention
 from headrace_worker.retries import Retries
 from headrace_worker.runtime_server import RuntimeServer
 from headrace_worker.session import Session
-from headrace_worker.session_core import Identity, SessionCore
+from headrace_worker.session_core import Identity, Phase, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
 from headrace_worker.standby import Standbys
@@ -136,7 +138,7 @@ class Daemon:
         self._cleaning = Cleaning(store, outbox, self._tasks)
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
         session = self._session = Session(target, courier, handler=self)
-        keeper = LogKeeper(store, self._tasks)
+        keeper = self._keeper = LogKeeper(store, self._tasks)
         self._logs = LogReads(store, keeper.pending)
 
         self._bubble_slots = BubbleSlots()
@@ -149,7 +151,11 @@ class Daemon:
         self._health = DeviceHealth(devices, changed=partial(loop.call_soon_threadsafe, failed))
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
-        async with RuntimeServer(self._attempts, self._bundles, settings.home / "runtime") as runtime:
+        async with AsyncExitStack() as stack:
+            runtime = await stack.enter_async_context(
+                RuntimeServer(self._attempts, self._bundles, settings.home / "runtime")
+            )
+            shown = stack.enter_context(scraped(settings.metrics_listen, registry_of(self._figures)))
             self._standbys = Standbys(settings.home, enabled=settings.prestart)
             self._place = Place(
                 devices=tuple(devices.devices),
@@ -191,6 +197,8 @@ class Daemon:
                     lasting.append(tasks.create_task(offer.watch(), name="bubble slots"))
                 count = len(devices.devices)
                 print(f"headrace worker: {settings.name} offers {count} slot{'s' * (count != 1)}", flush=True)
+                if shown:
+                    print(f"headrace worker: metrics at http://{shown}/metrics", flush=True)
                 await self._stopping.wait()
                 await self._wind_down(session)
                 await keeper.finish(_LAST_LOGS_S)
@@ -257,6 +265,19 @@ class Daemon:
         self._set_aside = await loop.run_in_executor(self._meter, self._courier.outbox.set_aside)
         await loop.run_in_executor(self._meter, self._health.look)
         return await loop.run_in_executor(self._meter, self._devices.telemetry)
+
+    def _figures(self) -> dict[str, float]:
+        """For metrics; called by another thread."""
+        core = self._courier.core
+        return {
+            "connected": float(core.phase is Phase.OPEN),
+            "slots": len(self._devices.devices),
+            "slots_failed": len(core.defects),
+            "trials": len(self._attempts),
+            "outbox_messages": core.unacknowledged,
+            "logs_pending": len(self._keeper.pending),
+            "in_trouble": float(bool(self.trouble())),
+        }
 
     async def _device_failure(self, slots: Sequence[int], words: str) -> str:
         """Asks in a thread of its own: the one that measures may hang in the driver. It is given up after a while."""
