@@ -1,6 +1,7 @@
 """Logs of trials: their parts over the session, and each attempt's in the store."""
 
 import asyncio
+from collections import OrderedDict
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -187,7 +188,7 @@ async def test_a_store_that_is_away_is_tried_again_and_the_disk_answers_meanwhil
     assert list(keeper.pending) == ["l2"]
     assign, _ = attempt_of(tmp_path / "x", 2, b"")
     ask = worker_pb2.ReadLog(lease=assign.lease, study_uid="u")
-    reads = LogReads(store, keeper.pending)
+    reads = LogReads(store, keeper.pending, tmp_path / "logs")
     assert (await reads.read(ask, None)).data == b"==== attempt 2 ====\ntwo\n"
     ask.lease.lease_id = "unknown"
     assert (await reads.read(ask, None)).trouble == worker_pb2.LOG_TROUBLE_AWAY
@@ -196,6 +197,41 @@ async def test_a_store_that_is_away_is_tried_again_and_the_disk_answers_meanwhil
 async def kept_with_few_tries(tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch) -> LogKeeper:
     monkeypatch.setattr(log_reads, "TRIES", 1)
     return await kept(tmp_path, store, {2: b"two\n"})
+
+
+async def test_a_log_that_a_killed_daemon_left_behind_is_read_from_the_disk(tmp_path: Path) -> None:
+    log = tmp_path / "s-u/0.log"
+    log.parent.mkdir()
+    header = "==== 2026-01-01T00:00:00+00:00 studies/s/trials/0 attempt {} on slot 0 from the start ====\n"
+    log.write_text(header.format(1) + "one\n" + header.format(4) + "four\n")
+    reads = LogReads(Store(files={}, failures=0), OrderedDict(), tmp_path)  # type: ignore[arg-type]
+    for attempt, words in ((1, "one\n"), (4, "four\n")):
+        ask = worker_pb2.ReadLog(study_uid="u")
+        ask.lease.lease_id, ask.lease.trial, ask.lease.attempt = f"l{attempt}", "studies/s/trials/0", attempt
+        assert (await reads.read(ask, None)).data.decode() == header.format(attempt) + words
+    ask.lease.lease_id, ask.lease.attempt = "l2", 2
+    assert (await reads.read(ask, None)).trouble == worker_pb2.LOG_TROUBLE_GONE
+
+
+async def test_a_report_does_not_wait_for_readers(
+    site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reads, "BYTES_A_SECOND", 200_000)
+    site.start()
+    stream = await scheduler.stream()
+    body = "print('x' * 400_000, flush=True)\nmark('printed')\n"
+    body += "while not Path(os.environ['MARKS'], 'go').exists():\n    time.sleep(0.01)\nreport(1)"
+    assign = site.assign(site.program(body), milestone=9)
+    stream.send(assign=assign)
+    await until((site.marks / "printed").exists)
+    for number in range(1, 5):
+        stream.send(read_log=worker_pb2.ReadLog(id=number, lease=assign.lease, offset=1000 * number))
+    await stream.get("log_chunk")
+    (site.marks / "go").touch()
+    await stream.get("log_chunk", 4)
+    kinds = [message.WhichOneof("message") for message in stream.received]
+    kinds = [kind for kind in kinds if kind != "heartbeat"]
+    assert kinds.index("report") < len(kinds) - 1 - kinds[::-1].index("log_chunk")
 
 
 def test_a_members_log_is_stored_without_what_points_elsewhere(tmp_path: Path) -> None:

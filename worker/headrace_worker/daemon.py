@@ -139,7 +139,7 @@ class Daemon:
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
         session = self._session = Session(target, courier, handler=self)
         keeper = self._keeper = LogKeeper(store, self._tasks)
-        self._logs = LogReads(store, keeper.pending)
+        self._logs = LogReads(store, keeper.pending, settings.log_dir.absolute())
 
         self._bubble_slots = BubbleSlots()
 

@@ -1,7 +1,8 @@
 """Logs of trials for people elsewhere: parts of them over the session, and each attempt's into the store at its end.
 
 While an attempt runs, its log is read from the disk. When it is over its part goes into the store, beside the trial's
-checkpoints, cut to `STORED_BYTES`. Until it is there, and where the store does not take it, it is read from the disk.
+checkpoints, cut to `STORED_BYTES`. Until it is there, and where the store does not have it (this daemon was killed, for
+example), it is read from the disk.
 
 Nobody waits for this but the reader. A part has at most 64 KiB, all parts together at most `BYTES_A_SECOND`, and they
 are sent behind what the scheduler is told. So a reader delays no report.
@@ -12,10 +13,12 @@ Only logs are read: their place follows from the names of the study and the tria
 import asyncio
 import logging
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +28,7 @@ from headrace.checkpoints import CheckpointError, CheckpointStore
 from headrace.checkpoints.small import log_name
 from headrace.v1 import worker_pb2
 from headrace_worker.attempt import Attempt
-from headrace_worker.launch import folder_of
+from headrace_worker.launch import folder_of, log_path
 from headrace_worker.logs import AttemptLog, FileIdentity, open_to_read
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,7 @@ TRIES = 5
 FIRST_PAUSE_S = 1.0
 MOST_PENDING = 1000
 MOST_READERS = 32
+_HEADER = re.compile(rb"^==== \S+ \S+ attempt ([0-9]{1,9}) on slot ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +155,11 @@ def _alone(whole: bytes, path: Path) -> bytes:
 class LogReads:
     """Reads parts of logs."""
 
-    def __init__(self, store: CheckpointStore, pending: "OrderedDict[str, Part]") -> None:
+    def __init__(self, store: CheckpointStore, pending: "OrderedDict[str, Part]", log_dir: Path) -> None:
         self._store = store
         self._pending = pending
+        self._log_dir = log_dir
+        self._found: OrderedDict[str, Part] = OrderedDict()
         self._turn = asyncio.Lock()
         self._bundled: OrderedDict[tuple[str, int], _Bundled] = OrderedDict()
 
@@ -180,15 +186,26 @@ class LogReads:
             return _of_file(ask, attempt.log)
         if (ask.lease.lease_id, ask.offset) in self._bundled:
             return self._end_of_bundle(ask)
+        assign = worker_pb2.Assign(lease=ask.lease, study_uid=ask.study_uid)
         part = self._pending.get(ask.lease.lease_id)
-        if part is not None:
-            data: bytes | None = part.read(ask.offset, LOG_CHUNK_BYTES)
-        else:
-            trial = folder_of(worker_pb2.Assign(lease=ask.lease, study_uid=ask.study_uid))
-            data = self._store.read_file(trial, log_name(ask.lease.attempt), ask.offset, LOG_CHUNK_BYTES)
+        data: bytes | None = None
+        if part is None:
+            name = log_name(ask.lease.attempt)
+            data = self._store.read_file(folder_of(assign), name, ask.offset, LOG_CHUNK_BYTES)
         if data is None:
-            return worker_pb2.LogChunk(trouble=worker_pb2.LOG_TROUBLE_GONE)
+            part = part or self._left_behind(assign)
+            data = part.read(ask.offset, LOG_CHUNK_BYTES)
         return worker_pb2.LogChunk(data=data, next_offset=ask.offset + len(data))
+
+    def _left_behind(self, assign: worker_pb2.Assign) -> Part:
+        """The part of an attempt that was not stored, found by its header line. Raises `FileNotFoundError`."""
+        lease_id = assign.lease.lease_id
+        if lease_id not in self._found:
+            path = log_path(self._log_dir, assign)
+            self._found[lease_id] = _found_in(path, assign.lease.attempt)
+            while len(self._found) > MOST_READERS:
+                self._found.popitem(last=False)
+        return self._found[lease_id]
 
     def _of_bundle(self, ask: worker_pb2.ReadLog, written: AttemptLog) -> worker_pb2.LogChunk:
         """The attempt's own log with what its bundle prints: it can be read forwards alone."""
@@ -209,6 +226,16 @@ class LogReads:
         if data:
             self._bundled[ask.lease.lease_id, end] = reader
         return worker_pb2.LogChunk(data=data, next_offset=end)
+
+
+def _found_in(path: Path, attempt: int) -> Part:
+    with open_to_read(path) as file:
+        found = os.fstat(file.fileno())
+        starts = [(int(one[1]), one.start()) for one in _HEADER.finditer(file.read())]
+    for (which, start), (_, end) in pairwise([*starts, (0, found.st_size)]):
+        if which == attempt:
+            return Part(path=path, identity=(found.st_dev, found.st_ino), start=start, end=end, bundled=False)
+    raise FileNotFoundError(f"{path} has nothing of attempt {attempt}")
 
 
 def _of_file(ask: worker_pb2.ReadLog, written: AttemptLog) -> worker_pb2.LogChunk:

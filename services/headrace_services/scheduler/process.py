@@ -216,7 +216,7 @@ async def _serve_bound(engine: AsyncEngine, settings: Settings, stop: Stop, boun
         _add_services(server, users, workers, health)
         schema_watch = SchemaWatch(engine, stop.call)
         background = [tasks.create_task(schema_watch.run())]
-        await schema_watch.looked.wait()
+        await schema_watch.first_look(stop.called)
         await server.start()
         watch = LoopWatch()
         background += [

@@ -41,6 +41,13 @@ class SchemaWatch:
         """Set once the schema was looked at."""
         SCHEMA.labels("program").set(schema.number(self._ours))
 
+    async def first_look(self, given_up: asyncio.Event) -> None:
+        """Wait until the schema was looked at, or nobody waits for it any more."""
+        waits = [asyncio.create_task(one.wait()) for one in (self.looked, given_up)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for one in waits:
+            one.cancel()
+
     async def run(self) -> None:
         """Watch until cancelled, or until the replica is to leave."""
         again = AsyncRetrying(
