@@ -161,7 +161,7 @@ async def kept(tmp_path: Path, store: Any, attempts: dict[int, bytes]) -> LogKee
 async def test_each_attempt_is_stored_by_itself_and_the_last_ones_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reads, "ATTEMPTS_KEPT", 2)
+    monkeypatch.setattr(log_reads, "LOGS_KEPT", 2)
     monkeypatch.setattr(log_reads, "STORED_BYTES", 100)
     store = Store(files={}, failures=0)
     long = b"a" * 200 + b"z" * 200

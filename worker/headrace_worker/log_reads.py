@@ -25,7 +25,7 @@ from typing import BinaryIO
 from headrace.bounds.sessions import LOG_CHUNK_BYTES
 from headrace.bundle_logs import LogReader
 from headrace.checkpoints import CheckpointError, CheckpointStore
-from headrace.checkpoints.small import log_name
+from headrace.checkpoints.small import LOGS_KEPT, log_name
 from headrace.v1 import worker_pb2
 from headrace_worker.attempt import Attempt
 from headrace_worker.launch import folder_of, log_path
@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 BYTES_A_SECOND = 4 << 20
 STORED_BYTES = 8 << 20
 """Of an attempt's log; of a longer one the beginning and the end are stored."""
-ATTEMPTS_KEPT = 20
-"""So many attempts of a trial have their logs in the store: the last ones."""
 TRIES = 5
 FIRST_PAUSE_S = 1.0
 MOST_PENDING = 1000
@@ -124,8 +122,8 @@ class LogKeeper:
 
     def _put(self, part: Part, trial: str, attempt: int) -> None:
         self._store.put_file(trial, log_name(attempt), _shortened(part))
-        if attempt > ATTEMPTS_KEPT:
-            self._store.delete_file(trial, log_name(attempt - ATTEMPTS_KEPT))
+        if attempt > LOGS_KEPT:
+            self._store.delete_file(trial, log_name(attempt - LOGS_KEPT))
 
 
 def _shortened(part: Part) -> bytes:

@@ -16,6 +16,7 @@ from headrace.v1 import study_pb2 as pb
 from headrace.v1 import worker_pb2
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine import log_reads
+from headrace_services.scheduler.rpc import log_calls
 from headrace_services.scheduler.rpc.study_service import StudyServicer
 from headrace_services.scheduler.session import log_asks
 from headrace_services.scheduler.store import tables
@@ -144,7 +145,9 @@ async def test_a_trial_that_is_over_is_read_to_its_end_and_from_any_worker_of_th
                     await reader.read()
 
 
-async def test_an_attempt_whose_log_is_gone_is_noted_and_the_next_one_read(engine: AsyncEngine) -> None:
+async def test_an_attempt_whose_log_is_gone_is_noted_and_the_next_one_read(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with serving(engine, TIMING) as replica, running(engine, replica) as (scripted, assign):
         lost = worker_pb2.EXIT_OUTCOME_LOST
         await scripted.say(exited=worker_pb2.Exited(sequence=1, lease=assign.lease, outcome=lost))
@@ -159,6 +162,11 @@ async def test_an_attempt_whose_log_is_gone_is_noted_and_the_next_one_read(engin
             part = await Reader(replica, assign.lease.trial).read()
         assert part.data == TEXT[:8]
         assert part.notes == ["attempt 1: its log is neither on worker 'w' nor in its store"]
+        assert part.next_cursor == "2:8"
+        monkeypatch.setattr(log_calls, "LOGS_KEPT", 1)
+        async with answering(scripted, answer):
+            part = await Reader(replica, assign.lease.trial).read()
+        assert part.notes == ["attempts 1 to 1: the logs of the last 1 attempts are kept"]
         assert part.next_cursor == "2:8"
 
 

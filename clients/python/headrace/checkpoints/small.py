@@ -6,6 +6,8 @@ They go with the trial's place (`CheckpointStore.clear`), and no listing of chec
 from typing import Final
 
 LOG_DIR: Final = "logs"
+LOGS_KEPT: Final = 20
+"""So many attempts of a trial have their logs in the store: the last ones."""
 
 
 def log_name(attempt: int) -> str:

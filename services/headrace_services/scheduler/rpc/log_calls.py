@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from headrace.checkpoints.small import LOGS_KEPT
 from headrace.errors import (
     HeadraceError,
     InvalidFieldError,
@@ -45,6 +46,15 @@ class _Answer:
     notes: list[str] = field(default_factory=list)
     gone: HeadraceError | None = None
 
+    def pass_over(self, attempts: int) -> None:
+        """So many attempts have no logs any more."""
+        if attempts < self.attempt:
+            return
+        self.notes.append(
+            f"attempts {self.attempt} to {attempts}: the logs of the last {LOGS_KEPT} attempts are kept"
+        )
+        self.attempt, self.offset = attempts + 1, 0
+
     def skip(self, why: HeadraceError) -> None:
         """Nothing can be read of this attempt."""
         self.gone = why
@@ -65,6 +75,7 @@ class LogCalls(Calls):
             async with transaction(self.hub.engine) as conn:
                 study = await find_study(conn, name.study)
                 trial = (await require_trial(conn, study, name.number)).trial
+                found.pass_over(trial.attempt - LOGS_KEPT)
                 attempt = await log_reads.attempt(conn, study.id, trial.number, found.attempt)
                 others = await log_reads.connected(conn, OTHERS + 1)
             if found.attempt > trial.attempt:
