@@ -59,7 +59,7 @@ async def test_a_log_is_read_while_the_trial_runs_and_from_the_store_afterwards(
     assert first.next_offset == len(first.data)
     assert not (await part(stream, assign, first.next_offset)).data
     (site.marks / "go").touch()
-    await stream.get("exited")
+    assert (await stream.get("exited")).outcome == worker_pb2.EXIT_OUTCOME_FINISHED
     store = store_of(site)
     await until(lambda: store.read_file(PLACE, log_name(1), 0, 1000) is not None, "the log in the store")
     (site.settings.log_dir / "s/0.log").unlink()
