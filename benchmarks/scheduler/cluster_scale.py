@@ -88,8 +88,10 @@ def counted(metrics: list[str]) -> dict[str, float]:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name.endswith(("_total", "_count", "_sum")):
-                    key = sample.name + (f"/{sample.labels['what']}" if "what" in sample.labels else "")
-                    found[key] = found.get(key, 0.0) + sample.value
+                    labels = sample.labels
+                    parts = [labels[label] for label in ("what", "why", "outcome") if label in labels]
+                    for key in {sample.name, "/".join([sample.name, *parts])}:
+                        found[key] = found.get(key, 0.0) + sample.value
     return found
 
 
@@ -138,6 +140,17 @@ async def run(options: argparse.Namespace, replicas: list["Replica"]) -> dict[st
         ),
         "slots_freed": round(freed),
         "wake_ups_per_freed_slot": round(delta["headrace_placement_wakeups_total"] / freed, 2),
+        "why_woken": {
+            name.rpartition("/")[2]: round(count / freed, 3)
+            for name, count in delta.items()
+            if name.startswith("headrace_placement_wakeups_total/")
+        },
+        "cycle_ms": round(
+            delta["headrace_cycle_duration_seconds_sum"]
+            / delta["headrace_cycle_duration_seconds_count"]
+            * 1e3,
+            2,
+        ),
         "cycles_per_freed_slot": round(delta["headrace_cycle_duration_seconds_count"] / freed, 2),
         "conflicts": round(delta["headrace_database_errors_total"]),
         "cores_of_replicas": [

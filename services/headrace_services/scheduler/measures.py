@@ -30,7 +30,11 @@ CYCLES = Histogram(
 )
 CYCLE_INPUTS = Counter("headrace_cycle_inputs", "Inputs that cycles took.", registry=REGISTRY)
 WAKE_UPS = Counter(
-    "headrace_placement_wakeups", "How often a study was asked to look for a free slot.", registry=REGISTRY
+    "headrace_placement_wakeups",
+    "How often a study was asked to look for a free slot: other studies left it one, slots were left over, or it looks "
+    "again since cycles of others had locked free ones.",
+    ("why",),
+    registry=REGISTRY,
 )
 GRANTS = Counter(
     "headrace_grants", "Grants of slots that began, and that ended.", ("what",), registry=REGISTRY

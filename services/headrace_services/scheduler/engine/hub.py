@@ -107,10 +107,10 @@ class Hub:
             entry.users -= 1
             entry.last_used = asyncio.get_running_loop().time()
 
-    def kick(self, study_id: int) -> None:
+    def kick(self, study_id: int, why: str = "asked") -> None:
         """Ask for a cycle that looks for something to place."""
         if not self.closing:
-            measures.WAKE_UPS.inc()
+            measures.WAKE_UPS.labels(why).inc()
             self._entry(study_id).runner.kick()
 
     def set_aside(self, study_id: int, why: str) -> None:
@@ -151,7 +151,7 @@ class Hub:
                 )
                 continue
             for study_id in waiting:
-                self.kick(study_id)
+                self.kick(study_id, "slots are left over")
 
     def drop_idle(self) -> None:
         """Close the runners that nobody has used for a while."""
@@ -199,7 +199,7 @@ class Hub:
         for changed in self._watchers.get(study_id, ()):
             changed.set()
         for other in result.effects.wake:
-            self.kick(other)
+            self.kick(other, "left to it")
         if result.effects.proposals_wanted and self._propose is not None:
             self._propose(study_id, result.effects.proposals_wanted)
         if result.effects.slots_left:

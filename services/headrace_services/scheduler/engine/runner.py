@@ -137,6 +137,7 @@ class StudyRunner:
 
     def _look_again(self) -> None:
         self._looks_again = None
+        measures.WAKE_UPS.labels("looks again").inc()
         self.kick()
 
     def set_aside(self, why: str) -> None:
