@@ -20,7 +20,7 @@ STUDY ?= examples/digits/study.yaml
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients node-modules clean
+.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients test-metrics node-modules clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -133,6 +133,10 @@ wheel: setup ## Install the wheels of Headrace and of examples/own_policy in a n
 test-clients: setup ## Build every client (Python, and clients/*/conformance.sh), run all scenarios with each, and their own tests; prints the table (ARGS="--clients go")
 	@python tests/conformance/report.py $(ARGS)
 	@shopt -s nullglob; for script in clients/*/conformance.sh; do echo "test-clients: $$script test"; "$$script" test; done
+
+test-metrics: setup ## Check metrics, dashboard and alert rules, with Prometheus' promtool (HEADRACE_PROMTOOL, or on the path)
+	@command -v "$${HEADRACE_PROMTOOL:-promtool}" >/dev/null || { echo "There is no promtool on the path (Debian: apt-get install prometheus)." >&2; exit 1; }
+	@pytest -q -n 0 tests/monitoring $(ARGS)
 
 bench: setup ## Run the benchmarks (benchmarks/**/bench_*.py)
 	@shopt -s nullglob; for script in benchmarks/bench_*.py benchmarks/*/bench_*.py; do echo "bench: $$script"; python "$$script"; done

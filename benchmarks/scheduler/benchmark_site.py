@@ -38,14 +38,17 @@ def postgres() -> Iterator[str]:
 
 
 @contextmanager
-def scheduler(database_url: str, *options: str) -> Iterator[tuple[str, psutil.Process]]:
-    """A scheduler process. Yields its address and the process."""
+def scheduler(
+    database_url: str, *options: str, metrics: bool = False
+) -> Iterator[tuple[str, psutil.Process]]:
+    """A scheduler process. Yields its address, with `metrics` also where it shows them, and the process."""
     command = [sys.executable, "-m", "headrace.cli", "scheduler", "--database-url", database_url]
     command += ["--listen", "127.0.0.1:0", "--log-level", "warning", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        yield process.stdout.readline().strip().rpartition(" ")[2], psutil.Process(process.pid)
+        said = [process.stdout.readline().strip().rpartition(" ")[2] for _ in range(1 + metrics)]
+        yield " ".join(said), psutil.Process(process.pid)
     finally:
         process.terminate()
         process.wait(30)

@@ -68,6 +68,10 @@ def hash_of(text: str) -> int:
 class SimulatedWorker:
     """One stream with several slots."""
 
+    kind = worker_pb2.DEVICE_KIND_CPU
+    credentials: grpc.ChannelCredentials | None = None
+    token: str | None = None
+
     def __init__(self, name: str, slots: int, crowd: Crowd, over: Callable[[], bool]) -> None:
         self.name = name
         self._slots = slots
@@ -81,12 +85,10 @@ class SimulatedWorker:
 
     async def run(self, address: str) -> None:
         """Serve until told that the study is over."""
-        async with grpc.aio.insecure_channel(
-            address, options=[("grpc.use_local_subchannel_pool", 1)]
-        ) as channel:
-            call = WorkerServiceStub(channel).Session()
+        async with self._channel(address) as channel:
+            call = WorkerServiceStub(channel).Session(metadata=self._metadata())
             devices = [
-                worker_pb2.Device(index=index, kind=worker_pb2.DEVICE_KIND_CPU, model="simulated")
+                worker_pb2.Device(index=index, kind=self.kind, model="simulated")
                 for index in range(self._slots)
             ]
             hello = worker_pb2.Hello(worker=self.name, incarnation="1", devices=devices, log_dir="/simulated")
@@ -104,6 +106,15 @@ class SimulatedWorker:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 call.cancel()
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        if self.credentials is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.secure_channel(address, self.credentials, options=options)
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        return [("authorization", f"Bearer {self.token}")] if self.token else []
 
     def _say(self, **message: object) -> None:
         self._outgoing.put_nowait(worker_pb2.SessionRequest(**message))  # type: ignore[arg-type]  # one of the oneof

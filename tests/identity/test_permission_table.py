@@ -39,7 +39,7 @@ def test_every_method_has_a_permission_and_none_is_left_over() -> None:
     assert set(PERMISSIONS) == found, "a method needs a line in headrace_services.identity.permissions"
 
 
-LOOKS = ("Get", "List", "Watch", "Explain", "Preview", "Find", "Measure", "Plan", "Simulate")
+LOOKS = ("Get", "List", "Watch", "Explain", "Preview", "Find", "Measure", "Read", "Plan", "Simulate")
 
 
 def expected(method: str) -> set[Role]:

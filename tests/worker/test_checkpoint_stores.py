@@ -354,3 +354,22 @@ def test_shared_checkpoints_are_pruned_by_decisions_alone() -> None:
     decided = retention.decided("lease", 1, ["file:///store/a/"])
     assert decided is not None
     assert decided.spared == {"file:///store/a/"}
+
+
+def test_small_files_lie_beside_the_checkpoints(bench: Bench) -> None:
+    store, name = bench.store, "logs/000001.log"
+    store.put_file(TRIAL, "logs/000002.log", b"x")
+    assert store.read_file(TRIAL, name, 0, 10) is None
+    store.put_file(TRIAL, name, b"9876543210")
+    store.put_file(TRIAL, name, b"0123456789")
+    assert store.read_file(TRIAL, name, 0, 4) == b"0123"
+    assert store.read_file(TRIAL, name, 8, 4) == b"89"
+    assert store.read_file(TRIAL, name, 10, 4) == b""
+    assert store.read_file(TRIAL, name, 99, 4) == b""
+    assert store.list(TRIAL) == []
+    assert store.sizes("studies/digits") == {TRIAL: 11}
+    for _ in range(2):
+        store.delete_file(TRIAL, "logs/000002.log")
+    assert store.read_file(TRIAL, "logs/000002.log", 0, 4) is None
+    store.clear(TRIAL)
+    assert bench.names() == []

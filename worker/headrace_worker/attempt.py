@@ -290,6 +290,8 @@ class Attempt:
                 device_failures=verdict.device_failures,
             )
         )
+        if self._log is not None:
+            self._place.keep_log(self.assign, self._log)
         await clearing
 
     async def _live(self) -> Verdict:
@@ -351,6 +353,11 @@ class Attempt:
             return ""
         finally:
             self._log.close()
+
+    @property
+    def log(self) -> AttemptLog | None:
+        """Its part of the trial's log; None before it has one."""
+        return self._log
 
     @property
     def _plan_dir(self) -> Path:

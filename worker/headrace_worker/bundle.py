@@ -327,7 +327,7 @@ class Bundle:
             return "", ""
         try:
             with self._output.path.open("rb") as file:
-                words = AttemptLog(self._output.path, file, seat.printed_at).tail()
+                words = replace(self._output, file=file, offset=seat.printed_at).tail()
         except OSError as error:
             log.warning("%s: the end of its bundle's log cannot be read: %s", seat.attempt.lease.trial, error)
             return "", ""

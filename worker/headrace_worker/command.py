@@ -142,6 +142,14 @@ def worker(
             "studies with `bubbles: true` work there while the job waits. --cpu-slots 0 then offers nothing else.",
         ),
     ] = False,
+    metrics_listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Show metrics for Prometheus there, without a login; they name no study. Default: nowhere.",
+            show_default=False,
+        ),
+    ] = "",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
     """Run trials on this machine: one slot per GPU, or CPU slots where there is none.
@@ -163,8 +171,9 @@ def worker(
     headrace worker --scheduler 10.0.0.5:7440 --drain-grace 110 --spot-notice-file /run/spot-notice
     """
     from headrace.environment import names_to_pass
-    from headrace.errors import HeadraceError
+    from headrace.errors import HeadraceError, InvalidFieldError
     from headrace.home import home_dir
+    from headrace.scraping import parse_listen
     from headrace.target import Target
     from headrace_worker.daemon import Daemon
     from headrace_worker.home import AlreadyRunningError
@@ -185,6 +194,8 @@ def worker(
         user = other_user(run_as) if run_as is not None else None
         if user is not None and bubbles:
             raise _apart()
+        if metrics_listen:
+            parse_listen(metrics_listen)
     except InvalidFieldError as error:
         raise typer.BadParameter(str(error)) from None
     labels = _labels(label or [])
@@ -212,6 +223,7 @@ def worker(
         spot_notice=spot_notice_file.expanduser().absolute() if spot_notice_file is not None else None,
         prestart=prestart,
         bubbles=bubbles,
+        metrics_listen=metrics_listen,
     )
 
     async def serve() -> None:

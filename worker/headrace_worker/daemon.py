@@ -19,13 +19,14 @@ import socket
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import assert_never
 
 from headrace.bounds.sessions import TROUBLE
 from headrace.checkpoints import CheckpointStore, store_from_url
+from headrace.scraping import scraped
 from headrace.spec.resources import WHOLE
 from headrace.target import Target
 from headrace.v1 import event_pb2, worker_pb2
@@ -52,6 +53,7 @@ from headrace_worker.effects import (
     Kill,
     Leave,
     PutAside,
+    ReadLog,
     Start,
     Welcomed,
     Withdrawn,
@@ -60,7 +62,9 @@ from headrace_worker.exits import Ending
 from headrace_worker.joining import Renewal, joined
 from headrace_worker.launch import folder_of
 from headrace_worker.leaving import Leaving, spot_notice
+from headrace_worker.log_reads import LogKeeper, LogReads
 from headrace_worker.memory import KernelKills
+from headrace_worker.metrics import registry_of
 from headrace_worker.outbox import DurableOutbox, Outbox
 from headrace_worker.place import Place
 from headrace_worker.reach import explained_without_certificate
@@ -69,7 +73,7 @@ from headrace_worker.retries import Retries
 from headrace_worker.run_as import prepare
 from headrace_worker.runtime_server import RuntimeServer
 from headrace_worker.session import Session
-from headrace_worker.session_core import Identity, SessionCore
+from headrace_worker.session_core import Identity, Phase, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
 from headrace_worker.standby import Standbys
@@ -77,6 +81,7 @@ from headrace_worker.standby import Standbys
 log = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGHUP)
 _LAST_ACKS_S = 5.0
+_LAST_LOGS_S = 2.0
 _LOG_LOOK_S = 0.5
 _DRIVER_S = 10.0
 """How long a driver may take to say whether a device failed."""
@@ -142,7 +147,7 @@ class Daemon:
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
         reach = await joined(target, settings.home, settings.name, settings.join_token)
         explained = reach.explained if reach is not None else explained_without_certificate
-        session = Session(reach or target, courier, handler=self, explained=explained)
+        session = self._session = Session(reach or target, courier, handler=self, explained=explained)
         if reach is not None:
             self._renewal = Renewal(reach, settings.home, partial(session.anew, "its certificate is renewed"))
         self._standbys = Standbys(settings.home, enabled=settings.prestart)
@@ -156,6 +161,8 @@ class Daemon:
             stop=self.stop,
             over=self._stopping.set,
         )
+        keeper = self._keeper = LogKeeper(store, self._tasks)
+        self._logs = LogReads(store, keeper.pending, settings.log_dir.absolute())
 
         self._bubble_slots = BubbleSlots()
 
@@ -168,9 +175,11 @@ class Daemon:
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGTERM, self._leaving.terminate)
-        async with RuntimeServer(
-            self._attempts, self._bundles, settings.home / "runtime", settings.run_as
-        ) as runtime:
+        async with AsyncExitStack() as stack:
+            runtime = await stack.enter_async_context(
+                RuntimeServer(self._attempts, self._bundles, settings.home / "runtime", settings.run_as)
+            )
+            shown = stack.enter_context(scraped(settings.metrics_listen, registry_of(self._figures)))
             self._place = Place(
                 devices=tuple(devices.devices),
                 bubbles=self._bubble_slots,
@@ -192,6 +201,7 @@ class Daemon:
                 health=self._health,
                 saved=self._retention.saved,
                 abandoned=self._cleaning.abandoned,
+                keep_log=keeper.keep,
             )
             async with self._tasks as tasks:
                 sweeper = tasks.create_task(self._cleaning.sweep(), name="sweep uploads")
@@ -219,8 +229,11 @@ class Daemon:
                     )
                 count = len(devices.devices)
                 print(f"headrace worker: {settings.name} offers {count} slot{'s' * (count != 1)}", flush=True)
+                if shown:
+                    print(f"headrace worker: metrics at http://{shown}/metrics", flush=True)
                 await self._stopping.wait()
                 await self._leaving.wind_down(self._hurry, _LAST_ACKS_S)
+                await keeper.finish(_LAST_LOGS_S)
                 for task in lasting:
                     task.cancel()
         for number in (*_STOP_SIGNALS, signal.SIGTERM):
@@ -269,10 +282,16 @@ class Daemon:
             case PutAside():
                 self._courier.put_aside(effect.sequence, effect.reason)
                 self._courier.acknowledged()  # there is nothing more to wait for
+            case ReadLog():
+                self._tasks.create_task(self._read_log(effect.ask), name="read a log")
             case Welcomed() | Finish():
                 pass
             case _:
                 assert_never(effect)
+
+    async def _read_log(self, ask: worker_pb2.ReadLog) -> None:
+        attempt = self._attempts.get(ask.lease.lease_id)
+        self._session.say_log(await self._logs.read(ask, attempt))
 
     async def telemetry(self) -> Sequence[worker_pb2.DeviceTelemetry]:
         """Measures the devices, and the disk."""
@@ -282,6 +301,19 @@ class Daemon:
         self._set_aside = await loop.run_in_executor(self._meter, self._courier.outbox.set_aside)
         await loop.run_in_executor(self._meter, self._health.look)
         return await loop.run_in_executor(self._meter, self._devices.telemetry)
+
+    def _figures(self) -> dict[str, float]:
+        """For metrics; called by another thread."""
+        core = self._courier.core
+        return {
+            "connected": float(core.phase is Phase.OPEN),
+            "slots": len(self._devices.devices),
+            "slots_failed": len(core.defects),
+            "trials": len(self._attempts),
+            "outbox_messages": core.unacknowledged,
+            "logs_pending": len(self._keeper.pending),
+            "in_trouble": float(bool(self.trouble())),
+        }
 
     async def _device_failure(self, slots: Sequence[int], words: str) -> str:
         """Asks in a thread of its own: the one that measures may hang in the driver. It is given up after a while."""

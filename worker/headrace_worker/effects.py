@@ -97,6 +97,13 @@ class PutAside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLog:
+    """Somebody wants a part of a log."""
+
+    ask: worker_pb2.ReadLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
     """Say nothing more on this stream, read it to its end for at most `grace_s`, and connect elsewhere."""
 
@@ -115,5 +122,6 @@ Effect = (
     | Acked
     | Forget
     | PutAside
+    | ReadLog
     | Finish
 )

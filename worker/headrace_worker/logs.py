@@ -5,6 +5,7 @@ of a log that has grown too large the beginning and the end are kept. That the t
 likes (remove it, cut it, put a pipe in its place) costs it its log and nobody anything.
 """
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -26,14 +27,19 @@ class AttemptLog:
     path: Path
     file: BinaryIO
     offset: int
+    began: int
+    """Where its header line begins."""
+    identity: "FileIdentity"
+    """Which file it is: another one in its place is none of ours."""
 
     @classmethod
     def open(cls, path: Path, header: str) -> "AttemptLog":
         """Opens the log for appending and writes the header line."""
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "a+b", buffering=0, opener=_open_regular)  # noqa: SIM115 - closed by `close`
+        found = os.fstat(file.fileno())
         file.write(f"==== {header} ====\n".encode())
-        return cls(path, file, file.tell())
+        return cls(path, file, file.tell(), found.st_size, (found.st_dev, found.st_ino))
 
     def note(self, line: str) -> None:
         """Writes a line of the worker's own."""
@@ -60,7 +66,7 @@ class AttemptLog:
         os.ftruncate(descriptor, kept)
         notice = f"\n==== {size - kept - len(end)} bytes left out: a log holds {max_bytes} bytes ====\n"
         os.write(descriptor, notice.encode() + end)
-        self.offset = min(self.offset, kept)
+        self.offset, self.began = min(self.offset, kept), min(self.began, kept)
 
     def tail(self) -> str:
         """Reads the end of this attempt's output: as much as the scheduler keeps."""
@@ -69,6 +75,28 @@ class AttemptLog:
         kept = LOG_TAIL.longest  # a character has one byte at least
         data = os.pread(descriptor, kept, max(min(self.offset, size), size - kept))
         return LOG_TAIL.kept(data.decode(errors="replace"))
+
+
+FileIdentity = tuple[int, int]
+"""A file's device and number."""
+
+
+def open_to_read(path: Path, identity: FileIdentity | None = None) -> BinaryIO:
+    """Opens a log for a reader elsewhere: a regular file, and with `identity` that one.
+
+    What a trial has put in its place, such as a link to another file, is not read. Raises `FileNotFoundError` for it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        if _is_odd(str(path)):
+            raise FileNotFoundError(errno.ENOENT, "something else lies in its place", str(path)) from None
+        raise
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or identity not in (None, (found.st_dev, found.st_ino)):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "something else lies in its place", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def _open_regular(path: str, flags: int) -> int:

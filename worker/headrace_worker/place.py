@@ -52,6 +52,8 @@ class Place:
     saved: Callable[[str, int, PruneOrder], None]
     # An upload goes on in its thread though nobody wants it any more.
     abandoned: Callable[["asyncio.Task[trial_pb2.CheckpointRef]", str], None]
+    # An attempt is over, and its part of the log goes into the store.
+    keep_log: Callable[[worker_pb2.Assign, AttemptLog], None]
 
     def launch_of(self, assign: worker_pb2.Assign) -> Launch:
         """What to start for an assignment; raises `ValueError` where its template names no program."""

@@ -13,6 +13,7 @@ takes the addresses in an order of its own, so that workers spread over the repl
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeAlias
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 Call: TypeAlias = "grpc.aio.StreamStreamCall[worker_pb2.SessionRequest, worker_pb2.SessionResponse]"
 
 _BATCH = 64
+_MOST_CHUNKS = 16
 MAX_MESSAGE_BYTES = 4 << 20
 """What a scheduler receives at most in one message."""
 _FRAME_BYTES = 16
@@ -135,6 +137,7 @@ class Session:
         self._unwelcome = 0
         self._beat_due = False
         self._telemetry: Sequence[worker_pb2.DeviceTelemetry] = ()
+        self._chunks: deque[worker_pb2.LogChunk] = deque(maxlen=_MOST_CHUNKS)
         self._give_up = ""
         self._drain_grace_s: float | None = None
 
@@ -170,6 +173,11 @@ class Session:
         self._beat_due = True
         self._courier.wake.set()
 
+    def say_log(self, chunk: worker_pb2.LogChunk) -> None:
+        """Sends a part of a log, behind the durable messages that are there. Lost where the session ends before."""
+        self._chunks.append(chunk)
+        self._courier.wake.set()
+
     def anew(self, why: str) -> None:
         """Opens another session, in which the worker says anew what it offers."""
         self._give_up = self._give_up or why
@@ -184,6 +192,7 @@ class Session:
     async def _one(self, address: str) -> str:
         """Holds one session; returns why it ended."""
         self._welcomed.clear()
+        self._chunks.clear()
         self._give_up = ""
         self._drain_grace_s = None
         try:
@@ -264,6 +273,9 @@ class Session:
             entries, more = await self._courier.unsent(_BATCH)
             for together in _batches(entries) if self._core.batches else ([entry] for entry in entries):
                 await self._send(call, together)
+            if self._chunks and not more:  # behind all that the scheduler waits for, one at a time
+                await call.write(worker_pb2.SessionRequest(log_chunk=self._chunks.popleft()))
+                more = bool(self._chunks)
             if not more:
                 await wake.wait()
 

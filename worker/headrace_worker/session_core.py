@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from headrace.errors import LEASE_GONE
+from headrace.protocol import SPOKEN, Spoken, why_not
 from headrace.spec.resources import WHOLE
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.effects import (
@@ -45,6 +46,7 @@ from headrace_worker.effects import (
     Kill,
     Leave,
     PutAside,
+    ReadLog,
     Start,
     Welcomed,
     Withdrawn,
@@ -83,6 +85,7 @@ class Identity:
     cpus: int = 0
     host: str = ""
     home: str = ""
+    speaks: Spoken = SPOKEN
 
 
 @dataclass(slots=True)
@@ -190,6 +193,8 @@ class SessionCore:
             takes_batches=True,
             leaving=self.leaving,
             withdrawn=self._withdrawn,
+            protocol=self._identity.speaks.newest,
+            oldest_protocol=self._identity.speaks.oldest,
         )
 
     def _devices(self) -> list[worker_pb2.Device]:
@@ -221,6 +226,7 @@ class SessionCore:
                 for index, why in sorted(self.defects.items())
             ],
             leaving=self.leaving,
+            unacknowledged=self.unacknowledged,
         )
 
     def tick(self) -> str:
@@ -295,6 +301,8 @@ class SessionCore:
                 return [Forgive(devices=tuple(response.uncordon.devices))]
             case "refused":
                 return self.refuse(response.refused.sequence, response.refused.reason)
+            case "read_log":
+                return [ReadLog(ask=response.read_log)]
             case "drain":
                 self.phase = Phase.DRAINING
                 return [Finish(grace_s=response.drain.grace.ToTimedelta().total_seconds())]
@@ -309,6 +317,9 @@ class SessionCore:
     def _welcome(self, welcome: worker_pb2.Welcome) -> list[Effect]:
         if self.phase is not Phase.GREETING:
             raise SessionProtocolError("a second Welcome")
+        theirs = Spoken(newest=welcome.protocol, oldest=welcome.oldest_protocol, release=welcome.version)
+        if reason := why_not(self._identity.speaks, theirs, we="this worker", they="the scheduler"):
+            raise SessionProtocolError(reason)
         self.phase = Phase.OPEN
         self.sent_through = 0
         self.batches = welcome.takes_batches

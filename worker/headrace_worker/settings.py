@@ -40,6 +40,8 @@ class WorkerSettings:
     # Whether a bubble agent runs beside the daemon, and how long trials may take to leave bubbles that are gone.
     bubbles: bool = False
     bubble_leave_s: float = 20.0
+    # Where to show metrics; empty: nowhere.
+    metrics_listen: str = ""
 
     @property
     def outbox_path(self) -> Path:

@@ -7,8 +7,9 @@ The worker writes these lines, `headrace logs` reads them:
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 _CHUNK = 65536
 _OWN = b"headrace: "
@@ -34,9 +35,17 @@ def copied(words: str) -> str:
 class LogReader:
     """A trial's log as it grows, with what its bundle prints while the trial is aboard."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        start: int = 0,
+        open_file: Callable[[Path], BinaryIO] = lambda path: path.open("rb"),
+    ) -> None:
+        """Reads from `start` on; `open_file` opens the files."""
         self._path = path
-        self._offset = 0
+        self._open = open_file
+        self._offset = start
         self._held = b""
         self._bundle: Path | None = None
         self._bundle_offset = 0
@@ -46,7 +55,7 @@ class LogReader:
 
     def new(self) -> Iterator[bytes]:
         """What came since the last time. Raises `OSError` where the trial's own log cannot be read."""
-        for chunk in _read(self._path, self._offset):
+        for chunk in self._read(self._path, self._offset):
             self._offset += len(chunk)
             self._held += chunk
             yield from self._own()
@@ -93,16 +102,15 @@ class LogReader:
         if self._bundle is None:
             return
         try:
-            for chunk in _read(self._bundle, self._bundle_offset):
+            for chunk in self._read(self._bundle, self._bundle_offset):
                 self._bundle_offset += len(chunk)
                 yield chunk
         except OSError:  # it is not there any more: the copy is shown
             return
         self._live = True
 
-
-def _read(path: Path, offset: int) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        file.seek(offset)
-        while chunk := file.read(_CHUNK):
-            yield chunk
+    def _read(self, path: Path, offset: int) -> Iterator[bytes]:
+        with self._open(path) as file:
+            file.seek(offset)
+            while chunk := file.read(_CHUNK):
+                yield chunk

@@ -164,6 +164,22 @@ class WorkerLeavesError(HeadraceError):
     """The worker's daemon ends by itself, and cannot be held back."""
 
 
+class VersionMismatchError(HeadraceError):
+    """A worker and a scheduler are of releases that cannot speak with each other."""
+
+
+class WorkerAwayError(HeadraceError):
+    """The worker that could answer is not connected, or does not answer."""
+
+
+class LogGoneError(HeadraceError):
+    """The log is neither on its worker nor in the store."""
+
+
+class StoreAwayError(HeadraceError):
+    """The checkpoint store does not answer."""
+
+
 class NotAskTellError(HeadraceError):
     """The study's trials are run by workers, so no user's loop may ask for them."""
 
@@ -381,6 +397,30 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "FAILED_PRECONDITION",
         WorkerLeavesError,
         "Start it again when it has ended.",
+    ),
+    _entry(
+        "VERSION_MISMATCH",
+        "FAILED_PRECONDITION",
+        VersionMismatchError,
+        "Install the release that is named on both sides.",
+    ),
+    _entry(
+        "WORKER_AWAY",
+        "UNAVAILABLE",
+        WorkerAwayError,
+        "`headrace workers` says who is connected. Once the worker is back, ask again.",
+    ),
+    _entry(
+        "LOG_GONE",
+        "NOT_FOUND",
+        LogGoneError,
+        "The end of a failed attempt's log is kept: `headrace why STUDY TRIAL` shows it.",
+    ),
+    _entry(
+        "STORE_AWAY",
+        "UNAVAILABLE",
+        StoreAwayError,
+        "Look at the store that the workers were given with --store; then ask again.",
     ),
     _entry(
         "NOT_ASK_TELL",

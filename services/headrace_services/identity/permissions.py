@@ -58,7 +58,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
         "headrace.v1.StudyService",
         Permission.LOOK,
         "GetStudy ListStudies GetTrial ListTrials WatchStudy ExplainTrial PreviewStudy ListReports ListWorkers "
-        "FindRoom MeasureImportance",
+        "FindRoom MeasureImportance ReadLog GetServerInfo",
     ),
     **_methods(
         "headrace.v1.StudyService",

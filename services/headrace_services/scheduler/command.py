@@ -83,6 +83,21 @@ def scheduler(
     sampler_processes: Annotated[
         int, typer.Option(min=1, max=64, help="Processes that fit models and propose configurations.")
     ] = 2,
+    migrate: Annotated[
+        bool,
+        typer.Option(
+            "--migrate/--no-migrate",
+            help="Migrate the database's schema at the start. Without, a schema that lacks something is refused.",
+        ),
+    ] = True,
+    metrics_listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Show metrics for Prometheus there, without a login; they name no study. Default: nowhere.",
+            show_default=False,
+        ),
+    ] = "",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run a scheduler replica over Postgres.
@@ -132,6 +147,8 @@ def scheduler(
         ),
         drain_grace_s=drain_grace,
         sampler_processes=sampler_processes,
+        migrates=migrate,
+        metrics_listen=metrics_listen,
     )
     try:
         with log_aside():

@@ -12,6 +12,8 @@ import logging
 import time
 from pathlib import Path
 
+from headrace_services.scheduler.measures import LOOP_LAG
+
 log = logging.getLogger(__name__)
 
 TICK_S = 0.02
@@ -45,6 +47,7 @@ class LoopWatch:
         """
         stall_s = max(late_s - waiting_s, min(late_s, computing_s))
         self.longest_s = max(self.longest_s, stall_s)
+        LOOP_LAG.observe(max(0.0, stall_s))
         if stall_s > LONG_S:
             log.info("the event loop stood still for %.0f ms", stall_s * 1e3)
 

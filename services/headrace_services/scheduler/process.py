@@ -21,21 +21,29 @@ from grpc_health.v1.health import aio as health_aio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headrace.errors import DatabaseUnavailableError, InvalidFieldError, Violation
+from headrace.errors import InvalidFieldError, Violation
+from headrace.protocol import SPOKEN
+from headrace.scraping import parse_listen, scraped
 from headrace.target import PEM
+from headrace.v1 import study_pb2
 from headrace_services.identity.authority import WORKER_LIVES, load
 from headrace_services.identity.gate import Gate
 from headrace_services.identity.known import KnownTokens
 from headrace_services.identity.listening import asks_for_tokens, is_loopback
 from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
+from headrace_services.monitoring.registry import REGISTRY
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.cleaner import Cleaner
 from headrace_services.scheduler.engine.followers import Followers
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.log_reads import LogReads
+from headrace_services.scheduler.engine.overview import OverviewTaker
+from headrace_services.scheduler.engine.schema_watch import SchemaWatch
 from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.listeners import Listener, certified, encrypted
 from headrace_services.scheduler.loop_watch import LoopWatch
+from headrace_services.scheduler.monitored import monitored
 from headrace_services.scheduler.rpc.identity_service import IdentityServicer
 from headrace_services.scheduler.rpc.join_service import JoinServicer, Signing
 from headrace_services.scheduler.rpc.project_service import ProjectServicer
@@ -44,10 +52,11 @@ from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
-from headrace_services.scheduler.session.worker_session import Timing
-from headrace_services.scheduler.store import tokens
-from headrace_services.scheduler.store.database import is_away, open_engine, transaction
-from headrace_services.scheduler.store.migrate import migrate
+from headrace_services.scheduler.session.worker_session import REPLICA, Timing
+from headrace_services.scheduler.store import log_reads, tokens
+from headrace_services.scheduler.store.database import open_engine, reached, transaction
+from headrace_services.scheduler.store.migrate import look, migrate
+from headrace_services.scheduler.store.schema import UPDATE, SchemaError, head
 from headrace_services.scheduler.store.tokens import TokenRows
 from headrace_services.scheduler.suggesting.pool import Pool
 from headrace_services.scheduler.suggesting.suggester import Suggester
@@ -82,10 +91,16 @@ class Settings:
     """How many processes make proposals; they start when a study first asks for one."""
     proposal_limit_s: float = 120.0
     """How long one attempt at a proposal may take."""
+    migrates: bool = True
+    """Whether to migrate the database at the start."""
+    metrics_listen: str = ""
+    """Where to show metrics; empty: nowhere."""
 
 
 def check(settings: Settings) -> None:
     """Refuse settings that cannot work or are not safe. Raises InvalidFieldError."""
+    if settings.metrics_listen:
+        parse_listen(settings.metrics_listen)
     problems = []
     host = settings.listen.rpartition(":")[0]
     if not _is_address(settings.listen):
@@ -148,27 +163,38 @@ async def serve(settings: Settings) -> None:
     check(settings)
     engine = open_engine(settings.database_url)
     try:
-        await _prepare(engine)
+        await _prepare(engine, migrates=settings.migrates)
         await _serve(engine, settings)
     finally:
         await engine.dispose()
 
 
-async def _prepare(engine: AsyncEngine) -> None:
-    """Reach and migrate the database."""
-    where = engine.url.render_as_string(hide_password=True)
-    try:
+async def _prepare(engine: AsyncEngine, *, migrates: bool) -> None:
+    """Reach the database, and migrate it, or only see whether that is due."""
+    async with reached(engine):
         async with engine.connect() as conn:
             await conn.execute(text("SELECT 1"))
-        await migrate(engine)
-    except Exception as error:
-        if not is_away(error):
-            raise
-        reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
-        raise DatabaseUnavailableError(
-            f"cannot reach Postgres at {where}: {reason}",
-            remedy="Start the database or correct --database-url.",
-        ) from error
+        if migrates:
+            await migrate(engine)
+            return
+        if due := (await look(engine)).pending:
+            raise SchemaError(
+                f"the database lacks {len(due)} migrations, up to {due[-1].revision}",
+                remedy="Run `headrace migrate`, or start the scheduler without --no-migrate.",
+            )
+
+
+class Stop:
+    """When a replica is to stop, and why, where nobody has told it to."""
+
+    def __init__(self) -> None:
+        self.called = asyncio.Event()
+        self.reason = ""
+
+    def call(self, reason: str = "") -> None:
+        """Stop it."""
+        self.reason = self.reason or reason
+        self.called.set()
 
 
 async def _tell_of_first_token(engine: AsyncEngine) -> None:
@@ -181,14 +207,34 @@ async def _tell_of_first_token(engine: AsyncEngine) -> None:
 
 
 async def _serve(engine: AsyncEngine, settings: Settings) -> None:
-    stop = asyncio.Event()
+    stop = Stop()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.call)
     gate = _gate(engine, settings)
     if gate is not None:
         await _tell_of_first_token(engine)
-    users, for_workers, signing = _listeners(settings, gate)
+    bound = _listeners(settings, gate)
+    with scraped(settings.metrics_listen, REGISTRY) as shown:
+        await _serve_bound(engine, settings, stop, bound, shown)
+    if stop.reason:
+        raise SchemaError(stop.reason, remedy=UPDATE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The ports, taken before anything is begun, and what is signed at them."""
+
+    users: Listener
+    workers: Listener | None = None
+    signing: Signing | None = None
+
+
+async def _serve_bound(
+    engine: AsyncEngine, settings: Settings, stop: Stop, bound: Bound, metrics: str
+) -> None:
+    """`metrics`: where they are shown; empty where they are not."""
+    loop, users, for_workers = asyncio.get_running_loop(), bound.users, bound.workers
     async with asyncio.TaskGroup() as tasks:
         hub = Hub(engine, tasks)
         registry = Registry(engine)
@@ -204,19 +250,26 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         workers = WorkerServicer(
             hub, heartbeats, loads, registry, settings.timing, certified=for_workers is not None
         )
-        users.add_studies(StudyServicer(hub, desk))
+        studies = StudyServicer(hub, desk)
+        studies.logs = logs = LogReads(engine, registry.find, tasks)
+        registry.hear(log_reads.CHANNEL, logs.heard)
+        studies.info = _info(metrics)
+        users.add_studies(studies)
         users.add_identities(IdentityServicer(engine))
         users.add_projects(ProjectServicer(hub))
-        users.add_joins(JoinServicer(engine, signing))
+        users.add_joins(JoinServicer(engine, bound.signing))
+        schema_watch = SchemaWatch(engine, stop.call)
+        background = [tasks.create_task(schema_watch.run())]
+        await schema_watch.first_look(stop.called)
         if for_workers is not None:
             for_workers.add_workers(workers)
-            for_workers.add_joins(JoinServicer(engine, signing, for_workers=True))
+            for_workers.add_joins(JoinServicer(engine, bound.signing, for_workers=True))
             await for_workers.start(health)
         else:
             users.add_workers(workers)
         await users.start(health)
         watch = LoopWatch()
-        background = [
+        background += [
             tasks.create_task(watch.run()),
             tasks.create_task(_freeze_survivors()),
             tasks.create_task(hub.run_waking()),
@@ -229,12 +282,17 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
             tasks.create_task(Cleaner(engine).run()),
             tasks.create_task(suggester.run()),
         ]
+        if metrics:
+            background.append(tasks.create_task(OverviewTaker(engine).run()))
         gc.collect()
         gc.freeze()
         if for_workers is not None:
             print(f"headrace scheduler: workers connect to {for_workers.address}", flush=True)
         print(f"headrace scheduler: serving on {users.address}", flush=True)  # what starters wait for
-        await stop.wait()
+        if metrics:
+            print(f"headrace scheduler: metrics at http://{metrics}/metrics", flush=True)
+        with monitored(hub, registry, engine):
+            await stop.called.wait()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, sys.exit, 130)
         servers = [listener.server for listener in (users, for_workers) if listener is not None]
@@ -244,6 +302,16 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
             task.cancel()
         suggester.close()
         await desk.close()
+
+
+def _info(metrics: str) -> study_pb2.GetServerInfoResponse:
+    return study_pb2.GetServerInfoResponse(
+        version=SPOKEN.release,
+        replica=REPLICA,
+        program_schema=head(),
+        protocol=SPOKEN.newest,
+        metrics=metrics,
+    )
 
 
 async def _freeze_survivors() -> None:
@@ -286,7 +354,7 @@ def _has_tls(settings: Settings) -> bool:
     return settings.tls_cert is not None or (settings.ca is not None and not settings.insecure)
 
 
-def _listeners(settings: Settings, gate: Gate | None) -> tuple[Listener, Listener | None, Signing | None]:
+def _listeners(settings: Settings, gate: Gate | None) -> Bound:
     """The ports, taken before anything is begun, and what is signed at them. Raises HeadraceError."""
     authority = load(settings.ca) if settings.ca is not None else None
     credentials = None
@@ -296,7 +364,7 @@ def _listeners(settings: Settings, gate: Gate | None) -> tuple[Listener, Listene
         credentials = encrypted(authority.server_key_pem, authority.server_pem)
     users = Listener("--listen", settings.listen, credentials, gate)
     if settings.worker_listen is None or authority is None:
-        return users, None, None
+        return Bound(users=users)
     workers = Listener("--worker-listen", settings.worker_listen, certified(authority))
     signing = Signing(
         authority=authority,
@@ -304,4 +372,4 @@ def _listeners(settings: Settings, gate: Gate | None) -> tuple[Listener, Listene
         worker_addresses=settings.workers_at,
         lives=settings.worker_certificate_lives,
     )
-    return users, workers, signing
+    return Bound(users=users, workers=workers, signing=signing)

@@ -12,12 +12,14 @@ from study_site import StudySite, make_spec
 from headrace.v1 import event_pb2, worker_pb2
 from headrace.v1.worker_pb2_grpc import WorkerServiceStub, add_WorkerServiceServicer_to_server
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.log_reads import LogReads
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
+from headrace_services.scheduler.store import log_reads
 
 DEADLINE_S = 20.0
 TIMING = Timing(heartbeat_s=0.05, lease_ttl_s=60)
@@ -33,8 +35,9 @@ async def study(engine: AsyncEngine, **changes: object) -> StudySite:
 class Replica:
     """One scheduler's workers' side."""
 
-    def __init__(self, hub: Hub, registry: Registry, loads: Loads, address: str) -> None:
+    def __init__(self, hub: Hub, registry: Registry, loads: Loads, address: str, logs: LogReads) -> None:
         self.hub = hub
+        self.logs = logs
         self.loads = loads
         self.registry = registry
         self.address = address
@@ -44,7 +47,9 @@ class Replica:
 async def serving(engine: AsyncEngine, timing: Timing) -> AsyncIterator[Replica]:
     """Run a replica until the block ends."""
     server = grpc.aio.server(interceptors=make_server_interceptors())
-    ready: asyncio.Future[tuple[Hub, Heartbeats, Registry]] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[tuple[Hub, Heartbeats, Registry, LogReads]] = (
+        asyncio.get_running_loop().create_future()
+    )
     over = asyncio.Event()
 
     async def run() -> None:
@@ -52,6 +57,8 @@ async def serving(engine: AsyncEngine, timing: Timing) -> AsyncIterator[Replica]
             hub, registry = Hub(engine, tasks), Registry(engine)
             heartbeats = Heartbeats(engine, timing.lease_ttl_s)
             hub.deliver_with(registry.deliver)
+            logs = LogReads(engine, registry.find, tasks)
+            registry.hear(log_reads.CHANNEL, logs.heard)
             background = [
                 tasks.create_task(work)
                 for work in (
@@ -61,20 +68,20 @@ async def serving(engine: AsyncEngine, timing: Timing) -> AsyncIterator[Replica]
                     registry.run_listening(),
                 )
             ]
-            ready.set_result((hub, heartbeats, registry))
+            ready.set_result((hub, heartbeats, registry, logs))
             await over.wait()
             await hub.drain()
             for task in background:
                 task.cancel()
 
     running = asyncio.create_task(run())
-    hub, heartbeats, registry = await ready
+    hub, heartbeats, registry, logs = await ready
     loads = Loads(engine)
     add_WorkerServiceServicer_to_server(WorkerServicer(hub, heartbeats, loads, registry, timing), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        yield Replica(hub, registry, loads, f"127.0.0.1:{port}")
+        yield Replica(hub, registry, loads, f"127.0.0.1:{port}", logs)
     finally:
         await server.stop(0)
         over.set()
@@ -87,6 +94,7 @@ class ScriptedWorker:
     def __init__(self, stub: WorkerServiceStub) -> None:
         self.call: Any = stub.Session()
         self.heard: list[worker_pb2.SessionResponse] = []
+        self.error: grpc.RpcError | None = None
         self._new = asyncio.Condition()
         self._reader = asyncio.create_task(self._read())
         self.ended = asyncio.Event()
@@ -97,8 +105,8 @@ class ScriptedWorker:
                 async with self._new:
                     self.heard.append(response)
                     self._new.notify_all()
-        except grpc.RpcError:
-            pass
+        except grpc.RpcError as error:
+            self.error = error
         finally:
             self.ended.set()
 
@@ -115,6 +123,7 @@ class ScriptedWorker:
         home: str = "",
         *,
         takes_batches: bool = False,
+        protocol: int = 0,
     ) -> None:
         """Open the session as worker `w`."""
         devices = [
@@ -131,6 +140,7 @@ class ScriptedWorker:
                 host=host,
                 home=home,
                 takes_batches=takes_batches,
+                protocol=protocol,
             )
         )
 

@@ -3881,6 +3881,258 @@ func (x *TrialReport) GetCheckpoint() *CheckpointRef {
 	return nil
 }
 
+type ReadLogRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as `studies/digits/trials/7`.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The `next_cursor` of the part before; empty for the beginning.
+	Cursor        string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadLogRequest) Reset() {
+	*x = ReadLogRequest{}
+	mi := &file_headrace_v1_study_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadLogRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadLogRequest) ProtoMessage() {}
+
+func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadLogRequest.ProtoReflect.Descriptor instead.
+func (*ReadLogRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ReadLogRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReadLogRequest) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+// The log of a trial is those of its attempts, one behind the other.
+type ReadLogResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As the trial wrote it: not always text, and it may end within a character. Empty where there is nothing more now.
+	Data       []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	NextCursor string `protobuf:"bytes,2,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
+	// Nothing more will come: the trial is over, and this was the end.
+	Complete bool `protobuf:"varint,3,opt,name=complete,proto3" json:"complete,omitempty"`
+	// For people: attempts whose log is gone.
+	Notes         []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadLogResponse) Reset() {
+	*x = ReadLogResponse{}
+	mi := &file_headrace_v1_study_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadLogResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadLogResponse) ProtoMessage() {}
+
+func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadLogResponse.ProtoReflect.Descriptor instead.
+func (*ReadLogResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *ReadLogResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *ReadLogResponse) GetNextCursor() string {
+	if x != nil {
+		return x.NextCursor
+	}
+	return ""
+}
+
+func (x *ReadLogResponse) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+func (x *ReadLogResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+type GetServerInfoRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetServerInfoRequest) Reset() {
+	*x = GetServerInfoRequest{}
+	mi := &file_headrace_v1_study_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetServerInfoRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetServerInfoRequest) ProtoMessage() {}
+
+func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetServerInfoRequest.ProtoReflect.Descriptor instead.
+func (*GetServerInfoRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{62}
+}
+
+// What a scheduler is.
+type GetServerInfoResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of Headrace.
+	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// The replica's host and process id.
+	Replica string `protobuf:"bytes,2,opt,name=replica,proto3" json:"replica,omitempty"`
+	// The newest migration of its database, and the newest that it knows.
+	DatabaseSchema string `protobuf:"bytes,3,opt,name=database_schema,json=databaseSchema,proto3" json:"database_schema,omitempty"`
+	ProgramSchema  string `protobuf:"bytes,4,opt,name=program_schema,json=programSchema,proto3" json:"program_schema,omitempty"`
+	// The newest version of the session protocol that it speaks with workers.
+	Protocol int32 `protobuf:"varint,5,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Where it shows metrics; empty where it does not.
+	Metrics       string `protobuf:"bytes,6,opt,name=metrics,proto3" json:"metrics,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetServerInfoResponse) Reset() {
+	*x = GetServerInfoResponse{}
+	mi := &file_headrace_v1_study_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetServerInfoResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetServerInfoResponse) ProtoMessage() {}
+
+func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetServerInfoResponse.ProtoReflect.Descriptor instead.
+func (*GetServerInfoResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *GetServerInfoResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *GetServerInfoResponse) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *GetServerInfoResponse) GetDatabaseSchema() string {
+	if x != nil {
+		return x.DatabaseSchema
+	}
+	return ""
+}
+
+func (x *GetServerInfoResponse) GetProgramSchema() string {
+	if x != nil {
+		return x.ProgramSchema
+	}
+	return ""
+}
+
+func (x *GetServerInfoResponse) GetProtocol() int32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
+func (x *GetServerInfoResponse) GetMetrics() string {
+	if x != nil {
+		return x.Metrics
+	}
+	return ""
+}
+
 type ListWorkersRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	PageSize  int32                  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -3893,7 +4145,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[60]
+	mi := &file_headrace_v1_study_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3905,7 +4157,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[60]
+	mi := &file_headrace_v1_study_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3918,7 +4170,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{60}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListWorkersRequest) GetPageSize() int32 {
@@ -3956,7 +4208,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[61]
+	mi := &file_headrace_v1_study_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3968,7 +4220,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[61]
+	mi := &file_headrace_v1_study_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3981,7 +4233,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{61}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*WorkerStatus {
@@ -4036,13 +4288,21 @@ type WorkerStatus struct {
 	AvoidedBy []string `protobuf:"bytes,42,rep,name=avoided_by,json=avoidedBy,proto3" json:"avoided_by,omitempty"`
 	// When the certificate ends that the worker showed last. Absent where it needs none.
 	CertificateEnd *timestamppb.Timestamp `protobuf:"bytes,70,opt,name=certificate_end,json=certificateEnd,proto3" json:"certificate_end,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Why it is drained, by a user or because its daemon leaves; empty while it is not. It gets no trials.
+	Draining string `protobuf:"bytes,43,opt,name=draining,proto3" json:"draining,omitempty"`
+	// Since when, where a user drains it.
+	DrainTime *timestamppb.Timestamp `protobuf:"bytes,44,opt,name=drain_time,json=drainTime,proto3" json:"drain_time,omitempty"`
+	// Why nothing new starts on it, as a user said; empty while something may.
+	Cordoned string `protobuf:"bytes,45,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
+	// Its devices on which nothing starts.
+	Cordons       []*DeviceCordon `protobuf:"bytes,46,rep,name=cordons,proto3" json:"cordons,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_headrace_v1_study_proto_msgTypes[62]
+	mi := &file_headrace_v1_study_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4054,7 +4314,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[62]
+	mi := &file_headrace_v1_study_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4067,7 +4327,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{62}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *WorkerStatus) GetName() string {
@@ -4154,6 +4414,114 @@ func (x *WorkerStatus) GetCertificateEnd() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *WorkerStatus) GetDraining() string {
+	if x != nil {
+		return x.Draining
+	}
+	return ""
+}
+
+func (x *WorkerStatus) GetDrainTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DrainTime
+	}
+	return nil
+}
+
+func (x *WorkerStatus) GetCordoned() string {
+	if x != nil {
+		return x.Cordoned
+	}
+	return ""
+}
+
+func (x *WorkerStatus) GetCordons() []*DeviceCordon {
+	if x != nil {
+		return x.Cordons
+	}
+	return nil
+}
+
+// A device on which nothing starts until a user uncordons it.
+type DeviceCordon struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its slot.
+	Device int32  `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
+	Uuid   string `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	// For people: the driver's words, or the user's.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The device failed. Not set where a user cordoned it by hand.
+	Quarantined   bool                   `protobuf:"varint,4,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeviceCordon) Reset() {
+	*x = DeviceCordon{}
+	mi := &file_headrace_v1_study_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeviceCordon) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeviceCordon) ProtoMessage() {}
+
+func (x *DeviceCordon) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeviceCordon.ProtoReflect.Descriptor instead.
+func (*DeviceCordon) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *DeviceCordon) GetDevice() int32 {
+	if x != nil {
+		return x.Device
+	}
+	return 0
+}
+
+func (x *DeviceCordon) GetUuid() string {
+	if x != nil {
+		return x.Uuid
+	}
+	return ""
+}
+
+func (x *DeviceCordon) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DeviceCordon) GetQuarantined() bool {
+	if x != nil {
+		return x.Quarantined
+	}
+	return false
+}
+
+func (x *DeviceCordon) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 // A worker kept free for a trial that fits nowhere yet.
 type SlotReservation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4169,7 +4537,7 @@ type SlotReservation struct {
 
 func (x *SlotReservation) Reset() {
 	*x = SlotReservation{}
-	mi := &file_headrace_v1_study_proto_msgTypes[63]
+	mi := &file_headrace_v1_study_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4181,7 +4549,7 @@ func (x *SlotReservation) String() string {
 func (*SlotReservation) ProtoMessage() {}
 
 func (x *SlotReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[63]
+	mi := &file_headrace_v1_study_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4194,7 +4562,7 @@ func (x *SlotReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotReservation.ProtoReflect.Descriptor instead.
 func (*SlotReservation) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{63}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *SlotReservation) GetTrial() string {
@@ -4235,7 +4603,8 @@ type SlotStatus struct {
 	Trial string `protobuf:"bytes,4,opt,name=trial,proto3" json:"trial,omitempty"`
 	// Everyone who holds a part of the slot.
 	Holders []*SlotHolder `protobuf:"bytes,5,rep,name=holders,proto3" json:"holders,omitempty"`
-	// Why nothing is placed on it: its device failed. Empty while it is sound; the worker's restart brings it back.
+	// Why nothing is placed on it: its device failed. Empty while it is sound. One with a uuid is remembered until a user
+	// uncordons it; any other the worker's restart brings back.
 	Defect string `protobuf:"bytes,40,opt,name=defect,proto3" json:"defect,omitempty"`
 	// How busy its device was, the oldest minute first; empty where its worker measures nothing.
 	Loads []*SlotLoad `protobuf:"bytes,41,rep,name=loads,proto3" json:"loads,omitempty"`
@@ -4247,7 +4616,7 @@ type SlotStatus struct {
 
 func (x *SlotStatus) Reset() {
 	*x = SlotStatus{}
-	mi := &file_headrace_v1_study_proto_msgTypes[64]
+	mi := &file_headrace_v1_study_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4259,7 +4628,7 @@ func (x *SlotStatus) String() string {
 func (*SlotStatus) ProtoMessage() {}
 
 func (x *SlotStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[64]
+	mi := &file_headrace_v1_study_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4272,7 +4641,7 @@ func (x *SlotStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotStatus.ProtoReflect.Descriptor instead.
 func (*SlotStatus) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{64}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *SlotStatus) GetIndex() int32 {
@@ -4345,7 +4714,7 @@ type SlotLoad struct {
 
 func (x *SlotLoad) Reset() {
 	*x = SlotLoad{}
-	mi := &file_headrace_v1_study_proto_msgTypes[65]
+	mi := &file_headrace_v1_study_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4357,7 +4726,7 @@ func (x *SlotLoad) String() string {
 func (*SlotLoad) ProtoMessage() {}
 
 func (x *SlotLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[65]
+	mi := &file_headrace_v1_study_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4370,7 +4739,7 @@ func (x *SlotLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotLoad.ProtoReflect.Descriptor instead.
 func (*SlotLoad) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{65}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *SlotLoad) GetMinute() *timestamppb.Timestamp {
@@ -4414,7 +4783,7 @@ type SlotHolder struct {
 
 func (x *SlotHolder) Reset() {
 	*x = SlotHolder{}
-	mi := &file_headrace_v1_study_proto_msgTypes[66]
+	mi := &file_headrace_v1_study_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4426,7 +4795,7 @@ func (x *SlotHolder) String() string {
 func (*SlotHolder) ProtoMessage() {}
 
 func (x *SlotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[66]
+	mi := &file_headrace_v1_study_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4439,7 +4808,7 @@ func (x *SlotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotHolder.ProtoReflect.Descriptor instead.
 func (*SlotHolder) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{66}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *SlotHolder) GetTrial() string {
@@ -4507,7 +4876,7 @@ type StudyShare struct {
 
 func (x *StudyShare) Reset() {
 	*x = StudyShare{}
-	mi := &file_headrace_v1_study_proto_msgTypes[67]
+	mi := &file_headrace_v1_study_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4519,7 +4888,7 @@ func (x *StudyShare) String() string {
 func (*StudyShare) ProtoMessage() {}
 
 func (x *StudyShare) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[67]
+	mi := &file_headrace_v1_study_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4532,7 +4901,7 @@ func (x *StudyShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StudyShare.ProtoReflect.Descriptor instead.
 func (*StudyShare) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{67}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *StudyShare) GetStudy() string {
@@ -4598,6 +4967,440 @@ func (x *StudyShare) GetWaiting() bool {
 	return false
 }
 
+type DrainWorkerRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// `workers/{worker}`.
+	Worker string `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	// For people: why.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Trials that are still there after so long are ended, and nobody is charged. Absent: as long as they take.
+	Grace         *durationpb.Duration `protobuf:"bytes,4,opt,name=grace,proto3" json:"grace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainWorkerRequest) Reset() {
+	*x = DrainWorkerRequest{}
+	mi := &file_headrace_v1_study_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainWorkerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainWorkerRequest) ProtoMessage() {}
+
+func (x *DrainWorkerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainWorkerRequest.ProtoReflect.Descriptor instead.
+func (*DrainWorkerRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *DrainWorkerRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *DrainWorkerRequest) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *DrainWorkerRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DrainWorkerRequest) GetGrace() *durationpb.Duration {
+	if x != nil {
+		return x.Grace
+	}
+	return nil
+}
+
+type DrainWorkerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// With the trials that are to leave, as holders of its slots.
+	Worker        *WorkerStatus `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainWorkerResponse) Reset() {
+	*x = DrainWorkerResponse{}
+	mi := &file_headrace_v1_study_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainWorkerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainWorkerResponse) ProtoMessage() {}
+
+func (x *DrainWorkerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainWorkerResponse.ProtoReflect.Descriptor instead.
+func (*DrainWorkerResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *DrainWorkerResponse) GetWorker() *WorkerStatus {
+	if x != nil {
+		return x.Worker
+	}
+	return nil
+}
+
+type UndrainWorkerRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// `workers/{worker}`.
+	Worker        string `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainWorkerRequest) Reset() {
+	*x = UndrainWorkerRequest{}
+	mi := &file_headrace_v1_study_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainWorkerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainWorkerRequest) ProtoMessage() {}
+
+func (x *UndrainWorkerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainWorkerRequest.ProtoReflect.Descriptor instead.
+func (*UndrainWorkerRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *UndrainWorkerRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *UndrainWorkerRequest) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+type UndrainWorkerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Worker        *WorkerStatus          `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainWorkerResponse) Reset() {
+	*x = UndrainWorkerResponse{}
+	mi := &file_headrace_v1_study_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainWorkerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainWorkerResponse) ProtoMessage() {}
+
+func (x *UndrainWorkerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainWorkerResponse.ProtoReflect.Descriptor instead.
+func (*UndrainWorkerResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{76}
+}
+
+func (x *UndrainWorkerResponse) GetWorker() *WorkerStatus {
+	if x != nil {
+		return x.Worker
+	}
+	return nil
+}
+
+type CordonDevicesRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// `workers/{worker}`.
+	Worker string `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	// Its slots; none: the whole worker.
+	Devices []int32 `protobuf:"varint,3,rep,packed,name=devices,proto3" json:"devices,omitempty"`
+	// For people: why.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CordonDevicesRequest) Reset() {
+	*x = CordonDevicesRequest{}
+	mi := &file_headrace_v1_study_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CordonDevicesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CordonDevicesRequest) ProtoMessage() {}
+
+func (x *CordonDevicesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CordonDevicesRequest.ProtoReflect.Descriptor instead.
+func (*CordonDevicesRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *CordonDevicesRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *CordonDevicesRequest) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *CordonDevicesRequest) GetDevices() []int32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *CordonDevicesRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type CordonDevicesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Worker        *WorkerStatus          `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CordonDevicesResponse) Reset() {
+	*x = CordonDevicesResponse{}
+	mi := &file_headrace_v1_study_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CordonDevicesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CordonDevicesResponse) ProtoMessage() {}
+
+func (x *CordonDevicesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CordonDevicesResponse.ProtoReflect.Descriptor instead.
+func (*CordonDevicesResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *CordonDevicesResponse) GetWorker() *WorkerStatus {
+	if x != nil {
+		return x.Worker
+	}
+	return nil
+}
+
+type UncordonDevicesRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// `workers/{worker}`.
+	Worker string `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	// Its slots; none: the worker and all its devices.
+	Devices       []int32 `protobuf:"varint,3,rep,packed,name=devices,proto3" json:"devices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UncordonDevicesRequest) Reset() {
+	*x = UncordonDevicesRequest{}
+	mi := &file_headrace_v1_study_proto_msgTypes[79]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UncordonDevicesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UncordonDevicesRequest) ProtoMessage() {}
+
+func (x *UncordonDevicesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[79]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UncordonDevicesRequest.ProtoReflect.Descriptor instead.
+func (*UncordonDevicesRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{79}
+}
+
+func (x *UncordonDevicesRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *UncordonDevicesRequest) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *UncordonDevicesRequest) GetDevices() []int32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+type UncordonDevicesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Worker        *WorkerStatus          `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UncordonDevicesResponse) Reset() {
+	*x = UncordonDevicesResponse{}
+	mi := &file_headrace_v1_study_proto_msgTypes[80]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UncordonDevicesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UncordonDevicesResponse) ProtoMessage() {}
+
+func (x *UncordonDevicesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[80]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UncordonDevicesResponse.ProtoReflect.Descriptor instead.
+func (*UncordonDevicesResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{80}
+}
+
+func (x *UncordonDevicesResponse) GetWorker() *WorkerStatus {
+	if x != nil {
+		return x.Worker
+	}
+	return nil
+}
+
 type FindRoomRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `studies/{study}`.
@@ -4608,7 +5411,7 @@ type FindRoomRequest struct {
 
 func (x *FindRoomRequest) Reset() {
 	*x = FindRoomRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[68]
+	mi := &file_headrace_v1_study_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4620,7 +5423,7 @@ func (x *FindRoomRequest) String() string {
 func (*FindRoomRequest) ProtoMessage() {}
 
 func (x *FindRoomRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[68]
+	mi := &file_headrace_v1_study_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4633,7 +5436,7 @@ func (x *FindRoomRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindRoomRequest.ProtoReflect.Descriptor instead.
 func (*FindRoomRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{68}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *FindRoomRequest) GetStudy() string {
@@ -4655,7 +5458,7 @@ type FindRoomResponse struct {
 
 func (x *FindRoomResponse) Reset() {
 	*x = FindRoomResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[69]
+	mi := &file_headrace_v1_study_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4667,7 +5470,7 @@ func (x *FindRoomResponse) String() string {
 func (*FindRoomResponse) ProtoMessage() {}
 
 func (x *FindRoomResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[69]
+	mi := &file_headrace_v1_study_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4680,7 +5483,7 @@ func (x *FindRoomResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindRoomResponse.ProtoReflect.Descriptor instead.
 func (*FindRoomResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{69}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *FindRoomResponse) GetLacking() []string {
@@ -4707,7 +5510,7 @@ type MeasureImportanceRequest struct {
 
 func (x *MeasureImportanceRequest) Reset() {
 	*x = MeasureImportanceRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[70]
+	mi := &file_headrace_v1_study_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4719,7 +5522,7 @@ func (x *MeasureImportanceRequest) String() string {
 func (*MeasureImportanceRequest) ProtoMessage() {}
 
 func (x *MeasureImportanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[70]
+	mi := &file_headrace_v1_study_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4732,7 +5535,7 @@ func (x *MeasureImportanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasureImportanceRequest.ProtoReflect.Descriptor instead.
 func (*MeasureImportanceRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{70}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *MeasureImportanceRequest) GetStudy() string {
@@ -4752,7 +5555,7 @@ type MeasureImportanceResponse struct {
 
 func (x *MeasureImportanceResponse) Reset() {
 	*x = MeasureImportanceResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[71]
+	mi := &file_headrace_v1_study_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4764,7 +5567,7 @@ func (x *MeasureImportanceResponse) String() string {
 func (*MeasureImportanceResponse) ProtoMessage() {}
 
 func (x *MeasureImportanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[71]
+	mi := &file_headrace_v1_study_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4777,7 +5580,7 @@ func (x *MeasureImportanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasureImportanceResponse.ProtoReflect.Descriptor instead.
 func (*MeasureImportanceResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{71}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *MeasureImportanceResponse) GetImportances() []*Importance {
@@ -4805,7 +5608,7 @@ type Importance struct {
 
 func (x *Importance) Reset() {
 	*x = Importance{}
-	mi := &file_headrace_v1_study_proto_msgTypes[72]
+	mi := &file_headrace_v1_study_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4817,7 +5620,7 @@ func (x *Importance) String() string {
 func (*Importance) ProtoMessage() {}
 
 func (x *Importance) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[72]
+	mi := &file_headrace_v1_study_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4830,7 +5633,7 @@ func (x *Importance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Importance.ProtoReflect.Descriptor instead.
 func (*Importance) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{72}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Importance) GetMetric() string {
@@ -4881,7 +5684,7 @@ type ParameterImportance struct {
 
 func (x *ParameterImportance) Reset() {
 	*x = ParameterImportance{}
-	mi := &file_headrace_v1_study_proto_msgTypes[73]
+	mi := &file_headrace_v1_study_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4893,7 +5696,7 @@ func (x *ParameterImportance) String() string {
 func (*ParameterImportance) ProtoMessage() {}
 
 func (x *ParameterImportance) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[73]
+	mi := &file_headrace_v1_study_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4906,7 +5709,7 @@ func (x *ParameterImportance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterImportance.ProtoReflect.Descriptor instead.
 func (*ParameterImportance) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{73}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ParameterImportance) GetParameter() string {
@@ -5229,7 +6032,24 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"checkpoint\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"j\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"<\n" +
+	"\x0eReadLogRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06cursor\x18\x02 \x01(\tR\x06cursor\"x\n" +
+	"\x0fReadLogResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x1f\n" +
+	"\vnext_cursor\x18\x02 \x01(\tR\n" +
+	"nextCursor\x12\x1a\n" +
+	"\bcomplete\x18\x03 \x01(\bR\bcomplete\x12\x14\n" +
+	"\x05notes\x18\x04 \x03(\tR\x05notes\"\x16\n" +
+	"\x14GetServerInfoRequest\"\xd1\x01\n" +
+	"\x15GetServerInfoResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
+	"\areplica\x18\x02 \x01(\tR\areplica\x12'\n" +
+	"\x0fdatabase_schema\x18\x03 \x01(\tR\x0edatabaseSchema\x12%\n" +
+	"\x0eprogram_schema\x18\x04 \x01(\tR\rprogramSchema\x12\x1a\n" +
+	"\bprotocol\x18\x05 \x01(\x05R\bprotocol\x12\x18\n" +
+	"\ametrics\x18\x06 \x01(\tR\ametrics\"j\n" +
 	"\x12ListWorkersRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -5239,7 +6059,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\aworkers\x18\x01 \x03(\v2\x19.headrace.v1.WorkerStatusR\aworkers\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12/\n" +
 	"\x06shares\x18\x03 \x03(\v2\x17.headrace.v1.StudyShareR\x06shares\x12.\n" +
-	"\aunshown\x18\x04 \x03(\v2\x14.headrace.v1.UnshownR\aunshown\"\xab\x04\n" +
+	"\aunshown\x18\x04 \x03(\v2\x14.headrace.v1.UnshownR\aunshown\"\xd3\x05\n" +
 	"\fWorkerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12-\n" +
@@ -5253,10 +6073,21 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\tset_aside\x18) \x01(\tR\bsetAside\x12\x1d\n" +
 	"\n" +
 	"avoided_by\x18* \x03(\tR\tavoidedBy\x12C\n" +
-	"\x0fcertificate_end\x18F \x01(\v2\x1a.google.protobuf.TimestampR\x0ecertificateEnd\x1a9\n" +
+	"\x0fcertificate_end\x18F \x01(\v2\x1a.google.protobuf.TimestampR\x0ecertificateEnd\x12\x1a\n" +
+	"\bdraining\x18+ \x01(\tR\bdraining\x129\n" +
+	"\n" +
+	"drain_time\x18, \x01(\v2\x1a.google.protobuf.TimestampR\tdrainTime\x12\x1a\n" +
+	"\bcordoned\x18- \x01(\tR\bcordoned\x123\n" +
+	"\acordons\x18. \x03(\v2\x19.headrace.v1.DeviceCordonR\acordons\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa1\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa4\x01\n" +
+	"\fDeviceCordon\x12\x16\n" +
+	"\x06device\x18\x01 \x01(\x05R\x06device\x12\x12\n" +
+	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12 \n" +
+	"\vquarantined\x18\x04 \x01(\bR\vquarantined\x12.\n" +
+	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xa1\x01\n" +
 	"\x0fSlotReservation\x12\x14\n" +
 	"\x05trial\x18\x01 \x01(\tR\x05trial\x12\x14\n" +
 	"\x05slots\x18\x02 \x01(\x05R\x05slots\x120\n" +
@@ -5296,7 +6127,36 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\vcpu_seconds\x18\a \x01(\x01R\n" +
 	"cpuSeconds\x12$\n" +
 	"\x0evirtual_time_s\x18\b \x01(\x01R\fvirtualTimeS\x12\x18\n" +
-	"\awaiting\x18\t \x01(\bR\awaiting\"'\n" +
+	"\awaiting\x18\t \x01(\bR\awaiting\"\x94\x01\n" +
+	"\x12DrainWorkerRequest\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12/\n" +
+	"\x05grace\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"H\n" +
+	"\x13DrainWorkerResponse\x121\n" +
+	"\x06worker\x18\x01 \x01(\v2\x19.headrace.v1.WorkerStatusR\x06worker\"M\n" +
+	"\x14UndrainWorkerRequest\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06worker\x18\x02 \x01(\tR\x06worker\"J\n" +
+	"\x15UndrainWorkerResponse\x121\n" +
+	"\x06worker\x18\x01 \x01(\v2\x19.headrace.v1.WorkerStatusR\x06worker\"\x7f\n" +
+	"\x14CordonDevicesRequest\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x18\n" +
+	"\adevices\x18\x03 \x03(\x05R\adevices\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"J\n" +
+	"\x15CordonDevicesResponse\x121\n" +
+	"\x06worker\x18\x01 \x01(\v2\x19.headrace.v1.WorkerStatusR\x06worker\"i\n" +
+	"\x16UncordonDevicesRequest\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x18\n" +
+	"\adevices\x18\x03 \x03(\x05R\adevices\"L\n" +
+	"\x17UncordonDevicesResponse\x121\n" +
+	"\x06worker\x18\x01 \x01(\v2\x19.headrace.v1.WorkerStatusR\x06worker\"'\n" +
 	"\x0fFindRoomRequest\x12\x14\n" +
 	"\x05study\x18\x01 \x01(\tR\x05study\"B\n" +
 	"\x10FindRoomResponse\x12\x18\n" +
@@ -5326,7 +6186,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x12STUDY_STATE_PAUSED\x10\x02\x12\x19\n" +
 	"\x15STUDY_STATE_COMPLETED\x10\x03\x12\x17\n" +
 	"\x13STUDY_STATE_STOPPED\x10\x04\x12\x16\n" +
-	"\x12STUDY_STATE_FAILED\x10\x052\xcf\x10\n" +
+	"\x12STUDY_STATE_FAILED\x10\x052\xcd\x14\n" +
 	"\fStudyService\x12P\n" +
 	"\vCreateStudy\x12\x1f.headrace.v1.CreateStudyRequest\x1a .headrace.v1.CreateStudyResponse\x12G\n" +
 	"\bGetStudy\x12\x1c.headrace.v1.GetStudyRequest\x1a\x1d.headrace.v1.GetStudyResponse\x12P\n" +
@@ -5355,7 +6215,13 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\rCompleteTrial\x12!.headrace.v1.CompleteTrialRequest\x1a\".headrace.v1.CompleteTrialResponse\x12S\n" +
 	"\fReleaseTrial\x12 .headrace.v1.ReleaseTrialRequest\x1a!.headrace.v1.ReleaseTrialResponse\x12P\n" +
 	"\vListReports\x12\x1f.headrace.v1.ListReportsRequest\x1a .headrace.v1.ListReportsResponse\x12P\n" +
-	"\vListWorkers\x12\x1f.headrace.v1.ListWorkersRequest\x1a .headrace.v1.ListWorkersResponse\x12G\n" +
+	"\vListWorkers\x12\x1f.headrace.v1.ListWorkersRequest\x1a .headrace.v1.ListWorkersResponse\x12P\n" +
+	"\vDrainWorker\x12\x1f.headrace.v1.DrainWorkerRequest\x1a .headrace.v1.DrainWorkerResponse\x12V\n" +
+	"\rUndrainWorker\x12!.headrace.v1.UndrainWorkerRequest\x1a\".headrace.v1.UndrainWorkerResponse\x12V\n" +
+	"\rCordonDevices\x12!.headrace.v1.CordonDevicesRequest\x1a\".headrace.v1.CordonDevicesResponse\x12\\\n" +
+	"\x0fUncordonDevices\x12#.headrace.v1.UncordonDevicesRequest\x1a$.headrace.v1.UncordonDevicesResponse\x12D\n" +
+	"\aReadLog\x12\x1b.headrace.v1.ReadLogRequest\x1a\x1c.headrace.v1.ReadLogResponse\x12V\n" +
+	"\rGetServerInfo\x12!.headrace.v1.GetServerInfoRequest\x1a\".headrace.v1.GetServerInfoResponse\x12G\n" +
 	"\bFindRoom\x12\x1c.headrace.v1.FindRoomRequest\x1a\x1d.headrace.v1.FindRoomResponse\x12b\n" +
 	"\x11MeasureImportance\x12%.headrace.v1.MeasureImportanceRequest\x1a&.headrace.v1.MeasureImportanceResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 
@@ -5372,7 +6238,7 @@ func file_headrace_v1_study_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_study_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
+var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 90)
 var file_headrace_v1_study_proto_goTypes = []any{
 	(StudyState)(0),                   // 0: headrace.v1.StudyState
 	(*Study)(nil),                     // 1: headrace.v1.Study
@@ -5435,52 +6301,65 @@ var file_headrace_v1_study_proto_goTypes = []any{
 	(*ListReportsRequest)(nil),        // 58: headrace.v1.ListReportsRequest
 	(*ListReportsResponse)(nil),       // 59: headrace.v1.ListReportsResponse
 	(*TrialReport)(nil),               // 60: headrace.v1.TrialReport
-	(*ListWorkersRequest)(nil),        // 61: headrace.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),       // 62: headrace.v1.ListWorkersResponse
-	(*WorkerStatus)(nil),              // 63: headrace.v1.WorkerStatus
-	(*SlotReservation)(nil),           // 64: headrace.v1.SlotReservation
-	(*SlotStatus)(nil),                // 65: headrace.v1.SlotStatus
-	(*SlotLoad)(nil),                  // 66: headrace.v1.SlotLoad
-	(*SlotHolder)(nil),                // 67: headrace.v1.SlotHolder
-	(*StudyShare)(nil),                // 68: headrace.v1.StudyShare
-	(*FindRoomRequest)(nil),           // 69: headrace.v1.FindRoomRequest
-	(*FindRoomResponse)(nil),          // 70: headrace.v1.FindRoomResponse
-	(*MeasureImportanceRequest)(nil),  // 71: headrace.v1.MeasureImportanceRequest
-	(*MeasureImportanceResponse)(nil), // 72: headrace.v1.MeasureImportanceResponse
-	(*Importance)(nil),                // 73: headrace.v1.Importance
-	(*ParameterImportance)(nil),       // 74: headrace.v1.ParameterImportance
-	nil,                               // 75: headrace.v1.ReportTrialRequest.MetricsEntry
-	nil,                               // 76: headrace.v1.TrialReport.MetricsEntry
-	nil,                               // 77: headrace.v1.WorkerStatus.LabelsEntry
-	(*StudySpec)(nil),                 // 78: headrace.v1.StudySpec
-	(*timestamppb.Timestamp)(nil),     // 79: google.protobuf.Timestamp
-	(*Trial)(nil),                     // 80: headrace.v1.Trial
-	(*ParameterAssignment)(nil),       // 81: headrace.v1.ParameterAssignment
-	(TrialState)(0),                   // 82: headrace.v1.TrialState
-	(*Event)(nil),                     // 83: headrace.v1.Event
-	(*durationpb.Duration)(nil),       // 84: google.protobuf.Duration
-	(*LeaseRef)(nil),                  // 85: headrace.v1.LeaseRef
-	(*Decision)(nil),                  // 86: headrace.v1.Decision
-	(*CheckpointRef)(nil),             // 87: headrace.v1.CheckpointRef
+	(*ReadLogRequest)(nil),            // 61: headrace.v1.ReadLogRequest
+	(*ReadLogResponse)(nil),           // 62: headrace.v1.ReadLogResponse
+	(*GetServerInfoRequest)(nil),      // 63: headrace.v1.GetServerInfoRequest
+	(*GetServerInfoResponse)(nil),     // 64: headrace.v1.GetServerInfoResponse
+	(*ListWorkersRequest)(nil),        // 65: headrace.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),       // 66: headrace.v1.ListWorkersResponse
+	(*WorkerStatus)(nil),              // 67: headrace.v1.WorkerStatus
+	(*DeviceCordon)(nil),              // 68: headrace.v1.DeviceCordon
+	(*SlotReservation)(nil),           // 69: headrace.v1.SlotReservation
+	(*SlotStatus)(nil),                // 70: headrace.v1.SlotStatus
+	(*SlotLoad)(nil),                  // 71: headrace.v1.SlotLoad
+	(*SlotHolder)(nil),                // 72: headrace.v1.SlotHolder
+	(*StudyShare)(nil),                // 73: headrace.v1.StudyShare
+	(*DrainWorkerRequest)(nil),        // 74: headrace.v1.DrainWorkerRequest
+	(*DrainWorkerResponse)(nil),       // 75: headrace.v1.DrainWorkerResponse
+	(*UndrainWorkerRequest)(nil),      // 76: headrace.v1.UndrainWorkerRequest
+	(*UndrainWorkerResponse)(nil),     // 77: headrace.v1.UndrainWorkerResponse
+	(*CordonDevicesRequest)(nil),      // 78: headrace.v1.CordonDevicesRequest
+	(*CordonDevicesResponse)(nil),     // 79: headrace.v1.CordonDevicesResponse
+	(*UncordonDevicesRequest)(nil),    // 80: headrace.v1.UncordonDevicesRequest
+	(*UncordonDevicesResponse)(nil),   // 81: headrace.v1.UncordonDevicesResponse
+	(*FindRoomRequest)(nil),           // 82: headrace.v1.FindRoomRequest
+	(*FindRoomResponse)(nil),          // 83: headrace.v1.FindRoomResponse
+	(*MeasureImportanceRequest)(nil),  // 84: headrace.v1.MeasureImportanceRequest
+	(*MeasureImportanceResponse)(nil), // 85: headrace.v1.MeasureImportanceResponse
+	(*Importance)(nil),                // 86: headrace.v1.Importance
+	(*ParameterImportance)(nil),       // 87: headrace.v1.ParameterImportance
+	nil,                               // 88: headrace.v1.ReportTrialRequest.MetricsEntry
+	nil,                               // 89: headrace.v1.TrialReport.MetricsEntry
+	nil,                               // 90: headrace.v1.WorkerStatus.LabelsEntry
+	(*StudySpec)(nil),                 // 91: headrace.v1.StudySpec
+	(*timestamppb.Timestamp)(nil),     // 92: google.protobuf.Timestamp
+	(*Trial)(nil),                     // 93: headrace.v1.Trial
+	(*ParameterAssignment)(nil),       // 94: headrace.v1.ParameterAssignment
+	(TrialState)(0),                   // 95: headrace.v1.TrialState
+	(*Event)(nil),                     // 96: headrace.v1.Event
+	(*durationpb.Duration)(nil),       // 97: google.protobuf.Duration
+	(*LeaseRef)(nil),                  // 98: headrace.v1.LeaseRef
+	(*Decision)(nil),                  // 99: headrace.v1.Decision
+	(*CheckpointRef)(nil),             // 100: headrace.v1.CheckpointRef
 }
 var file_headrace_v1_study_proto_depIdxs = []int32{
-	78,  // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
+	91,  // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
 	0,   // 1: headrace.v1.Study.state:type_name -> headrace.v1.StudyState
 	5,   // 2: headrace.v1.Study.status:type_name -> headrace.v1.StudyStatus
-	79,  // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
-	79,  // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
+	92,  // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
+	92,  // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
 	2,   // 5: headrace.v1.Study.scale_choice:type_name -> headrace.v1.ScaleChoice
 	3,   // 6: headrace.v1.ScaleChoice.tried:type_name -> headrace.v1.ScaleTried
-	80,  // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
-	80,  // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
+	93,  // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
+	93,  // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
 	10,  // 9: headrace.v1.StudyStatus.rungs:type_name -> headrace.v1.RungStatus
-	80,  // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
+	93,  // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
 	9,   // 11: headrace.v1.StudyStatus.failures:type_name -> headrace.v1.TrialFailure
 	7,   // 12: headrace.v1.StudyStatus.bundle_sizes:type_name -> headrace.v1.BundleSize
 	6,   // 13: headrace.v1.StudyStatus.until:type_name -> headrace.v1.UntilProgress
-	79,  // 14: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
+	92,  // 14: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
 	8,   // 15: headrace.v1.BundleSize.turns:type_name -> headrace.v1.BundleTurn
-	78,  // 16: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	91,  // 16: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
 	1,   // 17: headrace.v1.CreateStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 18: headrace.v1.GetStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 19: headrace.v1.ListStudiesResponse.studies:type_name -> headrace.v1.Study
@@ -5488,116 +6367,136 @@ var file_headrace_v1_study_proto_depIdxs = []int32{
 	1,   // 21: headrace.v1.PauseStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 22: headrace.v1.ResumeStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 23: headrace.v1.StopStudyResponse.study:type_name -> headrace.v1.Study
-	81,  // 24: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
-	80,  // 25: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
+	94,  // 24: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
+	93,  // 25: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
 	1,   // 26: headrace.v1.ExtendStudyResponse.study:type_name -> headrace.v1.Study
-	80,  // 27: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
-	82,  // 28: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
-	80,  // 29: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
+	93,  // 27: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
+	95,  // 28: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
+	93,  // 29: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
 	4,   // 30: headrace.v1.ListTrialsResponse.unshown:type_name -> headrace.v1.Unshown
-	80,  // 31: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
-	80,  // 32: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
-	80,  // 33: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
-	83,  // 34: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
+	93,  // 31: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
+	93,  // 32: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
+	93,  // 33: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
+	96,  // 34: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
 	1,   // 35: headrace.v1.WatchStudyResponse.study:type_name -> headrace.v1.Study
-	80,  // 36: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
-	83,  // 37: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
-	78,  // 38: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	93,  // 36: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
+	96,  // 37: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
+	91,  // 38: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
 	49,  // 39: headrace.v1.PreviewStudyResponse.rungs:type_name -> headrace.v1.PreviewRung
-	84,  // 40: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
-	84,  // 41: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
-	81,  // 42: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
+	97,  // 40: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
+	97,  // 41: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
+	94,  // 42: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
 	48,  // 43: headrace.v1.PreviewStudyResponse.sizes:type_name -> headrace.v1.PreviewSize
 	47,  // 44: headrace.v1.PreviewStudyResponse.companions:type_name -> headrace.v1.PreviewCompanion
-	84,  // 45: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
-	84,  // 46: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
-	84,  // 47: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
-	80,  // 48: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
-	85,  // 49: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
-	85,  // 50: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	75,  // 51: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
-	86,  // 52: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
-	85,  // 53: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	80,  // 54: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
-	85,  // 55: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	80,  // 56: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
+	97,  // 45: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
+	97,  // 46: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
+	97,  // 47: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
+	93,  // 48: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
+	98,  // 49: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
+	98,  // 50: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	88,  // 51: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
+	99,  // 52: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
+	98,  // 53: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	93,  // 54: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
+	98,  // 55: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	93,  // 56: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
 	60,  // 57: headrace.v1.ListReportsResponse.reports:type_name -> headrace.v1.TrialReport
 	4,   // 58: headrace.v1.ListReportsResponse.unshown:type_name -> headrace.v1.Unshown
-	76,  // 59: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
-	79,  // 60: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
-	87,  // 61: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
-	63,  // 62: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
-	68,  // 63: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
+	89,  // 59: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
+	92,  // 60: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
+	100, // 61: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
+	67,  // 62: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
+	73,  // 63: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
 	4,   // 64: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
-	65,  // 65: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
-	77,  // 66: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
-	79,  // 67: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
-	64,  // 68: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
-	79,  // 69: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
-	79,  // 70: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
-	79,  // 71: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
-	67,  // 72: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
-	66,  // 73: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
-	79,  // 74: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
-	73,  // 75: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
-	74,  // 76: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
-	11,  // 77: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
-	13,  // 78: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
-	15,  // 79: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
-	17,  // 80: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
-	19,  // 81: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
-	21,  // 82: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
-	23,  // 83: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
-	25,  // 84: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
-	27,  // 85: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
-	29,  // 86: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
-	31,  // 87: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
-	33,  // 88: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
-	35,  // 89: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
-	37,  // 90: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
-	39,  // 91: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
-	41,  // 92: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
-	43,  // 93: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
-	45,  // 94: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
-	50,  // 95: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
-	52,  // 96: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
-	54,  // 97: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
-	56,  // 98: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
-	58,  // 99: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
-	61,  // 100: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
-	69,  // 101: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
-	71,  // 102: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
-	12,  // 103: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
-	14,  // 104: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
-	16,  // 105: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
-	18,  // 106: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
-	20,  // 107: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
-	22,  // 108: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
-	24,  // 109: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
-	26,  // 110: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
-	28,  // 111: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
-	30,  // 112: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
-	32,  // 113: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
-	34,  // 114: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
-	36,  // 115: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
-	38,  // 116: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
-	40,  // 117: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
-	42,  // 118: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
-	44,  // 119: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
-	46,  // 120: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
-	51,  // 121: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
-	53,  // 122: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
-	55,  // 123: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
-	57,  // 124: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
-	59,  // 125: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
-	62,  // 126: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
-	70,  // 127: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
-	72,  // 128: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
-	103, // [103:129] is the sub-list for method output_type
-	77,  // [77:103] is the sub-list for method input_type
-	77,  // [77:77] is the sub-list for extension type_name
-	77,  // [77:77] is the sub-list for extension extendee
-	0,   // [0:77] is the sub-list for field type_name
+	70,  // 65: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
+	90,  // 66: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
+	92,  // 67: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
+	69,  // 68: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
+	92,  // 69: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
+	92,  // 70: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
+	68,  // 71: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
+	92,  // 72: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
+	92,  // 73: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
+	92,  // 74: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
+	72,  // 75: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
+	71,  // 76: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
+	92,  // 77: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
+	97,  // 78: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
+	67,  // 79: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
+	67,  // 80: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
+	67,  // 81: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
+	67,  // 82: headrace.v1.UncordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
+	86,  // 83: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
+	87,  // 84: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
+	11,  // 85: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
+	13,  // 86: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
+	15,  // 87: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
+	17,  // 88: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
+	19,  // 89: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
+	21,  // 90: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
+	23,  // 91: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
+	25,  // 92: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
+	27,  // 93: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
+	29,  // 94: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
+	31,  // 95: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
+	33,  // 96: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
+	35,  // 97: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
+	37,  // 98: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
+	39,  // 99: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
+	41,  // 100: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
+	43,  // 101: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
+	45,  // 102: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
+	50,  // 103: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
+	52,  // 104: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
+	54,  // 105: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
+	56,  // 106: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
+	58,  // 107: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
+	65,  // 108: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
+	74,  // 109: headrace.v1.StudyService.DrainWorker:input_type -> headrace.v1.DrainWorkerRequest
+	76,  // 110: headrace.v1.StudyService.UndrainWorker:input_type -> headrace.v1.UndrainWorkerRequest
+	78,  // 111: headrace.v1.StudyService.CordonDevices:input_type -> headrace.v1.CordonDevicesRequest
+	80,  // 112: headrace.v1.StudyService.UncordonDevices:input_type -> headrace.v1.UncordonDevicesRequest
+	61,  // 113: headrace.v1.StudyService.ReadLog:input_type -> headrace.v1.ReadLogRequest
+	63,  // 114: headrace.v1.StudyService.GetServerInfo:input_type -> headrace.v1.GetServerInfoRequest
+	82,  // 115: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
+	84,  // 116: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
+	12,  // 117: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
+	14,  // 118: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
+	16,  // 119: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
+	18,  // 120: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
+	20,  // 121: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
+	22,  // 122: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
+	24,  // 123: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
+	26,  // 124: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
+	28,  // 125: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
+	30,  // 126: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
+	32,  // 127: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
+	34,  // 128: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
+	36,  // 129: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
+	38,  // 130: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
+	40,  // 131: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
+	42,  // 132: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
+	44,  // 133: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
+	46,  // 134: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
+	51,  // 135: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
+	53,  // 136: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
+	55,  // 137: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
+	57,  // 138: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
+	59,  // 139: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
+	66,  // 140: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
+	75,  // 141: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
+	77,  // 142: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
+	79,  // 143: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
+	81,  // 144: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
+	62,  // 145: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
+	64,  // 146: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
+	83,  // 147: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
+	85,  // 148: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
+	117, // [117:149] is the sub-list for method output_type
+	85,  // [85:117] is the sub-list for method input_type
+	85,  // [85:85] is the sub-list for extension type_name
+	85,  // [85:85] is the sub-list for extension extendee
+	0,   // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_study_proto_init() }
@@ -5616,7 +6515,7 @@ func file_headrace_v1_study_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_study_proto_rawDesc), len(file_headrace_v1_study_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   77,
+			NumMessages:   90,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

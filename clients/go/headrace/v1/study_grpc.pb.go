@@ -49,6 +49,8 @@ const (
 	StudyService_UndrainWorker_FullMethodName     = "/headrace.v1.StudyService/UndrainWorker"
 	StudyService_CordonDevices_FullMethodName     = "/headrace.v1.StudyService/CordonDevices"
 	StudyService_UncordonDevices_FullMethodName   = "/headrace.v1.StudyService/UncordonDevices"
+	StudyService_ReadLog_FullMethodName           = "/headrace.v1.StudyService/ReadLog"
+	StudyService_GetServerInfo_FullMethodName     = "/headrace.v1.StudyService/GetServerInfo"
 	StudyService_FindRoom_FullMethodName          = "/headrace.v1.StudyService/FindRoom"
 	StudyService_MeasureImportance_FullMethodName = "/headrace.v1.StudyService/MeasureImportance"
 )
@@ -126,6 +128,10 @@ type StudyServiceClient interface {
 	CordonDevices(ctx context.Context, in *CordonDevicesRequest, opts ...grpc.CallOption) (*CordonDevicesResponse, error)
 	// Undoes CordonDevices, and takes devices for sound again that failed.
 	UncordonDevices(ctx context.Context, in *UncordonDevicesRequest, opts ...grpc.CallOption) (*UncordonDevicesResponse, error)
+	// A part of what a trial printed, from where the part before ended.
+	ReadLog(ctx context.Context, in *ReadLogRequest, opts ...grpc.CallOption) (*ReadLogResponse, error)
+	// What serves here: for people, and for checks.
+	GetServerInfo(ctx context.Context, in *GetServerInfoRequest, opts ...grpc.CallOption) (*GetServerInfoResponse, error)
 	// Says what a study's trials need that no connected worker has, whoever is on it.
 	FindRoom(ctx context.Context, in *FindRoomRequest, opts ...grpc.CallOption) (*FindRoomResponse, error)
 	// Says how much each parameter has to do with being among the best trials.
@@ -429,6 +435,26 @@ func (c *studyServiceClient) UncordonDevices(ctx context.Context, in *UncordonDe
 	return out, nil
 }
 
+func (c *studyServiceClient) ReadLog(ctx context.Context, in *ReadLogRequest, opts ...grpc.CallOption) (*ReadLogResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadLogResponse)
+	err := c.cc.Invoke(ctx, StudyService_ReadLog_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *studyServiceClient) GetServerInfo(ctx context.Context, in *GetServerInfoRequest, opts ...grpc.CallOption) (*GetServerInfoResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetServerInfoResponse)
+	err := c.cc.Invoke(ctx, StudyService_GetServerInfo_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *studyServiceClient) FindRoom(ctx context.Context, in *FindRoomRequest, opts ...grpc.CallOption) (*FindRoomResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(FindRoomResponse)
@@ -522,6 +548,10 @@ type StudyServiceServer interface {
 	CordonDevices(context.Context, *CordonDevicesRequest) (*CordonDevicesResponse, error)
 	// Undoes CordonDevices, and takes devices for sound again that failed.
 	UncordonDevices(context.Context, *UncordonDevicesRequest) (*UncordonDevicesResponse, error)
+	// A part of what a trial printed, from where the part before ended.
+	ReadLog(context.Context, *ReadLogRequest) (*ReadLogResponse, error)
+	// What serves here: for people, and for checks.
+	GetServerInfo(context.Context, *GetServerInfoRequest) (*GetServerInfoResponse, error)
 	// Says what a study's trials need that no connected worker has, whoever is on it.
 	FindRoom(context.Context, *FindRoomRequest) (*FindRoomResponse, error)
 	// Says how much each parameter has to do with being among the best trials.
@@ -619,6 +649,12 @@ func (UnimplementedStudyServiceServer) CordonDevices(context.Context, *CordonDev
 }
 func (UnimplementedStudyServiceServer) UncordonDevices(context.Context, *UncordonDevicesRequest) (*UncordonDevicesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UncordonDevices not implemented")
+}
+func (UnimplementedStudyServiceServer) ReadLog(context.Context, *ReadLogRequest) (*ReadLogResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadLog not implemented")
+}
+func (UnimplementedStudyServiceServer) GetServerInfo(context.Context, *GetServerInfoRequest) (*GetServerInfoResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetServerInfo not implemented")
 }
 func (UnimplementedStudyServiceServer) FindRoom(context.Context, *FindRoomRequest) (*FindRoomResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FindRoom not implemented")
@@ -1144,6 +1180,42 @@ func _StudyService_UncordonDevices_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _StudyService_ReadLog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadLogRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StudyServiceServer).ReadLog(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StudyService_ReadLog_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StudyServiceServer).ReadLog(ctx, req.(*ReadLogRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StudyService_GetServerInfo_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetServerInfoRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StudyServiceServer).GetServerInfo(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StudyService_GetServerInfo_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StudyServiceServer).GetServerInfo(ctx, req.(*GetServerInfoRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _StudyService_FindRoom_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(FindRoomRequest)
 	if err := dec(in); err != nil {
@@ -1294,6 +1366,14 @@ var StudyService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UncordonDevices",
 			Handler:    _StudyService_UncordonDevices_Handler,
+		},
+		{
+			MethodName: "ReadLog",
+			Handler:    _StudyService_ReadLog_Handler,
+		},
+		{
+			MethodName: "GetServerInfo",
+			Handler:    _StudyService_GetServerInfo_Handler,
 		},
 		{
 			MethodName: "FindRoom",

@@ -198,6 +198,58 @@ func (ExitOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{2}
 }
 
+// Why a log cannot be read.
+type LogTrouble int32
+
+const (
+	LogTrouble_LOG_TROUBLE_UNSPECIFIED LogTrouble = 0
+	// It is neither on the worker's disk nor in its store.
+	LogTrouble_LOG_TROUBLE_GONE LogTrouble = 1
+	// The worker's store or disk does not answer.
+	LogTrouble_LOG_TROUBLE_AWAY LogTrouble = 2
+)
+
+// Enum value maps for LogTrouble.
+var (
+	LogTrouble_name = map[int32]string{
+		0: "LOG_TROUBLE_UNSPECIFIED",
+		1: "LOG_TROUBLE_GONE",
+		2: "LOG_TROUBLE_AWAY",
+	}
+	LogTrouble_value = map[string]int32{
+		"LOG_TROUBLE_UNSPECIFIED": 0,
+		"LOG_TROUBLE_GONE":        1,
+		"LOG_TROUBLE_AWAY":        2,
+	}
+)
+
+func (x LogTrouble) Enum() *LogTrouble {
+	p := new(LogTrouble)
+	*p = x
+	return p
+}
+
+func (x LogTrouble) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LogTrouble) Descriptor() protoreflect.EnumDescriptor {
+	return file_headrace_v1_worker_proto_enumTypes[3].Descriptor()
+}
+
+func (LogTrouble) Type() protoreflect.EnumType {
+	return &file_headrace_v1_worker_proto_enumTypes[3]
+}
+
+func (x LogTrouble) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LogTrouble.Descriptor instead.
+func (LogTrouble) EnumDescriptor() ([]byte, []int) {
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{3}
+}
+
 // From the worker.
 type SessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -210,6 +262,7 @@ type SessionRequest struct {
 	//	*SessionRequest_Report
 	//	*SessionRequest_Restored
 	//	*SessionRequest_Exited
+	//	*SessionRequest_LogChunk
 	//	*SessionRequest_Reports
 	Message       isSessionRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
@@ -298,6 +351,15 @@ func (x *SessionRequest) GetExited() *Exited {
 	return nil
 }
 
+func (x *SessionRequest) GetLogChunk() *LogChunk {
+	if x != nil {
+		if x, ok := x.Message.(*SessionRequest_LogChunk); ok {
+			return x.LogChunk
+		}
+	}
+	return nil
+}
+
 func (x *SessionRequest) GetReports() *Reports {
 	if x != nil {
 		if x, ok := x.Message.(*SessionRequest_Reports); ok {
@@ -331,6 +393,10 @@ type SessionRequest_Exited struct {
 	Exited *Exited `protobuf:"bytes,5,opt,name=exited,proto3,oneof"`
 }
 
+type SessionRequest_LogChunk struct {
+	LogChunk *LogChunk `protobuf:"bytes,6,opt,name=log_chunk,json=logChunk,proto3,oneof"`
+}
+
 type SessionRequest_Reports struct {
 	// Only to a scheduler whose `Welcome` takes batches.
 	Reports *Reports `protobuf:"bytes,40,opt,name=reports,proto3,oneof"`
@@ -345,6 +411,8 @@ func (*SessionRequest_Report) isSessionRequest_Message() {}
 func (*SessionRequest_Restored) isSessionRequest_Message() {}
 
 func (*SessionRequest_Exited) isSessionRequest_Message() {}
+
+func (*SessionRequest_LogChunk) isSessionRequest_Message() {}
 
 func (*SessionRequest_Reports) isSessionRequest_Message() {}
 
@@ -362,6 +430,7 @@ type SessionResponse struct {
 	//	*SessionResponse_Drain
 	//	*SessionResponse_Ack
 	//	*SessionResponse_Vacate
+	//	*SessionResponse_ReadLog
 	//	*SessionResponse_Refused
 	//	*SessionResponse_Decisions
 	//	*SessionResponse_Withdraw
@@ -474,6 +543,15 @@ func (x *SessionResponse) GetVacate() *Vacate {
 	return nil
 }
 
+func (x *SessionResponse) GetReadLog() *ReadLog {
+	if x != nil {
+		if x, ok := x.Message.(*SessionResponse_ReadLog); ok {
+			return x.ReadLog
+		}
+	}
+	return nil
+}
+
 func (x *SessionResponse) GetRefused() *Refused {
 	if x != nil {
 		if x, ok := x.Message.(*SessionResponse_Refused); ok {
@@ -549,6 +627,11 @@ type SessionResponse_Vacate struct {
 	Vacate *Vacate `protobuf:"bytes,7,opt,name=vacate,proto3,oneof"`
 }
 
+type SessionResponse_ReadLog struct {
+	// Only to a worker whose `Hello` says protocol 1 or newer.
+	ReadLog *ReadLog `protobuf:"bytes,9,opt,name=read_log,json=readLog,proto3,oneof"`
+}
+
 type SessionResponse_Refused struct {
 	Refused *Refused `protobuf:"bytes,40,opt,name=refused,proto3,oneof"`
 }
@@ -579,6 +662,8 @@ func (*SessionResponse_Drain) isSessionResponse_Message() {}
 func (*SessionResponse_Ack) isSessionResponse_Message() {}
 
 func (*SessionResponse_Vacate) isSessionResponse_Message() {}
+
+func (*SessionResponse_ReadLog) isSessionResponse_Message() {}
 
 func (*SessionResponse_Refused) isSessionResponse_Message() {}
 
@@ -615,9 +700,13 @@ type Hello struct {
 	// As in Heartbeat.
 	Leaving string `protobuf:"bytes,43,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	// A `Withdraw` holds, as far as the worker knows.
-	Withdrawn     bool `protobuf:"varint,44,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Withdrawn bool `protobuf:"varint,44,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`
+	// The newest version of this protocol that the worker speaks; 0: one of before there were versions.
+	Protocol int32 `protobuf:"varint,45,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// The oldest that it understands of a scheduler.
+	OldestProtocol int32 `protobuf:"varint,46,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
@@ -739,6 +828,20 @@ func (x *Hello) GetWithdrawn() bool {
 		return x.Withdrawn
 	}
 	return false
+}
+
+func (x *Hello) GetProtocol() int32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
+func (x *Hello) GetOldestProtocol() int32 {
+	if x != nil {
+		return x.OldestProtocol
+	}
+	return 0
 }
 
 // One slot: a GPU, or a CPU slot where there is none.
@@ -938,9 +1041,11 @@ type Heartbeat struct {
 	Defects []*DeviceDefect `protobuf:"bytes,42,rep,name=defects,proto3" json:"defects,omitempty"`
 	// For people: why the daemon leaves (a signal, a spot notice), empty while it does not. Nothing is placed on it any
 	// more, and its trials are asked to leave at their next reports. Only to a scheduler whose `Welcome` takes it.
-	Leaving       string `protobuf:"bytes,43,opt,name=leaving,proto3" json:"leaving,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Leaving string `protobuf:"bytes,43,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// How many durable messages the worker keeps until they are acknowledged.
+	Unacknowledged int64 `protobuf:"varint,44,opt,name=unacknowledged,proto3" json:"unacknowledged,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Heartbeat) Reset() {
@@ -1020,6 +1125,13 @@ func (x *Heartbeat) GetLeaving() string {
 		return x.Leaving
 	}
 	return ""
+}
+
+func (x *Heartbeat) GetUnacknowledged() int64 {
+	if x != nil {
+		return x.Unacknowledged
+	}
+	return 0
 }
 
 // A device that failed.
@@ -1484,7 +1596,12 @@ type Welcome struct {
 	// This replica understands `Reports`.
 	TakesBatches bool `protobuf:"varint,40,opt,name=takes_batches,json=takesBatches,proto3" json:"takes_batches,omitempty"`
 	// This replica understands `Heartbeat.leaving`.
-	TakesLeaving  bool `protobuf:"varint,41,opt,name=takes_leaving,json=takesLeaving,proto3" json:"takes_leaving,omitempty"`
+	TakesLeaving bool `protobuf:"varint,41,opt,name=takes_leaving,json=takesLeaving,proto3" json:"takes_leaving,omitempty"`
+	// As in Hello: what the scheduler speaks. A worker that cannot speak with it says so and asks the next one.
+	Protocol       int32 `protobuf:"varint,42,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	OldestProtocol int32 `protobuf:"varint,43,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
+	// The scheduler's release.
+	Version       string `protobuf:"bytes,44,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1559,6 +1676,27 @@ func (x *Welcome) GetTakesLeaving() bool {
 		return x.TakesLeaving
 	}
 	return false
+}
+
+func (x *Welcome) GetProtocol() int32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
+func (x *Welcome) GetOldestProtocol() int32 {
+	if x != nil {
+		return x.OldestProtocol
+	}
+	return 0
+}
+
+func (x *Welcome) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
 }
 
 // Run this trial.
@@ -2342,19 +2480,173 @@ func (x *Refused) GetReason() string {
 	return ""
 }
 
+// Send a part of the log of one attempt. Somebody waits for it; nothing else does.
+type ReadLog struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names the answer.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Of the attempt, which may be over, and may have run on another worker: then its log is read from the store.
+	Lease *LeaseRef `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	// As in Assign.
+	StudyUid string `protobuf:"bytes,3,opt,name=study_uid,json=studyUid,proto3" json:"study_uid,omitempty"`
+	// Where in the attempt's log to begin.
+	Offset        int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadLog) Reset() {
+	*x = ReadLog{}
+	mi := &file_headrace_v1_worker_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadLog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadLog) ProtoMessage() {}
+
+func (x *ReadLog) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_worker_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadLog.ProtoReflect.Descriptor instead.
+func (*ReadLog) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ReadLog) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *ReadLog) GetLease() *LeaseRef {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
+func (x *ReadLog) GetStudyUid() string {
+	if x != nil {
+		return x.StudyUid
+	}
+	return ""
+}
+
+func (x *ReadLog) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+// Answers ReadLog. Never stored before it is sent, never repeated.
+type LogChunk struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// At most 64 KiB; empty where nothing was printed since.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	// Where the next part begins. It may lie before the asked one: a log that grew too large was cut meanwhile.
+	NextOffset int64 `protobuf:"varint,3,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
+	// The attempt still runs here.
+	Live          bool       `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
+	Trouble       LogTrouble `protobuf:"varint,5,opt,name=trouble,proto3,enum=headrace.v1.LogTrouble" json:"trouble,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogChunk) Reset() {
+	*x = LogChunk{}
+	mi := &file_headrace_v1_worker_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogChunk) ProtoMessage() {}
+
+func (x *LogChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_worker_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogChunk.ProtoReflect.Descriptor instead.
+func (*LogChunk) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *LogChunk) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *LogChunk) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *LogChunk) GetNextOffset() int64 {
+	if x != nil {
+		return x.NextOffset
+	}
+	return 0
+}
+
+func (x *LogChunk) GetLive() bool {
+	if x != nil {
+		return x.Live
+	}
+	return false
+}
+
+func (x *LogChunk) GetTrouble() LogTrouble {
+	if x != nil {
+		return x.Trouble
+	}
+	return LogTrouble_LOG_TROUBLE_UNSPECIFIED
+}
+
 var File_headrace_v1_worker_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x18headrace/v1/worker.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"\xc4\x02\n" +
+	"\x18headrace/v1/worker.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"\xfa\x02\n" +
 	"\x0eSessionRequest\x12*\n" +
 	"\x05hello\x18\x01 \x01(\v2\x12.headrace.v1.HelloH\x00R\x05hello\x126\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x16.headrace.v1.HeartbeatH\x00R\theartbeat\x12-\n" +
 	"\x06report\x18\x03 \x01(\v2\x13.headrace.v1.ReportH\x00R\x06report\x123\n" +
 	"\brestored\x18\x04 \x01(\v2\x15.headrace.v1.RestoredH\x00R\brestored\x12-\n" +
-	"\x06exited\x18\x05 \x01(\v2\x13.headrace.v1.ExitedH\x00R\x06exited\x120\n" +
+	"\x06exited\x18\x05 \x01(\v2\x13.headrace.v1.ExitedH\x00R\x06exited\x124\n" +
+	"\tlog_chunk\x18\x06 \x01(\v2\x15.headrace.v1.LogChunkH\x00R\blogChunk\x120\n" +
 	"\areports\x18( \x01(\v2\x14.headrace.v1.ReportsH\x00R\areportsB\t\n" +
-	"\amessage\"\xdf\x04\n" +
+	"\amessage\"\x92\x05\n" +
 	"\x0fSessionResponse\x120\n" +
 	"\awelcome\x18\x01 \x01(\v2\x14.headrace.v1.WelcomeH\x00R\awelcome\x12-\n" +
 	"\x06assign\x18\x02 \x01(\v2\x13.headrace.v1.AssignH\x00R\x06assign\x128\n" +
@@ -2362,13 +2654,14 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x06cancel\x18\x04 \x01(\v2\x13.headrace.v1.CancelH\x00R\x06cancel\x12*\n" +
 	"\x05drain\x18\x05 \x01(\v2\x12.headrace.v1.DrainH\x00R\x05drain\x12$\n" +
 	"\x03ack\x18\x06 \x01(\v2\x10.headrace.v1.AckH\x00R\x03ack\x12-\n" +
-	"\x06vacate\x18\a \x01(\v2\x13.headrace.v1.VacateH\x00R\x06vacate\x120\n" +
+	"\x06vacate\x18\a \x01(\v2\x13.headrace.v1.VacateH\x00R\x06vacate\x121\n" +
+	"\bread_log\x18\t \x01(\v2\x14.headrace.v1.ReadLogH\x00R\areadLog\x120\n" +
 	"\arefused\x18( \x01(\v2\x14.headrace.v1.RefusedH\x00R\arefused\x126\n" +
 	"\tdecisions\x18) \x01(\v2\x16.headrace.v1.DecisionsH\x00R\tdecisions\x123\n" +
 	"\bwithdraw\x18* \x01(\v2\x15.headrace.v1.WithdrawH\x00R\bwithdraw\x123\n" +
 	"\buncordon\x18+ \x01(\v2\x15.headrace.v1.UncordonH\x00R\buncordon\x12\"\n" +
 	"\facknowledged\x18\b \x03(\x03R\facknowledgedB\t\n" +
-	"\amessage\"\xda\x03\n" +
+	"\amessage\"\x9f\x04\n" +
 	"\x05Hello\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12-\n" +
@@ -2382,7 +2675,9 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x04home\x18) \x01(\tR\x04home\x12#\n" +
 	"\rtakes_batches\x18* \x01(\bR\ftakesBatches\x12\x18\n" +
 	"\aleaving\x18+ \x01(\tR\aleaving\x12\x1c\n" +
-	"\twithdrawn\x18, \x01(\bR\twithdrawn\x1a9\n" +
+	"\twithdrawn\x18, \x01(\bR\twithdrawn\x12\x1a\n" +
+	"\bprotocol\x18- \x01(\x05R\bprotocol\x12'\n" +
+	"\x0foldest_protocol\x18. \x01(\x05R\x0eoldestProtocol\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8d\x02\n" +
@@ -2399,7 +2694,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x18\n" +
 	"\areplica\x18\x03 \x01(\x05R\areplica\x12\x12\n" +
-	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\x94\x02\n" +
+	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\xbc\x02\n" +
 	"\tHeartbeat\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12:\n" +
 	"\ttelemetry\x18\x02 \x03(\v2\x1c.headrace.v1.DeviceTelemetryR\ttelemetry\x12)\n" +
@@ -2407,7 +2702,8 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\atrouble\x18( \x01(\tR\atrouble\x12\x1b\n" +
 	"\tset_aside\x18) \x01(\tR\bsetAside\x123\n" +
 	"\adefects\x18* \x03(\v2\x19.headrace.v1.DeviceDefectR\adefects\x12\x18\n" +
-	"\aleaving\x18+ \x01(\tR\aleaving\"<\n" +
+	"\aleaving\x18+ \x01(\tR\aleaving\x12&\n" +
+	"\x0eunacknowledged\x18, \x01(\x03R\x0eunacknowledged\"<\n" +
 	"\fDeviceDefect\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"u\n" +
@@ -2445,14 +2741,17 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\texit_code\x18\x06 \x01(\x05R\bexitCode\x12\"\n" +
 	"\rout_of_memory\x18\a \x01(\x05R\voutOfMemory\x12!\n" +
 	"\fdevice_words\x18( \x01(\tR\vdeviceWords\x12'\n" +
-	"\x0fdevice_failures\x18) \x01(\x05R\x0edeviceFailures\"\x9e\x02\n" +
+	"\x0fdevice_failures\x18) \x01(\x05R\x0edeviceFailures\"\xfd\x02\n" +
 	"\aWelcome\x12H\n" +
 	"\x12heartbeat_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x126\n" +
 	"\tlease_ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x12)\n" +
 	"\x04held\x18\x03 \x03(\v2\x15.headrace.v1.LeaseRefR\x04held\x12\x1c\n" +
 	"\tscheduler\x18\x04 \x01(\tR\tscheduler\x12#\n" +
 	"\rtakes_batches\x18( \x01(\bR\ftakesBatches\x12#\n" +
-	"\rtakes_leaving\x18) \x01(\bR\ftakesLeaving\"\xb9\x06\n" +
+	"\rtakes_leaving\x18) \x01(\bR\ftakesLeaving\x12\x1a\n" +
+	"\bprotocol\x18* \x01(\x05R\bprotocol\x12'\n" +
+	"\x0foldest_protocol\x18+ \x01(\x05R\x0eoldestProtocol\x12\x18\n" +
+	"\aversion\x18, \x01(\tR\aversion\"\xb9\x06\n" +
 	"\x06Assign\x12+\n" +
 	"\x05lease\x18\x01 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12@\n" +
 	"\n" +
@@ -2512,7 +2811,19 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\theartbeat\x18( \x01(\x03R\theartbeat\"=\n" +
 	"\aRefused\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason*\x81\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"{\n" +
+	"\aReadLog\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12+\n" +
+	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12\x1b\n" +
+	"\tstudy_uid\x18\x03 \x01(\tR\bstudyUid\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x03R\x06offset\"\x96\x01\n" +
+	"\bLogChunk\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12\x1f\n" +
+	"\vnext_offset\x18\x03 \x01(\x03R\n" +
+	"nextOffset\x12\x12\n" +
+	"\x04live\x18\x04 \x01(\bR\x04live\x121\n" +
+	"\atrouble\x18\x05 \x01(\x0e2\x17.headrace.v1.LogTroubleR\atrouble*\x81\x01\n" +
 	"\bLinkKind\x12\x19\n" +
 	"\x15LINK_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10LINK_KIND_NVLINK\x10\x01\x12\x14\n" +
@@ -2530,7 +2841,12 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x15EXIT_OUTCOME_RELEASED\x10\x02\x12\x17\n" +
 	"\x13EXIT_OUTCOME_FAILED\x10\x03\x12\x15\n" +
 	"\x11EXIT_OUTCOME_LOST\x10\x04\x12\x1e\n" +
-	"\x1aEXIT_OUTCOME_NO_CHECKPOINT\x10\x052Y\n" +
+	"\x1aEXIT_OUTCOME_NO_CHECKPOINT\x10\x05*U\n" +
+	"\n" +
+	"LogTrouble\x12\x1b\n" +
+	"\x17LOG_TROUBLE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10LOG_TROUBLE_GONE\x10\x01\x12\x14\n" +
+	"\x10LOG_TROUBLE_AWAY\x10\x022Y\n" +
 	"\rWorkerService\x12H\n" +
 	"\aSession\x12\x1b.headrace.v1.SessionRequest\x1a\x1c.headrace.v1.SessionResponse(\x010\x01B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 
@@ -2546,113 +2862,120 @@ func file_headrace_v1_worker_proto_rawDescGZIP() []byte {
 	return file_headrace_v1_worker_proto_rawDescData
 }
 
-var file_headrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_headrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_headrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_headrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_headrace_v1_worker_proto_goTypes = []any{
 	(LinkKind)(0),               // 0: headrace.v1.LinkKind
 	(DeviceKind)(0),             // 1: headrace.v1.DeviceKind
 	(ExitOutcome)(0),            // 2: headrace.v1.ExitOutcome
-	(*SessionRequest)(nil),      // 3: headrace.v1.SessionRequest
-	(*SessionResponse)(nil),     // 4: headrace.v1.SessionResponse
-	(*Hello)(nil),               // 5: headrace.v1.Hello
-	(*Device)(nil),              // 6: headrace.v1.Device
-	(*Bubbles)(nil),             // 7: headrace.v1.Bubbles
-	(*Heartbeat)(nil),           // 8: headrace.v1.Heartbeat
-	(*DeviceDefect)(nil),        // 9: headrace.v1.DeviceDefect
-	(*DeviceTelemetry)(nil),     // 10: headrace.v1.DeviceTelemetry
-	(*Report)(nil),              // 11: headrace.v1.Report
-	(*Reports)(nil),             // 12: headrace.v1.Reports
-	(*Restored)(nil),            // 13: headrace.v1.Restored
-	(*Exited)(nil),              // 14: headrace.v1.Exited
-	(*Welcome)(nil),             // 15: headrace.v1.Welcome
-	(*Assign)(nil),              // 16: headrace.v1.Assign
-	(*Grant)(nil),               // 17: headrace.v1.Grant
-	(*LeaseDecision)(nil),       // 18: headrace.v1.LeaseDecision
-	(*Decisions)(nil),           // 19: headrace.v1.Decisions
-	(*Cancel)(nil),              // 20: headrace.v1.Cancel
-	(*Vacate)(nil),              // 21: headrace.v1.Vacate
-	(*Withdraw)(nil),            // 22: headrace.v1.Withdraw
-	(*Uncordon)(nil),            // 23: headrace.v1.Uncordon
-	(*Drain)(nil),               // 24: headrace.v1.Drain
-	(*Ack)(nil),                 // 25: headrace.v1.Ack
-	(*Refused)(nil),             // 26: headrace.v1.Refused
-	nil,                         // 27: headrace.v1.Hello.LabelsEntry
-	nil,                         // 28: headrace.v1.Report.MetricsEntry
-	(*LeaseRef)(nil),            // 29: headrace.v1.LeaseRef
-	(*CheckpointRef)(nil),       // 30: headrace.v1.CheckpointRef
-	(*durationpb.Duration)(nil), // 31: google.protobuf.Duration
-	(*TurnCost)(nil),            // 32: headrace.v1.TurnCost
-	(*ParameterAssignment)(nil), // 33: headrace.v1.ParameterAssignment
-	(*TrialTemplate)(nil),       // 34: headrace.v1.TrialTemplate
-	(*Surrogate)(nil),           // 35: headrace.v1.Surrogate
-	(*Gate)(nil),                // 36: headrace.v1.Gate
-	(*KeepBest)(nil),            // 37: headrace.v1.KeepBest
-	(Processes)(0),              // 38: headrace.v1.Processes
-	(*Decision)(nil),            // 39: headrace.v1.Decision
+	(LogTrouble)(0),             // 3: headrace.v1.LogTrouble
+	(*SessionRequest)(nil),      // 4: headrace.v1.SessionRequest
+	(*SessionResponse)(nil),     // 5: headrace.v1.SessionResponse
+	(*Hello)(nil),               // 6: headrace.v1.Hello
+	(*Device)(nil),              // 7: headrace.v1.Device
+	(*Bubbles)(nil),             // 8: headrace.v1.Bubbles
+	(*Heartbeat)(nil),           // 9: headrace.v1.Heartbeat
+	(*DeviceDefect)(nil),        // 10: headrace.v1.DeviceDefect
+	(*DeviceTelemetry)(nil),     // 11: headrace.v1.DeviceTelemetry
+	(*Report)(nil),              // 12: headrace.v1.Report
+	(*Reports)(nil),             // 13: headrace.v1.Reports
+	(*Restored)(nil),            // 14: headrace.v1.Restored
+	(*Exited)(nil),              // 15: headrace.v1.Exited
+	(*Welcome)(nil),             // 16: headrace.v1.Welcome
+	(*Assign)(nil),              // 17: headrace.v1.Assign
+	(*Grant)(nil),               // 18: headrace.v1.Grant
+	(*LeaseDecision)(nil),       // 19: headrace.v1.LeaseDecision
+	(*Decisions)(nil),           // 20: headrace.v1.Decisions
+	(*Cancel)(nil),              // 21: headrace.v1.Cancel
+	(*Vacate)(nil),              // 22: headrace.v1.Vacate
+	(*Withdraw)(nil),            // 23: headrace.v1.Withdraw
+	(*Uncordon)(nil),            // 24: headrace.v1.Uncordon
+	(*Drain)(nil),               // 25: headrace.v1.Drain
+	(*Ack)(nil),                 // 26: headrace.v1.Ack
+	(*Refused)(nil),             // 27: headrace.v1.Refused
+	(*ReadLog)(nil),             // 28: headrace.v1.ReadLog
+	(*LogChunk)(nil),            // 29: headrace.v1.LogChunk
+	nil,                         // 30: headrace.v1.Hello.LabelsEntry
+	nil,                         // 31: headrace.v1.Report.MetricsEntry
+	(*LeaseRef)(nil),            // 32: headrace.v1.LeaseRef
+	(*CheckpointRef)(nil),       // 33: headrace.v1.CheckpointRef
+	(*durationpb.Duration)(nil), // 34: google.protobuf.Duration
+	(*TurnCost)(nil),            // 35: headrace.v1.TurnCost
+	(*ParameterAssignment)(nil), // 36: headrace.v1.ParameterAssignment
+	(*TrialTemplate)(nil),       // 37: headrace.v1.TrialTemplate
+	(*Surrogate)(nil),           // 38: headrace.v1.Surrogate
+	(*Gate)(nil),                // 39: headrace.v1.Gate
+	(*KeepBest)(nil),            // 40: headrace.v1.KeepBest
+	(Processes)(0),              // 41: headrace.v1.Processes
+	(*Decision)(nil),            // 42: headrace.v1.Decision
 }
 var file_headrace_v1_worker_proto_depIdxs = []int32{
-	5,  // 0: headrace.v1.SessionRequest.hello:type_name -> headrace.v1.Hello
-	8,  // 1: headrace.v1.SessionRequest.heartbeat:type_name -> headrace.v1.Heartbeat
-	11, // 2: headrace.v1.SessionRequest.report:type_name -> headrace.v1.Report
-	13, // 3: headrace.v1.SessionRequest.restored:type_name -> headrace.v1.Restored
-	14, // 4: headrace.v1.SessionRequest.exited:type_name -> headrace.v1.Exited
-	12, // 5: headrace.v1.SessionRequest.reports:type_name -> headrace.v1.Reports
-	15, // 6: headrace.v1.SessionResponse.welcome:type_name -> headrace.v1.Welcome
-	16, // 7: headrace.v1.SessionResponse.assign:type_name -> headrace.v1.Assign
-	18, // 8: headrace.v1.SessionResponse.decision:type_name -> headrace.v1.LeaseDecision
-	20, // 9: headrace.v1.SessionResponse.cancel:type_name -> headrace.v1.Cancel
-	24, // 10: headrace.v1.SessionResponse.drain:type_name -> headrace.v1.Drain
-	25, // 11: headrace.v1.SessionResponse.ack:type_name -> headrace.v1.Ack
-	21, // 12: headrace.v1.SessionResponse.vacate:type_name -> headrace.v1.Vacate
-	26, // 13: headrace.v1.SessionResponse.refused:type_name -> headrace.v1.Refused
-	19, // 14: headrace.v1.SessionResponse.decisions:type_name -> headrace.v1.Decisions
-	22, // 15: headrace.v1.SessionResponse.withdraw:type_name -> headrace.v1.Withdraw
-	23, // 16: headrace.v1.SessionResponse.uncordon:type_name -> headrace.v1.Uncordon
-	6,  // 17: headrace.v1.Hello.devices:type_name -> headrace.v1.Device
-	27, // 18: headrace.v1.Hello.labels:type_name -> headrace.v1.Hello.LabelsEntry
-	29, // 19: headrace.v1.Hello.held:type_name -> headrace.v1.LeaseRef
-	1,  // 20: headrace.v1.Device.kind:type_name -> headrace.v1.DeviceKind
-	0,  // 21: headrace.v1.Device.links:type_name -> headrace.v1.LinkKind
-	7,  // 22: headrace.v1.Device.bubbles:type_name -> headrace.v1.Bubbles
-	10, // 23: headrace.v1.Heartbeat.telemetry:type_name -> headrace.v1.DeviceTelemetry
-	29, // 24: headrace.v1.Heartbeat.held:type_name -> headrace.v1.LeaseRef
-	9,  // 25: headrace.v1.Heartbeat.defects:type_name -> headrace.v1.DeviceDefect
-	29, // 26: headrace.v1.Report.lease:type_name -> headrace.v1.LeaseRef
-	28, // 27: headrace.v1.Report.metrics:type_name -> headrace.v1.Report.MetricsEntry
-	30, // 28: headrace.v1.Report.checkpoint:type_name -> headrace.v1.CheckpointRef
-	31, // 29: headrace.v1.Report.train_time:type_name -> google.protobuf.Duration
-	32, // 30: headrace.v1.Report.turn:type_name -> headrace.v1.TurnCost
-	11, // 31: headrace.v1.Reports.reports:type_name -> headrace.v1.Report
-	29, // 32: headrace.v1.Restored.lease:type_name -> headrace.v1.LeaseRef
-	31, // 33: headrace.v1.Restored.read_time:type_name -> google.protobuf.Duration
-	29, // 34: headrace.v1.Exited.lease:type_name -> headrace.v1.LeaseRef
-	2,  // 35: headrace.v1.Exited.outcome:type_name -> headrace.v1.ExitOutcome
-	31, // 36: headrace.v1.Welcome.heartbeat_interval:type_name -> google.protobuf.Duration
-	31, // 37: headrace.v1.Welcome.lease_ttl:type_name -> google.protobuf.Duration
-	29, // 38: headrace.v1.Welcome.held:type_name -> headrace.v1.LeaseRef
-	29, // 39: headrace.v1.Assign.lease:type_name -> headrace.v1.LeaseRef
-	33, // 40: headrace.v1.Assign.parameters:type_name -> headrace.v1.ParameterAssignment
-	34, // 41: headrace.v1.Assign.template:type_name -> headrace.v1.TrialTemplate
-	30, // 42: headrace.v1.Assign.checkpoint:type_name -> headrace.v1.CheckpointRef
-	17, // 43: headrace.v1.Assign.grant:type_name -> headrace.v1.Grant
-	35, // 44: headrace.v1.Assign.surrogate:type_name -> headrace.v1.Surrogate
-	36, // 45: headrace.v1.Assign.gate:type_name -> headrace.v1.Gate
-	37, // 46: headrace.v1.Assign.keep_best:type_name -> headrace.v1.KeepBest
-	38, // 47: headrace.v1.Grant.processes:type_name -> headrace.v1.Processes
-	29, // 48: headrace.v1.LeaseDecision.lease:type_name -> headrace.v1.LeaseRef
-	39, // 49: headrace.v1.LeaseDecision.decision:type_name -> headrace.v1.Decision
-	18, // 50: headrace.v1.Decisions.decisions:type_name -> headrace.v1.LeaseDecision
-	29, // 51: headrace.v1.Cancel.lease:type_name -> headrace.v1.LeaseRef
-	29, // 52: headrace.v1.Vacate.lease:type_name -> headrace.v1.LeaseRef
-	31, // 53: headrace.v1.Withdraw.grace:type_name -> google.protobuf.Duration
-	31, // 54: headrace.v1.Drain.grace:type_name -> google.protobuf.Duration
-	3,  // 55: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
-	4,  // 56: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
-	56, // [56:57] is the sub-list for method output_type
-	55, // [55:56] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	6,  // 0: headrace.v1.SessionRequest.hello:type_name -> headrace.v1.Hello
+	9,  // 1: headrace.v1.SessionRequest.heartbeat:type_name -> headrace.v1.Heartbeat
+	12, // 2: headrace.v1.SessionRequest.report:type_name -> headrace.v1.Report
+	14, // 3: headrace.v1.SessionRequest.restored:type_name -> headrace.v1.Restored
+	15, // 4: headrace.v1.SessionRequest.exited:type_name -> headrace.v1.Exited
+	29, // 5: headrace.v1.SessionRequest.log_chunk:type_name -> headrace.v1.LogChunk
+	13, // 6: headrace.v1.SessionRequest.reports:type_name -> headrace.v1.Reports
+	16, // 7: headrace.v1.SessionResponse.welcome:type_name -> headrace.v1.Welcome
+	17, // 8: headrace.v1.SessionResponse.assign:type_name -> headrace.v1.Assign
+	19, // 9: headrace.v1.SessionResponse.decision:type_name -> headrace.v1.LeaseDecision
+	21, // 10: headrace.v1.SessionResponse.cancel:type_name -> headrace.v1.Cancel
+	25, // 11: headrace.v1.SessionResponse.drain:type_name -> headrace.v1.Drain
+	26, // 12: headrace.v1.SessionResponse.ack:type_name -> headrace.v1.Ack
+	22, // 13: headrace.v1.SessionResponse.vacate:type_name -> headrace.v1.Vacate
+	28, // 14: headrace.v1.SessionResponse.read_log:type_name -> headrace.v1.ReadLog
+	27, // 15: headrace.v1.SessionResponse.refused:type_name -> headrace.v1.Refused
+	20, // 16: headrace.v1.SessionResponse.decisions:type_name -> headrace.v1.Decisions
+	23, // 17: headrace.v1.SessionResponse.withdraw:type_name -> headrace.v1.Withdraw
+	24, // 18: headrace.v1.SessionResponse.uncordon:type_name -> headrace.v1.Uncordon
+	7,  // 19: headrace.v1.Hello.devices:type_name -> headrace.v1.Device
+	30, // 20: headrace.v1.Hello.labels:type_name -> headrace.v1.Hello.LabelsEntry
+	32, // 21: headrace.v1.Hello.held:type_name -> headrace.v1.LeaseRef
+	1,  // 22: headrace.v1.Device.kind:type_name -> headrace.v1.DeviceKind
+	0,  // 23: headrace.v1.Device.links:type_name -> headrace.v1.LinkKind
+	8,  // 24: headrace.v1.Device.bubbles:type_name -> headrace.v1.Bubbles
+	11, // 25: headrace.v1.Heartbeat.telemetry:type_name -> headrace.v1.DeviceTelemetry
+	32, // 26: headrace.v1.Heartbeat.held:type_name -> headrace.v1.LeaseRef
+	10, // 27: headrace.v1.Heartbeat.defects:type_name -> headrace.v1.DeviceDefect
+	32, // 28: headrace.v1.Report.lease:type_name -> headrace.v1.LeaseRef
+	31, // 29: headrace.v1.Report.metrics:type_name -> headrace.v1.Report.MetricsEntry
+	33, // 30: headrace.v1.Report.checkpoint:type_name -> headrace.v1.CheckpointRef
+	34, // 31: headrace.v1.Report.train_time:type_name -> google.protobuf.Duration
+	35, // 32: headrace.v1.Report.turn:type_name -> headrace.v1.TurnCost
+	12, // 33: headrace.v1.Reports.reports:type_name -> headrace.v1.Report
+	32, // 34: headrace.v1.Restored.lease:type_name -> headrace.v1.LeaseRef
+	34, // 35: headrace.v1.Restored.read_time:type_name -> google.protobuf.Duration
+	32, // 36: headrace.v1.Exited.lease:type_name -> headrace.v1.LeaseRef
+	2,  // 37: headrace.v1.Exited.outcome:type_name -> headrace.v1.ExitOutcome
+	34, // 38: headrace.v1.Welcome.heartbeat_interval:type_name -> google.protobuf.Duration
+	34, // 39: headrace.v1.Welcome.lease_ttl:type_name -> google.protobuf.Duration
+	32, // 40: headrace.v1.Welcome.held:type_name -> headrace.v1.LeaseRef
+	32, // 41: headrace.v1.Assign.lease:type_name -> headrace.v1.LeaseRef
+	36, // 42: headrace.v1.Assign.parameters:type_name -> headrace.v1.ParameterAssignment
+	37, // 43: headrace.v1.Assign.template:type_name -> headrace.v1.TrialTemplate
+	33, // 44: headrace.v1.Assign.checkpoint:type_name -> headrace.v1.CheckpointRef
+	18, // 45: headrace.v1.Assign.grant:type_name -> headrace.v1.Grant
+	38, // 46: headrace.v1.Assign.surrogate:type_name -> headrace.v1.Surrogate
+	39, // 47: headrace.v1.Assign.gate:type_name -> headrace.v1.Gate
+	40, // 48: headrace.v1.Assign.keep_best:type_name -> headrace.v1.KeepBest
+	41, // 49: headrace.v1.Grant.processes:type_name -> headrace.v1.Processes
+	32, // 50: headrace.v1.LeaseDecision.lease:type_name -> headrace.v1.LeaseRef
+	42, // 51: headrace.v1.LeaseDecision.decision:type_name -> headrace.v1.Decision
+	19, // 52: headrace.v1.Decisions.decisions:type_name -> headrace.v1.LeaseDecision
+	32, // 53: headrace.v1.Cancel.lease:type_name -> headrace.v1.LeaseRef
+	32, // 54: headrace.v1.Vacate.lease:type_name -> headrace.v1.LeaseRef
+	34, // 55: headrace.v1.Withdraw.grace:type_name -> google.protobuf.Duration
+	34, // 56: headrace.v1.Drain.grace:type_name -> google.protobuf.Duration
+	32, // 57: headrace.v1.ReadLog.lease:type_name -> headrace.v1.LeaseRef
+	3,  // 58: headrace.v1.LogChunk.trouble:type_name -> headrace.v1.LogTrouble
+	4,  // 59: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
+	5,  // 60: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
+	60, // [60:61] is the sub-list for method output_type
+	59, // [59:60] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_worker_proto_init() }
@@ -2669,6 +2992,7 @@ func file_headrace_v1_worker_proto_init() {
 		(*SessionRequest_Report)(nil),
 		(*SessionRequest_Restored)(nil),
 		(*SessionRequest_Exited)(nil),
+		(*SessionRequest_LogChunk)(nil),
 		(*SessionRequest_Reports)(nil),
 	}
 	file_headrace_v1_worker_proto_msgTypes[1].OneofWrappers = []any{
@@ -2679,6 +3003,7 @@ func file_headrace_v1_worker_proto_init() {
 		(*SessionResponse_Drain)(nil),
 		(*SessionResponse_Ack)(nil),
 		(*SessionResponse_Vacate)(nil),
+		(*SessionResponse_ReadLog)(nil),
 		(*SessionResponse_Refused)(nil),
 		(*SessionResponse_Decisions)(nil),
 		(*SessionResponse_Withdraw)(nil),
@@ -2689,8 +3014,8 @@ func file_headrace_v1_worker_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_worker_proto_rawDesc), len(file_headrace_v1_worker_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   26,
+			NumEnums:      4,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

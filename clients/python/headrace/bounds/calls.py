@@ -80,6 +80,7 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     },
     "CompleteTrialRequest": {"request_id": REQUEST_ID, "error": ERROR},
     "ReleaseTrialRequest": {"request_id": REQUEST_ID},
+    "ReadLogRequest": {"name": TRIAL, "cursor": PAGE_TOKEN},
     "ListReportsRequest": {**_PAGE, "parent": PARENT},
     "ListWorkersRequest": _PAGE,
     "DrainWorkerRequest": {**_ON_WORKER, "reason": REASON, "grace": Span(0, n.SECONDS)},

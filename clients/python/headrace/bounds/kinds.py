@@ -134,6 +134,26 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Blob:
+    """At most `longest` bytes, whatever they are."""
+
+    longest: int
+
+    def __str__(self) -> str:
+        return f"{number(self.longest)} bytes"
+
+    def check(self) -> Check:
+        longest = self.longest
+
+        def check(value: bytes) -> list[Fault] | None:
+            if len(value) <= longest:
+                return None
+            return [Fault(path="", message=f"is longer than {longest} bytes", remedy="Send less at once.")]
+
+        return check
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """What a program says of its end: never refused; of a longer text the beginning is kept, or with `end` the end."""
 
@@ -273,7 +293,7 @@ class Entries:
         return check
 
 
-Scalar: TypeAlias = Unbounded | Whole | Real | Text | Told | Json | Span
+Scalar: TypeAlias = Unbounded | Whole | Real | Text | Blob | Told | Json | Span
 Bound: TypeAlias = Scalar | Items | Entries
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from headrace.bounds import numbers as n
 from headrace.bounds.calls import ERROR, METRICS
-from headrace.bounds.kinds import Bound, Entries, Items, Real, Span, Text, Told, Unbounded, Whole
+from headrace.bounds.kinds import Blob, Bound, Entries, Items, Real, Span, Text, Told, Unbounded, Whole
 from headrace.bounds.specs import BYTES, NAME, STEPS, TEXT
 
 SEQUENCE: Final = Whole(0, n.EXACT)
@@ -13,6 +13,8 @@ TROUBLE: Final = Told(500)
 WARNING: Final = Told(2000)
 WARNINGS: Final = Items(16, WARNING)
 LOG_TAIL: Final = Told(n.LOG_TAIL, end=True)
+LOG_CHUNK_BYTES: Final = 64 << 10
+"""Of a part of a log that is read over a session: it delays what else there is to say by a few milliseconds."""
 MEMBERS: Final = Items(n.SEATS)
 RANK: Final = Whole(0, n.SLOTS)
 
@@ -30,6 +32,8 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "host": NAME,
         "home": NAME,
         "leaving": TROUBLE,
+        "protocol": Whole(0, n.INT32),
+        "oldest_protocol": Whole(0, n.INT32),
     },
     "Device": {
         "index": Whole(0, 1_000_000),
@@ -53,6 +57,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "set_aside": TROUBLE,
         "defects": Items(n.DEVICES),
         "leaving": TROUBLE,
+        "unacknowledged": Whole(0, n.EXACT),
     },
     "DeviceDefect": {"index": Whole(0, 1_000_000), "reason": TROUBLE},
     "DeviceTelemetry": {
@@ -85,6 +90,11 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "out_of_memory": Whole(0, n.SEATS),
         "device_words": TROUBLE,
         "device_failures": Whole(0, n.EXACT),
+    },
+    "LogChunk": {
+        "id": Whole(0, n.EXACT),
+        "data": Blob(LOG_CHUNK_BYTES),
+        "next_offset": Whole(0, n.EXACT),
     },
     "TurnCost": {
         "members": Whole(0, n.SEATS),

@@ -92,6 +92,24 @@ class CheckpointStore(Protocol):
         uploads included. Empty where the study has nothing here."""
         ...
 
+    def put_file(self, trial: str, name: str, data: bytes) -> None:
+        """Stores a small file below a trial's place, such as `logs/000001.log`, in place of what lies there.
+
+        Raises `OSError` where the store is full or cannot be reached.
+        """
+        ...
+
+    def read_file(self, trial: str, name: str, start: int, most: int) -> bytes | None:
+        """Reads at most so many bytes of a small file; empty behind its end, None where there is none.
+
+        Raises `OSError` where the store cannot be reached.
+        """
+        ...
+
+    def delete_file(self, trial: str, name: str) -> None:
+        """Removes a small file; a missing one is no error."""
+        ...
+
     def clear(self, trial: str) -> None:
         """Removes all that lies in a trial's place; a missing one is no error."""
         ...

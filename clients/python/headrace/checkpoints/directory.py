@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from headrace.checkpoints.errors import CheckpointGoneError, CheckpointMissingError
+from headrace.checkpoints.errors import CheckpointGoneError, CheckpointMissingError, StoreUnavailableError
 from headrace.checkpoints.manifest import (
     MANIFEST,
     CheckpointMeta,
@@ -137,6 +137,33 @@ class DirectoryStore:
                 trial = f"{study}/trials/{folder.name.removeprefix(_DELETED)}"
                 found[trial] = found.get(trial, 0) + _bytes_below(folder)
         return found
+
+    def put_file(self, trial: str, name: str, data: bytes) -> None:
+        """Stores a small file; see `CheckpointStore.put_file`."""
+        target = self._inside(f"{trial}/{name}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(_PARTIAL + target.name)
+        try:
+            partial.write_bytes(data)
+            partial.rename(target)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+
+    def read_file(self, trial: str, name: str, start: int, most: int) -> bytes | None:
+        """Reads of a small file; see `CheckpointStore.read_file`."""
+        try:
+            with self._inside(f"{trial}/{name}").open("rb") as file:
+                file.seek(start)
+                return file.read(most)
+        except (FileNotFoundError, NotADirectoryError):
+            if not self._root.is_dir():
+                raise StoreUnavailableError(f"store {self.url} is not there") from None
+            return None
+
+    def delete_file(self, trial: str, name: str) -> None:
+        """Removes a small file."""
+        self._inside(f"{trial}/{name}").unlink(missing_ok=True)
 
     def clear(self, trial: str) -> None:
         """Removes a trial's place, and those above it that are empty then; see `CheckpointStore.clear`."""

@@ -9,7 +9,7 @@ starts again. (Parts of an unfinished multipart upload are the bucket's to expir
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -128,6 +128,28 @@ class S3Store:
                     trial = f"{study}/trials/{number}"
                     found[trial] = found.get(trial, 0) + item["size"]
         return found
+
+    def put_file(self, trial: str, name: str, data: bytes) -> None:
+        """Stores a small file; see `CheckpointStore.put_file`."""
+        with self._reaching():
+            obstore.put(self._objects, self._key(trial, name), data)
+
+    def read_file(self, trial: str, name: str, start: int, most: int) -> bytes | None:
+        """Reads of a small file; see `CheckpointStore.read_file`."""
+        key = self._key(trial, name)
+        with self._reaching():
+            try:
+                end = min(start + most, obstore.head(self._objects, key)["size"])
+                if end <= start:
+                    return b""
+                return bytes(obstore.get_range(self._objects, key, start=start, end=end))
+            except (NotFoundError, FileNotFoundError):
+                return None
+
+    def delete_file(self, trial: str, name: str) -> None:
+        """Removes a small file."""
+        with self._reaching(), suppress(NotFoundError, FileNotFoundError):
+            obstore.delete(self._objects, self._key(trial, name))
 
     def clear(self, trial: str) -> None:
         """Removes a trial's place, manifests first; see `CheckpointStore.clear`."""

@@ -42,6 +42,7 @@ SERVICES = {
     "scheduler": ("services", "Run a scheduler over a Postgres database."),
     "worker": ("worker", "Run trials on this machine's GPUs or CPU slots for a scheduler."),
     "ca": ("services", "Make the certificate authority of a cluster whose workers join."),
+    "migrate": ("services", "Bring the database's schema up to date, or say what there is to do."),
     "planner": ("services", "Serve training plans over gRPC."),
     "plan": ("services", "Plan how to split a training job over a cluster."),
     "bubble-agent": ("services", "Let trials run in the idle windows of this machine's pipelines."),

@@ -22,7 +22,7 @@ from headrace import logins
 from headrace.cli import certificates, wording
 from headrace.cli.failure import FAILED
 from headrace.cli.session import AsJson, Session
-from headrace.client import Client, Planner, Worker
+from headrace.client import Client, Planner, ServerInfo, Worker
 from headrace.client.identities import WhoIs
 from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError, InternalError, InvalidFieldError
@@ -133,12 +133,15 @@ def _service(session: Session) -> Iterator[Finding]:
             where = client.address
             who = _who(client)
             workers = client.workers()
+            info = _server_info(client)
     except HeadraceError as error:
         yield Finding(Level.FAIL, "scheduler", error.message, error.remedy)
         return
     yield Finding(Level.OK, "scheduler", f"answers at {where}")
     if who is not None:
         yield _identity(who, where)
+    if info is not None:
+        yield from _upkeep(info, workers)
     connected = [worker for worker in workers if worker.connected]
     slots = sum(len(worker.slots) for worker in connected)
     if not slots:
@@ -244,6 +247,49 @@ def _kept_off(connected: Iterable[Worker]) -> Iterator[Finding]:
                 text = f"slot {cordon.device} gets no trials, it is cordoned: {cordon.reason or 'no reason given'}"
                 remedy = f"headrace uncordon {worker.name} --device {cordon.device}"
                 yield Finding(Level.WARN, what, text, remedy)
+
+
+def _server_info(client: Client) -> ServerInfo | None:
+    try:
+        return client.server_info()
+    except HeadraceError:  # a scheduler of an older release
+        return None
+
+
+def _upkeep(info: ServerInfo, workers: Sequence[Worker]) -> Iterator[Finding]:
+    """Whether releases and schema fit, and where metrics are shown."""
+    ours = version("headrace")
+    if info.version != ours:
+        yield Finding(
+            Level.WARN,
+            "release",
+            f"the scheduler runs {info.version or 'an unknown one'}, and this command line is {ours}",
+            "They may differ during an upgrade; after it, install the same on both.",
+        )
+    if info.database_schema == info.program_schema:
+        yield Finding(Level.OK, "schema", f"{info.database_schema}, which the scheduler knows")
+    else:
+        yield Finding(
+            Level.WARN,
+            "schema",
+            f"the database has {info.database_schema}, and the scheduler knows {info.program_schema}",
+            "Finish the upgrade: `headrace migrate --check` says which replicas are older.",
+        )
+    yield Finding(
+        Level.OK,
+        "metrics",
+        f"shown at http://{info.metrics}/metrics"
+        if info.metrics
+        else "not shown; --metrics-listen HOST:PORT of the scheduler shows them",
+    )
+    others = sorted({one.version for one in workers if one.connected and one.version != info.version})
+    if others:
+        yield Finding(
+            Level.WARN,
+            "releases",
+            f"connected workers run {', '.join(others)}, and the scheduler {info.version}",
+            "They work together while they can; update what is older.",
+        )
 
 
 def _planner() -> Iterator[Finding]:

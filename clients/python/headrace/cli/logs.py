@@ -2,8 +2,8 @@
 
 The log is a file on the machine of the worker. Where that file can be read from here (one machine, or a shared
 folder) it is printed and, with `-f`, followed until the trial is over. While a trial is in a bundle, that includes what
-the bundle's process prints. Otherwise the tail that the scheduler keeps of a failed attempt is printed, and where the
-whole log is.
+the bundle's process prints. Otherwise the scheduler reads it: from the worker while the trial runs, from the store once
+an attempt is over. Where it cannot, the tail that it keeps of a failed attempt is printed, and why.
 """
 
 import time
@@ -14,11 +14,12 @@ from typing import Annotated
 import typer
 
 from headrace.bundle_logs import LogReader
-from headrace.cli.failure import CommandError
+from headrace.cli.failure import FAILED, CommandError
 from headrace.cli.output import Output
 from headrace.cli.session import Session, StudyArgument, TrialArgument
 from headrace.client.model import TrialInfo, TrialState
 from headrace.client.sync import Trial
+from headrace.errors import HeadraceError, StoreAwayError, WorkerAwayError
 
 POLL_S = 0.5
 
@@ -52,7 +53,7 @@ def logs(
             info = _started(handle, info)
         path = Path(info.log_path) if info.log_path else None
         if path is None or not _readable(path):
-            _elsewhere(info, session.output)
+            _from_service(handle, info, session.output, follow=follow)
             return
         reader = LogReader(path)
         for chunk in _follow(handle, reader) if follow else reader.new():
@@ -89,13 +90,42 @@ def _follow(handle: Trial, reader: LogReader) -> Iterator[bytes]:
             time.sleep(POLL_S)
 
 
-def _elsewhere(info: TrialInfo, output: Output) -> None:
+def _from_service(handle: Trial, info: TrialInfo, output: Output, *, follow: bool) -> None:
+    cursor, told = "", ""
+    while True:
+        try:
+            part = handle.read_log(cursor)
+        except HeadraceError as error:
+            if not follow or not isinstance(error, StoreAwayError | WorkerAwayError):
+                _instead(info, output, error, begun=bool(cursor))
+                return
+            if error.message != told:
+                told = error.message
+                output.note(f"{error} Trying again until the trial is over.")
+            if handle.info().state is TrialState.TERMINATED:
+                return
+            time.sleep(4 * POLL_S)
+            continue
+        cursor = part.cursor
+        for note in part.notes:
+            output.note(note)
+        output.raw(part.data)
+        if part.complete or (not part.data and not follow):
+            return
+        if not part.data:
+            time.sleep(2 * POLL_S)
+
+
+def _instead(info: TrialInfo, output: Output, error: HeadraceError, *, begun: bool) -> None:
+    """What is left where the log cannot be read, and why it cannot."""
+    if begun:
+        raise error
     if info.log_tail:
         output.raw(info.log_tail.rstrip("\n").encode() + b"\n")
     else:
         output.note("The scheduler keeps the end of a log only for attempts that failed.")
-    if info.log_path:
-        machine = f"of worker {info.last_worker}" if info.last_worker else "of the worker that ran it last"
-        output.note(
-            f"The log itself cannot be read from here: it is {info.log_path} on the machine {machine}."
-        )
+    machine = f"of worker {info.last_worker}" if info.last_worker else "of the worker that ran it last"
+    output.note(f"The log itself cannot be read from here: it is {info.log_path} on the machine {machine}.")
+    output.note(str(error))
+    if not info.log_tail:
+        raise typer.Exit(FAILED)

@@ -59,6 +59,7 @@ from headrace.client.model import (
 )
 from headrace.client.planning import Planner, SearchCall, SearchProgress, TrainingPlan
 from headrace.client.sync import AskedTrial, Client, Study, Trial
+from headrace.client.upkeep import LogPart, ServerInfo
 
 __all__ = [
     "Action",
@@ -78,6 +79,7 @@ __all__ = [
     "Explanation",
     "Exploit",
     "Importance",
+    "LogPart",
     "MetricsMissing",
     "MissingExtraError",
     "NewToken",
@@ -101,6 +103,7 @@ __all__ = [
     "ScaleTried",
     "SearchCall",
     "SearchProgress",
+    "ServerInfo",
     "Slot",
     "SlotLoad",
     "SlotsReserved",

@@ -27,6 +27,7 @@ from headrace.client.model import (
     Value,
 )
 from headrace.client.names import study_name, trial_name
+from headrace.client.upkeep import LogPart, ServerInfo
 from headrace.errors import (
     InvalidFieldError,
     StudyExistsError,
@@ -157,6 +158,19 @@ def workers(_: object, history: bool = False) -> Flow[Listing[Worker]]:
         if not page.next_page_token:
             return found
         request = pb.ListWorkersRequest(page_size=PAGE_SIZE, page_token=page.next_page_token, history=history)
+
+
+def server_info(_: object) -> Flow[ServerInfo]:
+    """What the scheduler that answers is: its release, its schema, where it shows metrics."""
+    found = yield from rpc(methods.GET_SERVER_INFO, pb.GetServerInfoRequest())
+    return ServerInfo(
+        version=found.version,
+        replica=found.replica,
+        database_schema=found.database_schema,
+        program_schema=found.program_schema,
+        protocol=found.protocol,
+        metrics=found.metrics,
+    )
 
 
 def shares(_: object) -> Flow[list[StudyShare]]:
@@ -351,6 +365,17 @@ def explain(handle: TrialHandle) -> Flow[TrialStory]:
 def trial_reports(handle: TrialHandle) -> Flow[Listing[Report]]:
     """The trial's reports, in order."""
     return _reports(trial_name(handle.study, handle.number))
+
+
+def read_log(handle: TrialHandle, cursor: str = "") -> Flow[LogPart]:
+    """The next part of what the trial printed, wherever its worker is: at most 64 KiB. `cursor` is that of the part
+    before. A part without data says that there is nothing more now; ask again later, unless it is complete.
+
+    Raises `WorkerAwayError`, `LogGoneError` or `StoreAwayError` where the log cannot be read.
+    """
+    request = pb.ReadLogRequest(name=trial_name(handle.study, handle.number), cursor=cursor)
+    part = yield from rpc(methods.READ_LOG, request)
+    return LogPart(data=part.data, cursor=part.next_cursor, complete=part.complete, notes=tuple(part.notes))
 
 
 def log_path(handle: TrialHandle) -> Flow[Path | None]:

@@ -33,3 +33,5 @@ UNDRAIN_WORKER = Method("UndrainWorker", pb.UndrainWorkerRequest, pb.UndrainWork
 CORDON_DEVICES = Method("CordonDevices", pb.CordonDevicesRequest, pb.CordonDevicesResponse)
 UNCORDON_DEVICES = Method("UncordonDevices", pb.UncordonDevicesRequest, pb.UncordonDevicesResponse)
 LIST_WORKERS = Method("ListWorkers", pb.ListWorkersRequest, pb.ListWorkersResponse)
+READ_LOG = Method("ReadLog", pb.ReadLogRequest, pb.ReadLogResponse)
+GET_SERVER_INFO = Method("GetServerInfo", pb.GetServerInfoRequest, pb.GetServerInfoResponse)

@@ -43,13 +43,19 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 23
     ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 24
     ERROR_REASON_TOKEN_NOT_FOUND: _ErrorReason.ValueType  # 25
-    ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 40
-    ERROR_REASON_PROJECT_NOT_FOUND: _ErrorReason.ValueType  # 41
-    ERROR_REASON_PROJECT_EXISTS: _ErrorReason.ValueType  # 42
-    ERROR_REASON_JOIN_REFUSED: _ErrorReason.ValueType  # 30
-    ERROR_REASON_JOIN_TOKEN_NOT_FOUND: _ErrorReason.ValueType  # 31
-    ERROR_REASON_WORKER_IDENTITY: _ErrorReason.ValueType  # 32
-    ERROR_REASON_WORKER_REVOKED: _ErrorReason.ValueType  # 33
+    ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 26
+    ERROR_REASON_PROJECT_NOT_FOUND: _ErrorReason.ValueType  # 27
+    ERROR_REASON_PROJECT_EXISTS: _ErrorReason.ValueType  # 28
+    ERROR_REASON_JOIN_REFUSED: _ErrorReason.ValueType  # 29
+    ERROR_REASON_JOIN_TOKEN_NOT_FOUND: _ErrorReason.ValueType  # 30
+    ERROR_REASON_WORKER_IDENTITY: _ErrorReason.ValueType  # 31
+    ERROR_REASON_WORKER_REVOKED: _ErrorReason.ValueType  # 32
+    ERROR_REASON_WORKER_NOT_FOUND: _ErrorReason.ValueType  # 33
+    ERROR_REASON_WORKER_LEAVES: _ErrorReason.ValueType  # 34
+    ERROR_REASON_VERSION_MISMATCH: _ErrorReason.ValueType  # 35
+    ERROR_REASON_WORKER_AWAY: _ErrorReason.ValueType  # 36
+    ERROR_REASON_LOG_GONE: _ErrorReason.ValueType  # 37
+    ERROR_REASON_STORE_AWAY: _ErrorReason.ValueType  # 38
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Machine-readable reasons, without the prefix in ErrorInfo. The catalogue in
@@ -77,11 +83,17 @@ ERROR_REASON_WORKER_NAME_TAKEN: ErrorReason.ValueType  # 22
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 23
 ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 24
 ERROR_REASON_TOKEN_NOT_FOUND: ErrorReason.ValueType  # 25
-ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 40
-ERROR_REASON_PROJECT_NOT_FOUND: ErrorReason.ValueType  # 41
-ERROR_REASON_PROJECT_EXISTS: ErrorReason.ValueType  # 42
-ERROR_REASON_JOIN_REFUSED: ErrorReason.ValueType  # 30
-ERROR_REASON_JOIN_TOKEN_NOT_FOUND: ErrorReason.ValueType  # 31
-ERROR_REASON_WORKER_IDENTITY: ErrorReason.ValueType  # 32
-ERROR_REASON_WORKER_REVOKED: ErrorReason.ValueType  # 33
+ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 26
+ERROR_REASON_PROJECT_NOT_FOUND: ErrorReason.ValueType  # 27
+ERROR_REASON_PROJECT_EXISTS: ErrorReason.ValueType  # 28
+ERROR_REASON_JOIN_REFUSED: ErrorReason.ValueType  # 29
+ERROR_REASON_JOIN_TOKEN_NOT_FOUND: ErrorReason.ValueType  # 30
+ERROR_REASON_WORKER_IDENTITY: ErrorReason.ValueType  # 31
+ERROR_REASON_WORKER_REVOKED: ErrorReason.ValueType  # 32
+ERROR_REASON_WORKER_NOT_FOUND: ErrorReason.ValueType  # 33
+ERROR_REASON_WORKER_LEAVES: ErrorReason.ValueType  # 34
+ERROR_REASON_VERSION_MISMATCH: ErrorReason.ValueType  # 35
+ERROR_REASON_WORKER_AWAY: ErrorReason.ValueType  # 36
+ERROR_REASON_LOG_GONE: ErrorReason.ValueType  # 37
+ERROR_REASON_STORE_AWAY: ErrorReason.ValueType  # 38
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -1856,6 +1856,121 @@ class TrialReport(_message.Message):
 Global___TrialReport: _TypeAlias = TrialReport  # noqa: Y015
 
 @_typing.final
+class ReadLogRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Such as `studies/digits/trials/7`."""
+    cursor: _builtins.str
+    """The `next_cursor` of the part before; empty for the beginning."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLogRequest: _TypeAlias = ReadLogRequest  # noqa: Y015
+
+@_typing.final
+class ReadLogResponse(_message.Message):
+    """The log of a trial is those of its attempts, one behind the other."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """As the trial wrote it: not always text, and it may end within a character. Empty where there is nothing more now."""
+    next_cursor: _builtins.str
+    complete: _builtins.bool
+    """Nothing more will come: the trial is over, and this was the end."""
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """For people: attempts whose log is gone."""
+
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        next_cursor: _builtins.str = ...,
+        complete: _builtins.bool = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "data", b"data", "next_cursor", b"next_cursor", "notes", b"notes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLogResponse: _TypeAlias = ReadLogResponse  # noqa: Y015
+
+@_typing.final
+class GetServerInfoRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetServerInfoRequest: _TypeAlias = GetServerInfoRequest  # noqa: Y015
+
+@_typing.final
+class GetServerInfoResponse(_message.Message):
+    """What a scheduler is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    DATABASE_SCHEMA_FIELD_NUMBER: _builtins.int
+    PROGRAM_SCHEMA_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """Of Headrace."""
+    replica: _builtins.str
+    """The replica's host and process id."""
+    database_schema: _builtins.str
+    """The newest migration of its database, and the newest that it knows."""
+    program_schema: _builtins.str
+    protocol: _builtins.int
+    """The newest version of the session protocol that it speaks with workers."""
+    metrics: _builtins.str
+    """Where it shows metrics; empty where it does not."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        replica: _builtins.str = ...,
+        database_schema: _builtins.str = ...,
+        program_schema: _builtins.str = ...,
+        protocol: _builtins.int = ...,
+        metrics: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["database_schema", b"database_schema", "metrics", b"metrics", "program_schema", b"program_schema", "protocol", b"protocol", "replica", b"replica", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
+
+@_typing.final
 class ListWorkersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1954,6 +2069,10 @@ class WorkerStatus(_message.Message):
     SET_ASIDE_FIELD_NUMBER: _builtins.int
     AVOIDED_BY_FIELD_NUMBER: _builtins.int
     CERTIFICATE_END_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    DRAIN_TIME_FIELD_NUMBER: _builtins.int
+    CORDONED_FIELD_NUMBER: _builtins.int
+    CORDONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`workers/{worker}`."""
     connected: _builtins.bool
@@ -1966,6 +2085,10 @@ class WorkerStatus(_message.Message):
     """How many refused messages the worker keeps, in which folder, and why the last one was refused; empty while there
     are none.
     """
+    draining: _builtins.str
+    """Why it is drained, by a user or because its daemon leaves; empty while it is not. It gets no trials."""
+    cordoned: _builtins.str
+    """Why nothing new starts on it, as a user said; empty while something may."""
     @_builtins.property
     def slots(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotStatus]: ...
     @_builtins.property
@@ -1986,6 +2109,14 @@ class WorkerStatus(_message.Message):
     def certificate_end(self) -> _timestamp_pb2.Timestamp:
         """When the certificate ends that the worker showed last. Absent where it needs none."""
 
+    @_builtins.property
+    def drain_time(self) -> _timestamp_pb2.Timestamp:
+        """Since when, where a user drains it."""
+
+    @_builtins.property
+    def cordons(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceCordon]:
+        """Its devices on which nothing starts."""
+
     def __init__(
         self,
         *,
@@ -2001,14 +2132,55 @@ class WorkerStatus(_message.Message):
         set_aside: _builtins.str = ...,
         avoided_by: _abc.Iterable[_builtins.str] | None = ...,
         certificate_end: _timestamp_pb2.Timestamp | None = ...,
+        draining: _builtins.str = ...,
+        drain_time: _timestamp_pb2.Timestamp | None = ...,
+        cordoned: _builtins.str = ...,
+        cordons: _abc.Iterable[Global___DeviceCordon] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate_end", b"certificate_end", "last_seen", b"last_seen", "reservation", b"reservation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate_end", b"certificate_end", "drain_time", b"drain_time", "last_seen", b"last_seen", "reservation", b"reservation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoided_by", b"avoided_by", "certificate_end", b"certificate_end", "connected", b"connected", "cpus", b"cpus", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "reservation", b"reservation", "set_aside", b"set_aside", "slots", b"slots", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoided_by", b"avoided_by", "certificate_end", b"certificate_end", "connected", b"connected", "cordoned", b"cordoned", "cordons", b"cordons", "cpus", b"cpus", "drain_time", b"drain_time", "draining", b"draining", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "reservation", b"reservation", "set_aside", b"set_aside", "slots", b"slots", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerStatus: _TypeAlias = WorkerStatus  # noqa: Y015
+
+@_typing.final
+class DeviceCordon(_message.Message):
+    """A device on which nothing starts until a user uncordons it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    QUARANTINED_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    device: _builtins.int
+    """Its slot."""
+    uuid: _builtins.str
+    reason: _builtins.str
+    """For people: the driver's words, or the user's."""
+    quarantined: _builtins.bool
+    """The device failed. Not set where a user cordoned it by hand."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        device: _builtins.int = ...,
+        uuid: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        quarantined: _builtins.bool = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "quarantined", b"quarantined", "reason", b"reason", "time", b"time", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeviceCordon: _TypeAlias = DeviceCordon  # noqa: Y015
 
 @_typing.final
 class SlotReservation(_message.Message):
@@ -2065,7 +2237,9 @@ class SlotStatus(_message.Message):
     trial: _builtins.str
     """The trial that holds the slot; empty when free, or another project's. The first one where several share it."""
     defect: _builtins.str
-    """Why nothing is placed on it: its device failed. Empty while it is sound; the worker's restart brings it back."""
+    """Why nothing is placed on it: its device failed. Empty while it is sound. One with a uuid is remembered until a user
+    uncordons it; any other the worker's restart brings back.
+    """
     uuid: _builtins.str
     """As its driver names the device, such as `GPU-…`; empty where that is unknown."""
     @_builtins.property
@@ -2216,6 +2390,206 @@ class StudyShare(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StudyShare: _TypeAlias = StudyShare  # noqa: Y015
+
+@_typing.final
+class DrainWorkerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    GRACE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    worker: _builtins.str
+    """`workers/{worker}`."""
+    reason: _builtins.str
+    """For people: why."""
+    @_builtins.property
+    def grace(self) -> _duration_pb2.Duration:
+        """Trials that are still there after so long are ended, and nobody is charged. Absent: as long as they take."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        grace: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace", "reason", b"reason", "request_id", b"request_id", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainWorkerRequest: _TypeAlias = DrainWorkerRequest  # noqa: Y015
+
+@_typing.final
+class DrainWorkerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def worker(self) -> Global___WorkerStatus:
+        """With the trials that are to leave, as holders of its slots."""
+
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainWorkerResponse: _TypeAlias = DrainWorkerResponse  # noqa: Y015
+
+@_typing.final
+class UndrainWorkerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    worker: _builtins.str
+    """`workers/{worker}`."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        worker: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndrainWorkerRequest: _TypeAlias = UndrainWorkerRequest  # noqa: Y015
+
+@_typing.final
+class UndrainWorkerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def worker(self) -> Global___WorkerStatus: ...
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndrainWorkerResponse: _TypeAlias = UndrainWorkerResponse  # noqa: Y015
+
+@_typing.final
+class CordonDevicesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    worker: _builtins.str
+    """`workers/{worker}`."""
+    reason: _builtins.str
+    """For people: why."""
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Its slots; none: the whole worker."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.int] | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "reason", b"reason", "request_id", b"request_id", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CordonDevicesRequest: _TypeAlias = CordonDevicesRequest  # noqa: Y015
+
+@_typing.final
+class CordonDevicesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def worker(self) -> Global___WorkerStatus: ...
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CordonDevicesResponse: _TypeAlias = CordonDevicesResponse  # noqa: Y015
+
+@_typing.final
+class UncordonDevicesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    worker: _builtins.str
+    """`workers/{worker}`."""
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Its slots; none: the worker and all its devices."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "request_id", b"request_id", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UncordonDevicesRequest: _TypeAlias = UncordonDevicesRequest  # noqa: Y015
+
+@_typing.final
+class UncordonDevicesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def worker(self) -> Global___WorkerStatus: ...
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UncordonDevicesResponse: _TypeAlias = UncordonDevicesResponse  # noqa: Y015
 
 @_typing.final
 class FindRoomRequest(_message.Message):

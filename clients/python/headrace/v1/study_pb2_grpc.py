@@ -184,6 +184,16 @@ class StudyServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_study__pb2.UncordonDevicesRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_study__pb2.UncordonDevicesResponse.FromString,
                 _registered_method=True)
+        self.ReadLog = channel.unary_unary(
+                '/headrace.v1.StudyService/ReadLog',
+                request_serializer=headrace_dot_v1_dot_study__pb2.ReadLogRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.ReadLogResponse.FromString,
+                _registered_method=True)
+        self.GetServerInfo = channel.unary_unary(
+                '/headrace.v1.StudyService/GetServerInfo',
+                request_serializer=headrace_dot_v1_dot_study__pb2.GetServerInfoRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.GetServerInfoResponse.FromString,
+                _registered_method=True)
         self.FindRoom = channel.unary_unary(
                 '/headrace.v1.StudyService/FindRoom',
                 request_serializer=headrace_dot_v1_dot_study__pb2.FindRoomRequest.SerializeToString,
@@ -407,6 +417,20 @@ class StudyServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadLog(self, request, context):
+        """A part of what a trial printed, from where the part before ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetServerInfo(self, request, context):
+        """What serves here: for people, and for checks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FindRoom(self, request, context):
         """Says what a study's trials need that no connected worker has, whoever is on it.
         """
@@ -563,6 +587,16 @@ def add_StudyServiceServicer_to_server(servicer, server):
                     servicer.UncordonDevices,
                     request_deserializer=headrace_dot_v1_dot_study__pb2.UncordonDevicesRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_study__pb2.UncordonDevicesResponse.SerializeToString,
+            ),
+            'ReadLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadLog,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.ReadLogRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.ReadLogResponse.SerializeToString,
+            ),
+            'GetServerInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetServerInfo,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.GetServerInfoRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.GetServerInfoResponse.SerializeToString,
             ),
             'FindRoom': grpc.unary_unary_rpc_method_handler(
                     servicer.FindRoom,
@@ -1341,6 +1375,60 @@ class StudyService(object):
             '/headrace.v1.StudyService/UncordonDevices',
             headrace_dot_v1_dot_study__pb2.UncordonDevicesRequest.SerializeToString,
             headrace_dot_v1_dot_study__pb2.UncordonDevicesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/ReadLog',
+            headrace_dot_v1_dot_study__pb2.ReadLogRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.ReadLogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetServerInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/GetServerInfo',
+            headrace_dot_v1_dot_study__pb2.GetServerInfoRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.GetServerInfoResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -93,6 +93,20 @@ class StudyServiceStub:
     """The metric reports of a trial, in order."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]
     """The workers that are or were connected. Of the trials on them those of other projects are not named."""
+    DrainWorker: _grpc.UnaryUnaryMultiCallable[_study_pb2.DrainWorkerRequest, _study_pb2.DrainWorkerResponse]
+    """Empties a worker: it gets no trials, and those on it save at their next report and go on elsewhere. Then its daemon
+    ends. Of a worker that is away it is noted, and holds when it comes back.
+    """
+    UndrainWorker: _grpc.UnaryUnaryMultiCallable[_study_pb2.UndrainWorkerRequest, _study_pb2.UndrainWorkerResponse]
+    """Undoes DrainWorker. A daemon that has ended is not started again."""
+    CordonDevices: _grpc.UnaryUnaryMultiCallable[_study_pb2.CordonDevicesRequest, _study_pb2.CordonDevicesResponse]
+    """Lets nothing new start on a worker, or on some of its devices; what runs there stays."""
+    UncordonDevices: _grpc.UnaryUnaryMultiCallable[_study_pb2.UncordonDevicesRequest, _study_pb2.UncordonDevicesResponse]
+    """Undoes CordonDevices, and takes devices for sound again that failed."""
+    ReadLog: _grpc.UnaryUnaryMultiCallable[_study_pb2.ReadLogRequest, _study_pb2.ReadLogResponse]
+    """A part of what a trial printed, from where the part before ended."""
+    GetServerInfo: _grpc.UnaryUnaryMultiCallable[_study_pb2.GetServerInfoRequest, _study_pb2.GetServerInfoResponse]
+    """What serves here: for people, and for checks."""
     FindRoom: _grpc.UnaryUnaryMultiCallable[_study_pb2.FindRoomRequest, _study_pb2.FindRoomResponse]
     """Says what a study's trials need that no connected worker has, whoever is on it."""
     MeasureImportance: _grpc.UnaryUnaryMultiCallable[_study_pb2.MeasureImportanceRequest, _study_pb2.MeasureImportanceResponse]
@@ -163,6 +177,20 @@ class StudyServiceAsyncStub(StudyServiceStub):
     """The metric reports of a trial, in order."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_study_pb2.ListWorkersRequest, _study_pb2.ListWorkersResponse]  # type: ignore[assignment]
     """The workers that are or were connected. Of the trials on them those of other projects are not named."""
+    DrainWorker: _aio.UnaryUnaryMultiCallable[_study_pb2.DrainWorkerRequest, _study_pb2.DrainWorkerResponse]  # type: ignore[assignment]
+    """Empties a worker: it gets no trials, and those on it save at their next report and go on elsewhere. Then its daemon
+    ends. Of a worker that is away it is noted, and holds when it comes back.
+    """
+    UndrainWorker: _aio.UnaryUnaryMultiCallable[_study_pb2.UndrainWorkerRequest, _study_pb2.UndrainWorkerResponse]  # type: ignore[assignment]
+    """Undoes DrainWorker. A daemon that has ended is not started again."""
+    CordonDevices: _aio.UnaryUnaryMultiCallable[_study_pb2.CordonDevicesRequest, _study_pb2.CordonDevicesResponse]  # type: ignore[assignment]
+    """Lets nothing new start on a worker, or on some of its devices; what runs there stays."""
+    UncordonDevices: _aio.UnaryUnaryMultiCallable[_study_pb2.UncordonDevicesRequest, _study_pb2.UncordonDevicesResponse]  # type: ignore[assignment]
+    """Undoes CordonDevices, and takes devices for sound again that failed."""
+    ReadLog: _aio.UnaryUnaryMultiCallable[_study_pb2.ReadLogRequest, _study_pb2.ReadLogResponse]  # type: ignore[assignment]
+    """A part of what a trial printed, from where the part before ended."""
+    GetServerInfo: _aio.UnaryUnaryMultiCallable[_study_pb2.GetServerInfoRequest, _study_pb2.GetServerInfoResponse]  # type: ignore[assignment]
+    """What serves here: for people, and for checks."""
     FindRoom: _aio.UnaryUnaryMultiCallable[_study_pb2.FindRoomRequest, _study_pb2.FindRoomResponse]  # type: ignore[assignment]
     """Says what a study's trials need that no connected worker has, whoever is on it."""
     MeasureImportance: _aio.UnaryUnaryMultiCallable[_study_pb2.MeasureImportanceRequest, _study_pb2.MeasureImportanceResponse]  # type: ignore[assignment]
@@ -374,6 +402,56 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.ListWorkersResponse, _abc.Awaitable[_study_pb2.ListWorkersResponse]]:
         """The workers that are or were connected. Of the trials on them those of other projects are not named."""
+
+    @_abc_1.abstractmethod
+    def DrainWorker(
+        self,
+        request: _study_pb2.DrainWorkerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.DrainWorkerResponse, _abc.Awaitable[_study_pb2.DrainWorkerResponse]]:
+        """Empties a worker: it gets no trials, and those on it save at their next report and go on elsewhere. Then its daemon
+        ends. Of a worker that is away it is noted, and holds when it comes back.
+        """
+
+    @_abc_1.abstractmethod
+    def UndrainWorker(
+        self,
+        request: _study_pb2.UndrainWorkerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.UndrainWorkerResponse, _abc.Awaitable[_study_pb2.UndrainWorkerResponse]]:
+        """Undoes DrainWorker. A daemon that has ended is not started again."""
+
+    @_abc_1.abstractmethod
+    def CordonDevices(
+        self,
+        request: _study_pb2.CordonDevicesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.CordonDevicesResponse, _abc.Awaitable[_study_pb2.CordonDevicesResponse]]:
+        """Lets nothing new start on a worker, or on some of its devices; what runs there stays."""
+
+    @_abc_1.abstractmethod
+    def UncordonDevices(
+        self,
+        request: _study_pb2.UncordonDevicesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.UncordonDevicesResponse, _abc.Awaitable[_study_pb2.UncordonDevicesResponse]]:
+        """Undoes CordonDevices, and takes devices for sound again that failed."""
+
+    @_abc_1.abstractmethod
+    def ReadLog(
+        self,
+        request: _study_pb2.ReadLogRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.ReadLogResponse, _abc.Awaitable[_study_pb2.ReadLogResponse]]:
+        """A part of what a trial printed, from where the part before ended."""
+
+    @_abc_1.abstractmethod
+    def GetServerInfo(
+        self,
+        request: _study_pb2.GetServerInfoRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.GetServerInfoResponse, _abc.Awaitable[_study_pb2.GetServerInfoResponse]]:
+        """What serves here: for people, and for checks."""
 
     @_abc_1.abstractmethod
     def FindRoom(

@@ -107,6 +107,28 @@ EXIT_OUTCOME_NO_CHECKPOINT: ExitOutcome.ValueType  # 5
 """The checkpoint to go on from is not in the store any more. Not charged: the trial begins anew."""
 Global___ExitOutcome: _TypeAlias = ExitOutcome  # noqa: Y015
 
+class _LogTrouble:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LogTroubleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogTrouble.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LOG_TROUBLE_UNSPECIFIED: _LogTrouble.ValueType  # 0
+    LOG_TROUBLE_GONE: _LogTrouble.ValueType  # 1
+    """It is neither on the worker's disk nor in its store."""
+    LOG_TROUBLE_AWAY: _LogTrouble.ValueType  # 2
+    """The worker's store or disk does not answer."""
+
+class LogTrouble(_LogTrouble, metaclass=_LogTroubleEnumTypeWrapper):
+    """Why a log cannot be read."""
+
+LOG_TROUBLE_UNSPECIFIED: LogTrouble.ValueType  # 0
+LOG_TROUBLE_GONE: LogTrouble.ValueType  # 1
+"""It is neither on the worker's disk nor in its store."""
+LOG_TROUBLE_AWAY: LogTrouble.ValueType  # 2
+"""The worker's store or disk does not answer."""
+Global___LogTrouble: _TypeAlias = LogTrouble  # noqa: Y015
+
 @_typing.final
 class SessionRequest(_message.Message):
     """From the worker."""
@@ -118,6 +140,7 @@ class SessionRequest(_message.Message):
     REPORT_FIELD_NUMBER: _builtins.int
     RESTORED_FIELD_NUMBER: _builtins.int
     EXITED_FIELD_NUMBER: _builtins.int
+    LOG_CHUNK_FIELD_NUMBER: _builtins.int
     REPORTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
@@ -130,6 +153,8 @@ class SessionRequest(_message.Message):
     @_builtins.property
     def exited(self) -> Global___Exited: ...
     @_builtins.property
+    def log_chunk(self) -> Global___LogChunk: ...
+    @_builtins.property
     def reports(self) -> Global___Reports:
         """Only to a scheduler whose `Welcome` takes batches."""
 
@@ -141,13 +166,14 @@ class SessionRequest(_message.Message):
         report: Global___Report | None = ...,
         restored: Global___Restored | None = ...,
         exited: Global___Exited | None = ...,
+        log_chunk: Global___LogChunk | None = ...,
         reports: Global___Reports | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "report", b"report", "reports", b"reports", "restored", b"restored"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "heartbeat", b"heartbeat", "hello", b"hello", "log_chunk", b"log_chunk", "message", b"message", "report", b"report", "reports", b"reports", "restored", b"restored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "report", b"report", "reports", b"reports", "restored", b"restored"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "heartbeat", b"heartbeat", "hello", b"hello", "log_chunk", b"log_chunk", "message", b"message", "report", b"report", "reports", b"reports", "restored", b"restored"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "report", "restored", "exited", "reports"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "report", "restored", "exited", "log_chunk", "reports"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -166,6 +192,7 @@ class SessionResponse(_message.Message):
     DRAIN_FIELD_NUMBER: _builtins.int
     ACK_FIELD_NUMBER: _builtins.int
     VACATE_FIELD_NUMBER: _builtins.int
+    READ_LOG_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     WITHDRAW_FIELD_NUMBER: _builtins.int
@@ -185,6 +212,10 @@ class SessionResponse(_message.Message):
     def ack(self) -> Global___Ack: ...
     @_builtins.property
     def vacate(self) -> Global___Vacate: ...
+    @_builtins.property
+    def read_log(self) -> Global___ReadLog:
+        """Only to a worker whose `Hello` says protocol 1 or newer."""
+
     @_builtins.property
     def refused(self) -> Global___Refused: ...
     @_builtins.property
@@ -211,17 +242,18 @@ class SessionResponse(_message.Message):
         drain: Global___Drain | None = ...,
         ack: Global___Ack | None = ...,
         vacate: Global___Vacate | None = ...,
+        read_log: Global___ReadLog | None = ...,
         refused: Global___Refused | None = ...,
         decisions: Global___Decisions | None = ...,
         withdraw: Global___Withdraw | None = ...,
         uncordon: Global___Uncordon | None = ...,
         acknowledged: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "decisions", b"decisions", "drain", b"drain", "message", b"message", "refused", b"refused", "uncordon", b"uncordon", "vacate", b"vacate", "welcome", b"welcome", "withdraw", b"withdraw"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "decisions", b"decisions", "drain", b"drain", "message", b"message", "read_log", b"read_log", "refused", b"refused", "uncordon", b"uncordon", "vacate", b"vacate", "welcome", b"welcome", "withdraw", b"withdraw"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "acknowledged", b"acknowledged", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "decisions", b"decisions", "drain", b"drain", "message", b"message", "refused", b"refused", "uncordon", b"uncordon", "vacate", b"vacate", "welcome", b"welcome", "withdraw", b"withdraw"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "acknowledged", b"acknowledged", "assign", b"assign", "cancel", b"cancel", "decision", b"decision", "decisions", b"decisions", "drain", b"drain", "message", b"message", "read_log", b"read_log", "refused", b"refused", "uncordon", b"uncordon", "vacate", b"vacate", "welcome", b"welcome", "withdraw", b"withdraw"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "assign", "decision", "cancel", "drain", "ack", "vacate", "refused", "decisions", "withdraw", "uncordon"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "assign", "decision", "cancel", "drain", "ack", "vacate", "read_log", "refused", "decisions", "withdraw", "uncordon"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -266,6 +298,8 @@ class Hello(_message.Message):
     TAKES_BATCHES_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     WITHDRAWN_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    OLDEST_PROTOCOL_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """The worker's name: stable over restarts, unique in the cluster."""
     incarnation: _builtins.str
@@ -289,6 +323,10 @@ class Hello(_message.Message):
     """As in Heartbeat."""
     withdrawn: _builtins.bool
     """A `Withdraw` holds, as far as the worker knows."""
+    protocol: _builtins.int
+    """The newest version of this protocol that the worker speaks; 0: one of before there were versions."""
+    oldest_protocol: _builtins.int
+    """The oldest that it understands of a scheduler."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]: ...
     @_builtins.property
@@ -313,10 +351,12 @@ class Hello(_message.Message):
         takes_batches: _builtins.bool = ...,
         leaving: _builtins.str = ...,
         withdrawn: _builtins.bool = ...,
+        protocol: _builtins.int = ...,
+        oldest_protocol: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "leaving", b"leaving", "log_dir", b"log_dir", "takes_batches", b"takes_batches", "version", b"version", "withdrawn", b"withdrawn", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "leaving", b"leaving", "log_dir", b"log_dir", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "takes_batches", b"takes_batches", "version", b"version", "withdrawn", b"withdrawn", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -424,6 +464,7 @@ class Heartbeat(_message.Message):
     SET_ASIDE_FIELD_NUMBER: _builtins.int
     DEFECTS_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
+    UNACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     trouble: _builtins.str
     """For people: what keeps the worker from its work now (a full disk), empty while nothing does. It goes on trying."""
@@ -435,6 +476,8 @@ class Heartbeat(_message.Message):
     """For people: why the daemon leaves (a signal, a spot notice), empty while it does not. Nothing is placed on it any
     more, and its trials are asked to leave at their next reports. Only to a scheduler whose `Welcome` takes it.
     """
+    unacknowledged: _builtins.int
+    """How many durable messages the worker keeps until they are acknowledged."""
     @_builtins.property
     def telemetry(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceTelemetry]: ...
     @_builtins.property
@@ -457,10 +500,11 @@ class Heartbeat(_message.Message):
         set_aside: _builtins.str = ...,
         defects: _abc.Iterable[Global___DeviceDefect] | None = ...,
         leaving: _builtins.str = ...,
+        unacknowledged: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "sequence", b"sequence", "set_aside", b"set_aside", "telemetry", b"telemetry", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "sequence", b"sequence", "set_aside", b"set_aside", "telemetry", b"telemetry", "trouble", b"trouble", "unacknowledged", b"unacknowledged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -722,12 +766,20 @@ class Welcome(_message.Message):
     SCHEDULER_FIELD_NUMBER: _builtins.int
     TAKES_BATCHES_FIELD_NUMBER: _builtins.int
     TAKES_LEAVING_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    OLDEST_PROTOCOL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     scheduler: _builtins.str
     """The replica's host and process id, for the worker's log."""
     takes_batches: _builtins.bool
     """This replica understands `Reports`."""
     takes_leaving: _builtins.bool
     """This replica understands `Heartbeat.leaving`."""
+    protocol: _builtins.int
+    """As in Hello: what the scheduler speaks. A worker that cannot speak with it says so and asks the next one."""
+    oldest_protocol: _builtins.int
+    version: _builtins.str
+    """The scheduler's release."""
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration: ...
     @_builtins.property
@@ -747,10 +799,13 @@ class Welcome(_message.Message):
         scheduler: _builtins.str = ...,
         takes_batches: _builtins.bool = ...,
         takes_leaving: _builtins.bool = ...,
+        protocol: _builtins.int = ...,
+        oldest_protocol: _builtins.int = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease_ttl", b"lease_ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "held", b"held", "lease_ttl", b"lease_ttl", "scheduler", b"scheduler", "takes_batches", b"takes_batches", "takes_leaving", b"takes_leaving"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "held", b"held", "lease_ttl", b"lease_ttl", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "scheduler", b"scheduler", "takes_batches", b"takes_batches", "takes_leaving", b"takes_leaving", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1146,3 +1201,75 @@ class Refused(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Refused: _TypeAlias = Refused  # noqa: Y015
+
+@_typing.final
+class ReadLog(_message.Message):
+    """Send a part of the log of one attempt. Somebody waits for it; nothing else does."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    STUDY_UID_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Names the answer."""
+    study_uid: _builtins.str
+    """As in Assign."""
+    offset: _builtins.int
+    """Where in the attempt's log to begin."""
+    @_builtins.property
+    def lease(self) -> _event_pb2.LeaseRef:
+        """Of the attempt, which may be over, and may have run on another worker: then its log is read from the store."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        lease: _event_pb2.LeaseRef | None = ...,
+        study_uid: _builtins.str = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "lease", b"lease", "offset", b"offset", "study_uid", b"study_uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLog: _TypeAlias = ReadLog  # noqa: Y015
+
+@_typing.final
+class LogChunk(_message.Message):
+    """Answers ReadLog. Never stored before it is sent, never repeated."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    LIVE_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    data: _builtins.bytes
+    """At most 64 KiB; empty where nothing was printed since."""
+    next_offset: _builtins.int
+    """Where the next part begins. It may lie before the asked one: a log that grew too large was cut meanwhile."""
+    live: _builtins.bool
+    """The attempt still runs here."""
+    trouble: Global___LogTrouble.ValueType
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        next_offset: _builtins.int = ...,
+        live: _builtins.bool = ...,
+        trouble: Global___LogTrouble.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "id", b"id", "live", b"live", "next_offset", b"next_offset", "trouble", b"trouble"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogChunk: _TypeAlias = LogChunk  # noqa: Y015

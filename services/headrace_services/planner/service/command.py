@@ -33,6 +33,14 @@ def planner(
             show_default=False,
         ),
     ] = "",
+    metrics_listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Show metrics for Prometheus there, without a login. Default: nowhere.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Serve training plans over gRPC (PlannerService). Stateless: run as many as you like.
 
@@ -48,5 +56,6 @@ def planner(
         tls_key=tls_key,
         auth=auth,
         scheduler=scheduler,
+        metrics_listen=metrics_listen,
     )
     asyncio.run(serve(settings))

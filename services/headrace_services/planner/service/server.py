@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from headrace.bounds.edge import BoundsInterceptor
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
+from headrace.scraping import parse_listen, scraped
 from headrace.target import PEM, Target
 from headrace.v1 import planner_pb2, planner_pb2_grpc
 from headrace_services.identity.gate import Gate
@@ -19,6 +20,8 @@ from headrace_services.identity.interceptor import GateInterceptor
 from headrace_services.identity.listening import asks_for_tokens, is_loopback
 from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
+from headrace_services.monitoring.calls import MeasuringInterceptor
+from headrace_services.monitoring.registry import REGISTRY
 from headrace_services.planner.service.pool import Pool
 from headrace_services.planner.service.servicer import PlannerServicer
 from headrace_services.planner.service.whose import SchedulersTokens
@@ -41,6 +44,8 @@ class Settings:
     scheduler: str = ""
     """The address of the scheduler that knows the tokens."""
     drain_grace_s: float = 5.0
+    metrics_listen: str = ""
+    """Where to show metrics; empty: nowhere."""
 
 
 def check(settings: Settings) -> None:
@@ -58,6 +63,8 @@ def check(settings: Settings) -> None:
             remedy = "Name the scheduler that knows the tokens, as tls://HOST:7440, or say --auth none."
             raise _fault("--scheduler", "", "is required where calls need a token", remedy)
         Target.of(settings.scheduler, field="--scheduler", token="tried").credentials()  # noqa: S106  # no secret
+    if settings.metrics_listen:
+        parse_listen(settings.metrics_listen)
 
 
 async def serve(settings: Settings) -> None:
@@ -67,6 +74,11 @@ async def serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    with scraped(settings.metrics_listen, REGISTRY) as shown:
+        await _serve(settings, stop, shown)
+
+
+async def _serve(settings: Settings, stop: asyncio.Event, shown: str) -> None:
     async with Pool(settings.workers) as pool:
         health = health_aio.HealthServicer()
         await tell_instance(health)
@@ -76,6 +88,8 @@ async def serve(settings: Settings) -> None:
         await server.start()
         host = settings.listen.rpartition(":")[0]
         print(f"headrace planner: serving on {host}:{port}", flush=True)  # what starters wait for
+        if shown:
+            print(f"headrace planner: metrics at http://{shown}/metrics", flush=True)
         await stop.wait()
         await health.enter_graceful_shutdown()
         await server.stop(grace=settings.drain_grace_s)
@@ -84,7 +98,11 @@ async def serve(settings: Settings) -> None:
 def make_server(pool: Pool, health: health_aio.HealthServicer, gate: Gate | None = None) -> grpc.aio.Server:
     """A server with the planner, health and reflection, not yet bound; without a gate it asks for no token."""
     server = grpc.aio.server(
-        interceptors=(*([GateInterceptor(gate)] if gate else []), BoundsInterceptor()),
+        interceptors=(
+            MeasuringInterceptor(),
+            *([GateInterceptor(gate)] if gate else []),
+            BoundsInterceptor(),
+        ),
         maximum_concurrent_rpcs=MOST_CALLS,
         options=[
             ("grpc.so_reuseport", 0),

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from headrace_services.scheduler.store import joins, requests, tokens, workers
+from headrace_services.scheduler.store import joins, log_reads, requests, tokens, workers
 from headrace_services.scheduler.store.database import transaction
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ _KINDS: dict[str, Forget] = {
     "workers that are gone": workers.forget_gone,
     "tokens that are over": tokens.forget_over,
     "old join tokens": joins.forget_old,
+    "parts of logs": log_reads.forget_old,
 }
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import HeadraceError, StudyNotFoundError
+from headrace_services.scheduler import measures
 from headrace_services.scheduler.core.decide import decide, named
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import Accepted, Outcome
@@ -63,6 +64,7 @@ async def run_cycle(
     shown = Shown(study=plan.study, trials=plan.shown)
     settled = [_settle(one, outcome, shown) for one, outcome in zip(fresh, plan.outcomes, strict=True)]
     await apply(conn, plan, _to_remember(fresh, settled))
+    measures.count_cycle(plan.changes, [one.input for one in fresh], plan.outcomes)
     fold.cursor = plan.study.cursor
     still_holds = plan.study.revision == fold.revision
     made = iter(settled)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.errors import DrainingError
+from headrace_services.scheduler import measures
 from headrace_services.scheduler.core.inputs import Order
 from headrace_services.scheduler.engine.cycle import CycleResult
 from headrace_services.scheduler.engine.runner import StudyRunner
@@ -81,6 +82,16 @@ class Hub:
         """Set who has proposals computed."""
         self._propose = propose
 
+    @property
+    def queued(self) -> int:
+        """How many inputs wait for a cycle."""
+        return sum(entry.runner.queued for entry in list(self._runners.values()))
+
+    @property
+    def studies(self) -> int:
+        """How many studies have a runner here."""
+        return len(self._runners)
+
     async def submit(self, study_id: int, submission: Submission) -> Settled:
         """Put an input into the study's next cycle; returns when it is committed.
 
@@ -96,9 +107,10 @@ class Hub:
             entry.users -= 1
             entry.last_used = asyncio.get_running_loop().time()
 
-    def kick(self, study_id: int) -> None:
+    def kick(self, study_id: int, why: str = "asked") -> None:
         """Ask for a cycle that looks for something to place."""
         if not self.closing:
+            measures.WAKE_UPS.labels(why).inc()
             self._entry(study_id).runner.kick()
 
     def set_aside(self, study_id: int, why: str) -> None:
@@ -139,7 +151,7 @@ class Hub:
                 )
                 continue
             for study_id in waiting:
-                self.kick(study_id)
+                self.kick(study_id, "slots are left over")
 
     def drop_idle(self) -> None:
         """Close the runners that nobody has used for a while."""
@@ -187,7 +199,7 @@ class Hub:
         for changed in self._watchers.get(study_id, ()):
             changed.set()
         for other in result.effects.wake:
-            self.kick(other)
+            self.kick(other, "left to it")
         if result.effects.proposals_wanted and self._propose is not None:
             self._propose(study_id, result.effects.proposals_wanted)
         if result.effects.slots_left:

@@ -13,6 +13,7 @@ import logging
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from headrace.errors import DatabaseUnavailableError
+from headrace_services.scheduler import measures
 from headrace_services.scheduler.store.apply import is_stale_copy
 from headrace_services.scheduler.store.database import is_away, is_conflict, is_overtaken, is_strained
 from headrace_services.scheduler.store.defects import reason_of
@@ -35,6 +36,7 @@ def retrying(what: str) -> AsyncRetrying:
 
     def say(state: RetryCallState) -> None:
         error = _error(state)
+        measures.DATABASE_RETRIES.labels(_kind(error)).inc()
         level = logging.DEBUG if lost_a_race(error) else logging.WARNING
         log.log(level, "%s: attempt %s failed: %s", what, state.attempt_number, cause(error))
 
@@ -63,6 +65,10 @@ def lost_a_race(error: BaseException) -> bool:
 def cause(error: BaseException) -> str:
     """What the database said, in one line."""
     return reason_of(error.__cause__ or error)
+
+
+def _kind(error: BaseException) -> str:
+    return "conflict" if lost_a_race(error) else "strained" if is_strained(error) else "away"
 
 
 def _error(state: RetryCallState) -> BaseException:

@@ -21,11 +21,13 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from weakref import WeakSet
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.errors import DatabaseUnavailableError, DrainingError, HeadraceError, InternalError
+from headrace_services.scheduler import measures
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import ExitedArrived, Leased, LeaseExpired, PlaceNow, StopStudy
 from headrace_services.scheduler.engine import aside
@@ -128,8 +130,14 @@ class StudyRunner:
         else:
             self._kicked = True
 
+    @property
+    def queued(self) -> int:
+        """How many inputs wait."""
+        return self._queue.qsize()
+
     def _look_again(self) -> None:
         self._looks_again = None
+        measures.WAKE_UPS.labels("looks again").inc()
         self.kick()
 
     def set_aside(self, why: str) -> None:
@@ -330,13 +338,16 @@ class StudyRunner:
     async def _transact(self, submissions: Sequence[Submission]) -> CycleResult:
         fold, self._fold = self._fold, None
         turn = Turn(self._turns)
+        began, outcome = perf_counter(), "failed"
         try:
             if all(isinstance(one.input, PlaceNow) for one in submissions):
                 await turn.come_in()
             async with transaction(self._engine) as conn:
                 result = await run_cycle(conn, self.study_id, submissions, fold, turn)
+            outcome = "committed"
         finally:
             turn.give_up()
+            measures.CYCLES.labels(outcome).observe(perf_counter() - began)
         self._fold = result.fold
         return result
 

@@ -9,7 +9,9 @@ from headrace_services.scheduler.rpc import convert, names, pages
 from headrace_services.scheduler.rpc.ask_tell_calls import AskTellCalls
 from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.calls import Context
+from headrace_services.scheduler.rpc.log_calls import LogCalls
 from headrace_services.scheduler.rpc.machine_calls import MachineCalls
+from headrace_services.scheduler.rpc.server_calls import ServerCalls
 from headrace_services.scheduler.rpc.study_calls import StudyCalls
 from headrace_services.scheduler.rpc.trial_calls import TrialCalls
 from headrace_services.scheduler.store import cluster
@@ -22,8 +24,13 @@ MOST_SLOTS_IN_AN_HOUR = 400
 """The same where each comes with its loads of the last hour: less than 1 MiB."""
 
 
-class StudyServicer(StudyCalls, TrialCalls, AskTellCalls, MachineCalls, StudyServiceServicer):
-    """What users call. Construct with the replica's hub, and its desk for what is large."""
+class StudyServicer(
+    StudyCalls, TrialCalls, AskTellCalls, MachineCalls, LogCalls, ServerCalls, StudyServiceServicer
+):
+    """What users call. Construct with the replica's hub, and its desk for what is large.
+
+    Where workers are served too, `logs` reads their trials' logs; `info` says what serves.
+    """
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersResponse:
         """The workers that are or were connected, by name. Of the trials on them the caller's own are named."""

@@ -61,6 +61,11 @@ class Outgoing:
         except asyncio.QueueFull:
             self._overflow.set()
 
+    @property
+    def waiting(self) -> int:
+        """How many messages wait to be written."""
+        return self._queue.qsize()
+
     def acknowledge(self, sequence: int) -> None:
         """Say that a durable message is settled."""
         self.put(worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=[sequence])))

@@ -7,13 +7,14 @@ notification: they go back the way the report came.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import psycopg
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
+from headrace.v1 import worker_pb2
 from headrace_services.scheduler.core.inputs import Order
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
@@ -35,6 +36,17 @@ class Session(Protocol):
     def drain(self) -> None:
         """Tell the worker to go elsewhere."""
 
+    async def read_log(self, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
+        """Ask the worker for a part of a log."""
+
+    @property
+    def to_say(self) -> int:
+        """How many messages wait to be written to the worker."""
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many messages the worker keeps, as its last heartbeat said."""
+
 
 class Registry:
     """Sessions by worker."""
@@ -44,6 +56,7 @@ class Registry:
         self._sessions: dict[int, Session] = {}
         self._elsewhere: set[int] = set()
         self._has_elsewhere = asyncio.Event()
+        self._hearers: dict[str, Callable[[str], None]] = {}
 
     def add(self, worker_id: int, session: Session) -> None:
         """Register a worker's newest session."""
@@ -54,6 +67,11 @@ class Registry:
         if self._sessions.get(worker_id) is session:
             del self._sessions[worker_id]
 
+    @property
+    def connected(self) -> list[Session]:
+        """The sessions of this replica."""
+        return list(self._sessions.values())
+
     def deliver(self, orders: Iterable[Order]) -> None:
         """Take orders to their workers."""
         for order in orders:
@@ -63,6 +81,14 @@ class Registry:
             else:
                 self._elsewhere.add(order.worker_id)
                 self._has_elsewhere.set()
+
+    def find(self, worker_id: int) -> Session | None:
+        """A worker's session, where this replica holds it."""
+        return self._sessions.get(worker_id)
+
+    def hear(self, channel: str, hearer: Callable[[str], None]) -> None:
+        """Have someone hear the notifications of a further channel; set before `run_listening`."""
+        self._hearers[channel] = hearer
 
     def drain(self) -> None:
         """Tell all workers to go elsewhere."""
@@ -94,11 +120,15 @@ class Registry:
     async def _listen(self) -> None:
         url = self._engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
         async with await psycopg.AsyncConnection.connect(url, autocommit=True, connect_timeout=5) as conn:
-            await conn.execute(f"LISTEN {workers.CHANNEL}")
+            for channel in (workers.CHANNEL, *self._hearers):
+                await conn.execute(f"LISTEN {channel}")
             for session in self._sessions.values():
                 session.look_again()
             while True:
                 async for notice in conn.notifies(timeout=LISTEN_CHECK_S):
+                    if hearer := self._hearers.get(notice.channel):
+                        hearer(notice.payload)
+                        continue
                     session_here = (
                         self._sessions.get(int(notice.payload)) if notice.payload.isdecimal() else None
                     )

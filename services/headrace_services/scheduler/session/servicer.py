@@ -8,7 +8,14 @@ import grpc
 from grpc.aio import ServicerContext
 
 from headrace import bounds
-from headrace.errors import DrainingError, HeadraceError, InvalidFieldError, Violation
+from headrace.errors import (
+    DrainingError,
+    HeadraceError,
+    InvalidFieldError,
+    VersionMismatchError,
+    Violation,
+)
+from headrace.protocol import SPOKEN, Spoken, why_not
 from headrace.v1 import worker_pb2, worker_pb2_grpc
 from headrace_services.identity.shown import certificate_of
 from headrace_services.scheduler.engine.hub import Hub
@@ -64,6 +71,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise DrainingError("this scheduler is shutting down")
         hello = await self._hello(request_iterator)
         bounds.check(worker_pb2.SessionRequest(hello=hello))
+        _check_protocol(hello)
         greeting = messages.greeting(hello)
         certificate = certificate_of(context) if self._certified else None
         async with transaction(self._hub.engine) as conn:
@@ -106,3 +114,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 [Violation(field="hello", message="was not the first message", remedy="Say Hello first.")]
             )
         return first.hello
+
+
+def _check_protocol(hello: worker_pb2.Hello) -> None:
+    """Refuse a worker that this scheduler cannot speak with. Raises VersionMismatchError."""
+    theirs = Spoken(newest=hello.protocol, oldest=hello.oldest_protocol, release=hello.version)
+    if reason := why_not(SPOKEN, theirs, we="this scheduler", they=f"worker '{hello.worker}'"):
+        raise VersionMismatchError(reason)

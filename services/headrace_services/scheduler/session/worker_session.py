@@ -7,6 +7,7 @@ import random
 import socket
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from time import perf_counter
 
 from headrace import bounds
 from headrace.bounds.sessions import TROUBLE
@@ -18,7 +19,9 @@ from headrace.errors import (
     InvalidFieldError,
     StudyNotFoundError,
 )
+from headrace.protocol import SPOKEN
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_services.scheduler import measures
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     Assignment,
@@ -36,6 +39,7 @@ from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.in_flight import InFlight
 from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.session.loads import Loads
+from headrace_services.scheduler.session.log_asks import LogAsks
 from headrace_services.scheduler.session.machine import Machine
 from headrace_services.scheduler.session.outgoing import Outgoing, Write
 from headrace_services.scheduler.session.reconciler import LeaseReconciler
@@ -91,12 +95,15 @@ class WorkerSession:
         self._outgoing = Outgoing(
             greeting.name, studies, patience_s=timing.lease_ttl_s, defective=hub.set_aside
         )
+        self._logs = LogAsks(greeting.name, self._outgoing)
         self._in_flight = InFlight(caught_up=self.drain)
         self._look_again = asyncio.Event()
         self._beat = asyncio.Event()
         self._trouble = self._set_aside = ""
         self._machine = Machine(hub.engine, greeting, worker_id, number, say=self._outgoing.put)
         self._welcomed = False
+        self.unacknowledged = 0
+        """How many durable messages the worker keeps, as its last heartbeat said."""
 
     # --- what others tell the session ------------------------------------------------------------------
 
@@ -113,6 +120,15 @@ class WorkerSession:
             case Preemption():
                 self._told_to_leave.add(order.lease.id)
         self._outgoing.put(order)
+
+    async def read_log(self, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
+        """Ask the worker for a part of a log. Raises WorkerAwayError."""
+        return await self._logs.ask(ask)
+
+    @property
+    def to_say(self) -> int:
+        """How many messages wait to be written."""
+        return self._outgoing.waiting
 
     def look_again(self) -> None:
         """Compare what the worker holds with the rows, soon."""
@@ -147,6 +163,7 @@ class WorkerSession:
                     await self._take(request, tasks)
                 await self._say_the_rest()
             finally:
+                self._logs.close()
                 for helper in helpers:
                     helper.cancel()
 
@@ -157,6 +174,7 @@ class WorkerSession:
         live = {h.lease.id: h for h in held}
         self._welcomed = True
         self._outgoing.batches = hello.takes_batches
+        self._logs.understood = hello.protocol >= 1
         self._outgoing.put(
             worker_pb2.SessionResponse(
                 welcome=worker_pb2.Welcome(
@@ -166,6 +184,9 @@ class WorkerSession:
                     scheduler=REPLICA,
                     takes_batches=True,
                     takes_leaving=True,
+                    protocol=SPOKEN.newest,
+                    oldest_protocol=SPOKEN.oldest,
+                    version=SPOKEN.release,
                 )
             )
         )
@@ -185,6 +206,7 @@ class WorkerSession:
             if wrong := bounds.violations(request):  # the worker lives, whatever else it says
                 log.warning("worker '%s': %s", self._name, wrong[0])
                 return
+            self.unacknowledged = request.heartbeat.unacknowledged
             self._loads.note(self.worker_id, request.heartbeat.telemetry)
             if self._reconciler.heartbeat({ref.lease_id for ref in request.heartbeat.held}):
                 self.look_again()
@@ -194,21 +216,25 @@ class WorkerSession:
                 await self._take_durable(report, tasks)
         elif kind in ("report", "restored", "exited"):
             await self._take_durable(getattr(request, kind), tasks)
+        elif kind == "log_chunk":
+            if not bounds.violations(request):
+                self._logs.answered(request.log_chunk)
         else:
             log.warning("worker '%s' sent %s in mid-stream; ignored", self._name, kind)
 
     async def _take_durable(self, message: Durable, tasks: asyncio.TaskGroup) -> None:
+        arrived = perf_counter()
         named = messages.trial_of(message.lease)
         study_id = await self._studies.id_of(named[0]) if named else None
         if named is None or study_id is None:
             self._is_over(message)
             return
         if await self._in_flight.enter(study_id):
-            tasks.create_task(self._submit(study_id, named[1], message))
+            tasks.create_task(self._submit(study_id, named[1], message, arrived))
         else:
             log.warning("study %s takes nothing in: worker '%s' is to send again later", study_id, self._name)
 
-    async def _submit(self, study_id: int, number: int, message: Durable) -> None:
+    async def _submit(self, study_id: int, number: int, message: Durable, arrived: float) -> None:
         """Put a durable message into its study's cycle; answer and acknowledge it when it is committed.
 
         A message that cannot be taken costs its own trial the lease, and nobody else anything.
@@ -237,6 +263,7 @@ class WorkerSession:
             return
         finally:
             await self._in_flight.leave(study_id)
+        measures.ANSWERS.labels(type(message).__name__.lower()).observe(perf_counter() - arrived)
         match settled.outcome:
             case Stale():
                 self._is_over(message)

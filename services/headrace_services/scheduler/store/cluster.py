@@ -18,7 +18,8 @@ from headrace_services.scheduler.store.neighbours import readable_standing
 from headrace_services.scheduler.store.pipeline import pipeline
 from headrace_services.scheduler.store.workers import FORGOTTEN_AFTER
 
-_HEARD_OF = and_(tables.worker.c.connected, tables.worker.c.expires_at > func.clock_timestamp())
+HEARD_OF = and_(tables.worker.c.connected, tables.worker.c.expires_at > func.clock_timestamp())
+"""Whether a worker is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +142,7 @@ async def workers(
     project's own studies are named."""
     names = [key.name for key in keys]
     w, s, le, st = tables.worker, tables.slot, tables.lease, tables.study
-    query = select(w, _HEARD_OF.label("heard_of")).where(w.c.name.in_(names)).order_by(w.c.name)
+    query = select(w, HEARD_OF.label("heard_of")).where(w.c.name.in_(names)).order_by(w.c.name)
     kept, avoided_by = await _said_by_studies(conn, project)
     found = {
         row.id: WorkerView(
@@ -254,7 +255,7 @@ async def connected_slots(conn: AsyncConnection) -> int:
     """How many slots the workers that are there have, without ephemeral ones."""
     w, s = tables.worker, tables.slot
     query = select(func.count()).select_from(s.join(w, s.c.worker_id == w.c.id))
-    query = query.where(s.c.present, s.c.owner == "", _HEARD_OF)
+    query = query.where(s.c.present, s.c.owner == "", HEARD_OF)
     return int((await conn.execute(query)).scalar_one())
 
 

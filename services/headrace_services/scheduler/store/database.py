@@ -15,6 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from headrace.errors import DatabaseUnavailableError, InvalidFieldError, Violation
+from headrace_services.scheduler import measures
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,13 @@ _NO_SLOTS = "53300"
 """Too many connections: as good as away."""
 _STRAINED = ("53", "57014", "58")
 """Want of disk or memory, the statement timeout, and errors of the database's machine."""
+_OTHER_SCHEMA = {
+    "0A000",  # a cached plan whose result has changed
+    "42703",  # undefined column
+    "42883",  # undefined function
+    "42P01",  # undefined table
+}
+"""A newer program has migrated the schema. This one is about to hear of it and to leave."""
 _TOO_LARGE = "54"
 """Psycopg counts a value that no row or index can hold among the operational errors; it never passes."""
 
@@ -128,9 +136,10 @@ def is_away(error: BaseException) -> bool:
 
 
 def is_strained(error: BaseException) -> bool:
-    """Whether the database is there, and could not do this for want of time, memory or disk: it may yet."""
+    """Whether the database is there, and could not do this for want of time, memory or disk, or since its schema is
+    another one: it says nothing of the work."""
     state = _state(error)
-    return state.startswith(_STRAINED) and state != _NO_SLOTS
+    return (state.startswith(_STRAINED) and state != _NO_SLOTS) or state in _OTHER_SCHEMA
 
 
 def is_conflict(error: BaseException) -> bool:
@@ -152,18 +161,41 @@ def _state(error: BaseException) -> str:
 
 
 @asynccontextmanager
+async def reached(engine: AsyncEngine) -> AsyncIterator[None]:
+    """Say within the block in one line that the database cannot be reached. Raises DatabaseUnavailableError."""
+    try:
+        yield
+    except Exception as error:
+        if not is_away(error):
+            raise
+        where = engine.url.render_as_string(hide_password=True)
+        reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
+        raise DatabaseUnavailableError(
+            f"cannot reach Postgres at {where}: {reason}",
+            remedy="Start the database or correct --database-url.",
+        ) from error
+
+
+@asynccontextmanager
 async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """Run a block in one transaction. Raises DatabaseUnavailableError where the database is away or strained."""
     try:
         async with engine.begin() as conn:
             yield conn
     except Exception as error:
+        if kind := _kind(error):
+            measures.DATABASE_ERRORS.labels(kind).inc()
         if is_away(error) and not is_conflict(error):
             raise DatabaseUnavailableError("the database does not answer") from error
         if is_strained(error) and not isinstance(error, DatabaseUnavailableError):
             said = " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
             raise DatabaseUnavailableError(f"the database could not do this now: {said[:300]}") from error
         raise
+
+
+def _kind(error: BaseException) -> str:
+    """How a failure of the database is counted; empty for any other."""
+    return "conflict" if is_conflict(error) else "strained" if is_strained(error) else "away" * is_away(error)
 
 
 def driver_of(conn: AsyncConnection) -> psycopg.AsyncConnection[Any]:

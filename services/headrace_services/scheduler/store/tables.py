@@ -567,6 +567,31 @@ token = Table(
     CheckConstraint("octet_length(digest) = 32", name="digest"),
 )
 
+# What a program must know to go on beside the schema, by the migration that says so (`store.schema`).
+schema_version = Table(
+    "schema_version",
+    metadata,
+    Column("revision", Text, primary_key=True),
+    Column("min_compatible", Text, nullable=False),
+    time_column("time", now=True),
+)
+
+# Parts of logs, on their way from the replica that a worker is connected to, to the one that was asked. Nothing of it
+# need outlast a crash.
+log_read = Table(
+    "log_read",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("worker_id", BigInteger, nullable=False),
+    # The worker's request and its answer, as the contract's messages.
+    Column("ask", LargeBinary, nullable=False),
+    Column("chunk", LargeBinary),
+    time_column("time", now=True),
+    Index("log_read_worker", "worker_id", postgresql_where=text("chunk IS NULL")),
+    Index("log_read_time", "time"),
+    prefixes=["UNLOGGED"],
+)
+
 request = Table(
     "request",
     metadata,

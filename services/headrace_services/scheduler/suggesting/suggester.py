@@ -5,9 +5,11 @@ import logging
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from headrace.errors import DatabaseUnavailableError, DrainingError, StudyNotFoundError
 from headrace.spec import BestOfSampler, check_assignment
+from headrace_services.scheduler import measures
 from headrace_services.scheduler.core.inputs import Proposed
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.records import Params, Proposal, ProposalFailure, Study
@@ -134,12 +136,16 @@ class Suggester:
                 row = standing.study
                 if isinstance(row.spec.sampler, BestOfSampler):
                     return await self._take_best(row, row.spec.sampler, study)
+                began, outcome = perf_counter(), "failed"
                 try:
                     params, proposal = await self._attempt(row, study.levels, len(failures))
                 except AttemptFailedError as error:
                     failures.append(str(error))
                 else:
+                    outcome = "proposed"
                     break
+                finally:
+                    measures.PROPOSALS.labels(row.spec.sampler.kind, outcome).observe(perf_counter() - began)
             log.warning("proposal %s of study '%s' failed: %s", row.sampled, row.name, failures[-1])
             if len(failures) >= attempts:
                 break

@@ -20,7 +20,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file headrace/v1/worker.proto.
  */
 export const file_headrace_v1_worker: GenFile = /*@__PURE__*/
-  fileDesc("ChhoZWFkcmFjZS92MS93b3JrZXIucHJvdG8SC2hlYWRyYWNlLnYxIo8CCg5TZXNzaW9uUmVxdWVzdBIjCgVoZWxsbxgBIAEoCzISLmhlYWRyYWNlLnYxLkhlbGxvSAASKwoJaGVhcnRiZWF0GAIgASgLMhYuaGVhZHJhY2UudjEuSGVhcnRiZWF0SAASJQoGcmVwb3J0GAMgASgLMhMuaGVhZHJhY2UudjEuUmVwb3J0SAASKQoIcmVzdG9yZWQYBCABKAsyFS5oZWFkcmFjZS52MS5SZXN0b3JlZEgAEiUKBmV4aXRlZBgFIAEoCzITLmhlYWRyYWNlLnYxLkV4aXRlZEgAEicKB3JlcG9ydHMYKCABKAsyFC5oZWFkcmFjZS52MS5SZXBvcnRzSABCCQoHbWVzc2FnZSLyAwoPU2Vzc2lvblJlc3BvbnNlEicKB3dlbGNvbWUYASABKAsyFC5oZWFkcmFjZS52MS5XZWxjb21lSAASJQoGYXNzaWduGAIgASgLMhMuaGVhZHJhY2UudjEuQXNzaWduSAASLgoIZGVjaXNpb24YAyABKAsyGi5oZWFkcmFjZS52MS5MZWFzZURlY2lzaW9uSAASJQoGY2FuY2VsGAQgASgLMhMuaGVhZHJhY2UudjEuQ2FuY2VsSAASIwoFZHJhaW4YBSABKAsyEi5oZWFkcmFjZS52MS5EcmFpbkgAEh8KA2FjaxgGIAEoCzIQLmhlYWRyYWNlLnYxLkFja0gAEiUKBnZhY2F0ZRgHIAEoCzITLmhlYWRyYWNlLnYxLlZhY2F0ZUgAEicKB3JlZnVzZWQYKCABKAsyFC5oZWFkcmFjZS52MS5SZWZ1c2VkSAASKwoJZGVjaXNpb25zGCkgASgLMhYuaGVhZHJhY2UudjEuRGVjaXNpb25zSAASKQoId2l0aGRyYXcYKiABKAsyFS5oZWFkcmFjZS52MS5XaXRoZHJhd0gAEikKCHVuY29yZG9uGCsgASgLMhUuaGVhZHJhY2UudjEuVW5jb3Jkb25IABIUCgxhY2tub3dsZWRnZWQYCCADKANCCQoHbWVzc2FnZSLdAgoFSGVsbG8SDgoGd29ya2VyGAEgASgJEhMKC2luY2FybmF0aW9uGAIgASgJEiQKB2RldmljZXMYAyADKAsyEy5oZWFkcmFjZS52MS5EZXZpY2USLgoGbGFiZWxzGAQgAygLMh4uaGVhZHJhY2UudjEuSGVsbG8uTGFiZWxzRW50cnkSIwoEaGVsZBgFIAMoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEg8KB3ZlcnNpb24YBiABKAkSDwoHbG9nX2RpchgHIAEoCRIMCgRjcHVzGAggASgFEgwKBGhvc3QYKCABKAkSDAoEaG9tZRgpIAEoCRIVCg10YWtlc19iYXRjaGVzGCogASgIEg8KB2xlYXZpbmcYKyABKAkSEQoJd2l0aGRyYXduGCwgASgIGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEizgEKBkRldmljZRINCgVpbmRleBgBIAEoBRIlCgRraW5kGAIgASgOMhcuaGVhZHJhY2UudjEuRGV2aWNlS2luZBINCgVtb2RlbBgDIAEoCRIUCgxtZW1vcnlfYnl0ZXMYBCABKAMSDAoEdXVpZBgFIAEoCRIOCgZkZWZlY3QYKCABKAkSJAoFbGlua3MYKSADKA4yFS5oZWFkcmFjZS52MS5MaW5rS2luZBIlCgdidWJibGVzGC8gASgLMhQuaGVhZHJhY2UudjEuQnViYmxlcyJECgdCdWJibGVzEgsKA2pvYhgBIAEoCRINCgVzdGFnZRgCIAEoBRIPCgdyZXBsaWNhGAMgASgFEgwKBGR1dHkYBCABKAEi1AEKCUhlYXJ0YmVhdBIQCghzZXF1ZW5jZRgBIAEoAxIvCgl0ZWxlbWV0cnkYAiADKAsyHC5oZWFkcmFjZS52MS5EZXZpY2VUZWxlbWV0cnkSIwoEaGVsZBgDIAMoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEg8KB3Ryb3VibGUYKCABKAkSEQoJc2V0X2FzaWRlGCkgASgJEioKB2RlZmVjdHMYKiADKAsyGS5oZWFkcmFjZS52MS5EZXZpY2VEZWZlY3QSDwoHbGVhdmluZxgrIAEoCSItCgxEZXZpY2VEZWZlY3QSDQoFaW5kZXgYASABKAUSDgoGcmVhc29uGAIgASgJIlAKD0RldmljZVRlbGVtZXRyeRINCgVpbmRleBgBIAEoBRITCgt1dGlsaXphdGlvbhgCIAEoARIZChFtZW1vcnlfdXNlZF9ieXRlcxgDIAEoAyLHAgoGUmVwb3J0EhAKCHNlcXVlbmNlGAEgASgDEiQKBWxlYXNlGAIgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSDAoEc3RlcBgDIAEoAxIxCgdtZXRyaWNzGAQgAygLMiAuaGVhZHJhY2UudjEuUmVwb3J0Lk1ldHJpY3NFbnRyeRIuCgpjaGVja3BvaW50GAUgASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhItCgp0cmFpbl90aW1lGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhAKCHdhcm5pbmdzGAcgAygJEiMKBHR1cm4YCCABKAsyFS5oZWFkcmFjZS52MS5UdXJuQ29zdBouCgxNZXRyaWNzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgBOgI4ASIvCgdSZXBvcnRzEiQKB3JlcG9ydHMYASADKAsyEy5oZWFkcmFjZS52MS5SZXBvcnQicAoIUmVzdG9yZWQSEAoIc2VxdWVuY2UYASABKAMSJAoFbGVhc2UYAiABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIsCglyZWFkX3RpbWUYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24i5QEKBkV4aXRlZBIQCghzZXF1ZW5jZRgBIAEoAxIkCgVsZWFzZRgCIAEoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEikKB291dGNvbWUYAyABKA4yGC5oZWFkcmFjZS52MS5FeGl0T3V0Y29tZRINCgVlcnJvchgEIAEoCRIQCghsb2dfdGFpbBgFIAEoCRIRCglleGl0X2NvZGUYBiABKAUSFQoNb3V0X29mX21lbW9yeRgHIAEoBRIUCgxkZXZpY2Vfd29yZHMYKCABKAkSFwoPZGV2aWNlX2ZhaWx1cmVzGCkgASgFItQBCgdXZWxjb21lEjUKEmhlYXJ0YmVhdF9pbnRlcnZhbBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIsCglsZWFzZV90dGwYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SIwoEaGVsZBgDIAMoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEhEKCXNjaGVkdWxlchgEIAEoCRIVCg10YWtlc19iYXRjaGVzGCggASgIEhUKDXRha2VzX2xlYXZpbmcYKSABKAgi2QQKBkFzc2lnbhIkCgVsZWFzZRgBIAEoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEjQKCnBhcmFtZXRlcnMYAiABKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50EiwKCHRlbXBsYXRlGAMgASgLMhouaGVhZHJhY2UudjEuVHJpYWxUZW1wbGF0ZRIuCgpjaGVja3BvaW50GAQgASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhIWCg5uZXh0X21pbGVzdG9uZRgFIAEoAxIRCgltYXhfc3RlcHMYBiABKAMSIQoFZ3JhbnQYByABKAsyEi5oZWFkcmFjZS52MS5HcmFudBIMCgRzZWVkGAggASgDEg4KBm1ldHJpYxgJIAEoCRIYChBjaGVja3BvaW50c19rZXB0GAogASgFEhMKC3Jlc3VtZV9zdGVwGAsgASgDEg0KBXJ1bmdzGAwgAygDEhcKD2Z1cnRoZXJfbWV0cmljcxgNIAMoCRIaChJjb25zdHJhaW50X21ldHJpY3MYDiADKAkSEQoJbGFzdF9zdGVwGA8gASgDEhoKEmNoZWNrcG9pbnRzX3NoYXJlZBgUIAEoCBIRCglzdHVkeV91aWQYFSABKAkSKQoJc3Vycm9nYXRlGBYgASgLMhYuaGVhZHJhY2UudjEuU3Vycm9nYXRlEh8KBGdhdGUYFyABKAsyES5oZWFkcmFjZS52MS5HYXRlEigKCWtlZXBfYmVzdBgYIAEoCzIVLmhlYWRyYWNlLnYxLktlZXBCZXN0IoEBCgVHcmFudBINCgVzbG90cxgBIAMoBRINCgVtaWxsaRgCIAEoBRIUCgxtZW1vcnlfYnl0ZXMYAyABKAMSKQoJcHJvY2Vzc2VzGAQgASgOMhYuaGVhZHJhY2UudjEuUHJvY2Vzc2VzEgoKAmlkGAUgASgJEg0KBXNlYXRzGAYgASgFIncKDUxlYXNlRGVjaXNpb24SJAoFbGVhc2UYASABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIXCg9yZXBvcnRfc2VxdWVuY2UYAiABKAMSJwoIZGVjaXNpb24YAyABKAsyFS5oZWFkcmFjZS52MS5EZWNpc2lvbiI6CglEZWNpc2lvbnMSLQoJZGVjaXNpb25zGAEgAygLMhouaGVhZHJhY2UudjEuTGVhc2VEZWNpc2lvbiI+CgZDYW5jZWwSJAoFbGVhc2UYASABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIOCgZyZWFzb24YAiABKAkiPgoGVmFjYXRlEiQKBWxlYXNlGAEgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSDgoGcmVhc29uGAIgASgJIlMKCFdpdGhkcmF3Eg4KBnJlYXNvbhgBIAEoCRIoCgVncmFjZRgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhINCgVsZWF2ZRgDIAEoCCIbCghVbmNvcmRvbhIPCgdkZXZpY2VzGAEgAygFIjEKBURyYWluEigKBWdyYWNlGAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIisKA0FjaxIRCglzZXF1ZW5jZXMYASADKAMSEQoJaGVhcnRiZWF0GCggASgDIisKB1JlZnVzZWQSEAoIc2VxdWVuY2UYASABKAMSDgoGcmVhc29uGAIgASgJKoEBCghMaW5rS2luZBIZChVMSU5LX0tJTkRfVU5TUEVDSUZJRUQQABIUChBMSU5LX0tJTkRfTlZMSU5LEAESFAoQTElOS19LSU5EX1NXSVRDSBACEhcKE0xJTktfS0lORF9OVU1BX05PREUQAxIVChFMSU5LX0tJTkRfTUFDSElORRAEKlMKCkRldmljZUtpbmQSGwoXREVWSUNFX0tJTkRfVU5TUEVDSUZJRUQQABITCg9ERVZJQ0VfS0lORF9DUFUQARITCg9ERVZJQ0VfS0lORF9HUFUQAiqxAQoLRXhpdE91dGNvbWUSHAoYRVhJVF9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGQoVRVhJVF9PVVRDT01FX0ZJTklTSEVEEAESGQoVRVhJVF9PVVRDT01FX1JFTEVBU0VEEAISFwoTRVhJVF9PVVRDT01FX0ZBSUxFRBADEhUKEUVYSVRfT1VUQ09NRV9MT1NUEAQSHgoaRVhJVF9PVVRDT01FX05PX0NIRUNLUE9JTlQQBTJZCg1Xb3JrZXJTZXJ2aWNlEkgKB1Nlc3Npb24SGy5oZWFkcmFjZS52MS5TZXNzaW9uUmVxdWVzdBocLmhlYWRyYWNlLnYxLlNlc3Npb25SZXNwb25zZSgBMAFCQFo+Z2l0aHViLmNvbS9oZWFkcmFjZS9oZWFkcmFjZS9jbGllbnRzL2dvL2hlYWRyYWNlL3YxO2hlYWRyYWNldjFiBnByb3RvMw", [file_google_protobuf_duration, file_headrace_v1_event, file_headrace_v1_spec, file_headrace_v1_trial]);
+  fileDesc("ChhoZWFkcmFjZS92MS93b3JrZXIucHJvdG8SC2hlYWRyYWNlLnYxIrsCCg5TZXNzaW9uUmVxdWVzdBIjCgVoZWxsbxgBIAEoCzISLmhlYWRyYWNlLnYxLkhlbGxvSAASKwoJaGVhcnRiZWF0GAIgASgLMhYuaGVhZHJhY2UudjEuSGVhcnRiZWF0SAASJQoGcmVwb3J0GAMgASgLMhMuaGVhZHJhY2UudjEuUmVwb3J0SAASKQoIcmVzdG9yZWQYBCABKAsyFS5oZWFkcmFjZS52MS5SZXN0b3JlZEgAEiUKBmV4aXRlZBgFIAEoCzITLmhlYWRyYWNlLnYxLkV4aXRlZEgAEioKCWxvZ19jaHVuaxgGIAEoCzIVLmhlYWRyYWNlLnYxLkxvZ0NodW5rSAASJwoHcmVwb3J0cxgoIAEoCzIULmhlYWRyYWNlLnYxLlJlcG9ydHNIAEIJCgdtZXNzYWdlIpwECg9TZXNzaW9uUmVzcG9uc2USJwoHd2VsY29tZRgBIAEoCzIULmhlYWRyYWNlLnYxLldlbGNvbWVIABIlCgZhc3NpZ24YAiABKAsyEy5oZWFkcmFjZS52MS5Bc3NpZ25IABIuCghkZWNpc2lvbhgDIAEoCzIaLmhlYWRyYWNlLnYxLkxlYXNlRGVjaXNpb25IABIlCgZjYW5jZWwYBCABKAsyEy5oZWFkcmFjZS52MS5DYW5jZWxIABIjCgVkcmFpbhgFIAEoCzISLmhlYWRyYWNlLnYxLkRyYWluSAASHwoDYWNrGAYgASgLMhAuaGVhZHJhY2UudjEuQWNrSAASJQoGdmFjYXRlGAcgASgLMhMuaGVhZHJhY2UudjEuVmFjYXRlSAASKAoIcmVhZF9sb2cYCSABKAsyFC5oZWFkcmFjZS52MS5SZWFkTG9nSAASJwoHcmVmdXNlZBgoIAEoCzIULmhlYWRyYWNlLnYxLlJlZnVzZWRIABIrCglkZWNpc2lvbnMYKSABKAsyFi5oZWFkcmFjZS52MS5EZWNpc2lvbnNIABIpCgh3aXRoZHJhdxgqIAEoCzIVLmhlYWRyYWNlLnYxLldpdGhkcmF3SAASKQoIdW5jb3Jkb24YKyABKAsyFS5oZWFkcmFjZS52MS5VbmNvcmRvbkgAEhQKDGFja25vd2xlZGdlZBgIIAMoA0IJCgdtZXNzYWdlIogDCgVIZWxsbxIOCgZ3b3JrZXIYASABKAkSEwoLaW5jYXJuYXRpb24YAiABKAkSJAoHZGV2aWNlcxgDIAMoCzITLmhlYWRyYWNlLnYxLkRldmljZRIuCgZsYWJlbHMYBCADKAsyHi5oZWFkcmFjZS52MS5IZWxsby5MYWJlbHNFbnRyeRIjCgRoZWxkGAUgAygLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSDwoHdmVyc2lvbhgGIAEoCRIPCgdsb2dfZGlyGAcgASgJEgwKBGNwdXMYCCABKAUSDAoEaG9zdBgoIAEoCRIMCgRob21lGCkgASgJEhUKDXRha2VzX2JhdGNoZXMYKiABKAgSDwoHbGVhdmluZxgrIAEoCRIRCgl3aXRoZHJhd24YLCABKAgSEAoIcHJvdG9jb2wYLSABKAUSFwoPb2xkZXN0X3Byb3RvY29sGC4gASgFGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEizgEKBkRldmljZRINCgVpbmRleBgBIAEoBRIlCgRraW5kGAIgASgOMhcuaGVhZHJhY2UudjEuRGV2aWNlS2luZBINCgVtb2RlbBgDIAEoCRIUCgxtZW1vcnlfYnl0ZXMYBCABKAMSDAoEdXVpZBgFIAEoCRIOCgZkZWZlY3QYKCABKAkSJAoFbGlua3MYKSADKA4yFS5oZWFkcmFjZS52MS5MaW5rS2luZBIlCgdidWJibGVzGC8gASgLMhQuaGVhZHJhY2UudjEuQnViYmxlcyJECgdCdWJibGVzEgsKA2pvYhgBIAEoCRINCgVzdGFnZRgCIAEoBRIPCgdyZXBsaWNhGAMgASgFEgwKBGR1dHkYBCABKAEi7AEKCUhlYXJ0YmVhdBIQCghzZXF1ZW5jZRgBIAEoAxIvCgl0ZWxlbWV0cnkYAiADKAsyHC5oZWFkcmFjZS52MS5EZXZpY2VUZWxlbWV0cnkSIwoEaGVsZBgDIAMoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEg8KB3Ryb3VibGUYKCABKAkSEQoJc2V0X2FzaWRlGCkgASgJEioKB2RlZmVjdHMYKiADKAsyGS5oZWFkcmFjZS52MS5EZXZpY2VEZWZlY3QSDwoHbGVhdmluZxgrIAEoCRIWCg51bmFja25vd2xlZGdlZBgsIAEoAyItCgxEZXZpY2VEZWZlY3QSDQoFaW5kZXgYASABKAUSDgoGcmVhc29uGAIgASgJIlAKD0RldmljZVRlbGVtZXRyeRINCgVpbmRleBgBIAEoBRITCgt1dGlsaXphdGlvbhgCIAEoARIZChFtZW1vcnlfdXNlZF9ieXRlcxgDIAEoAyLHAgoGUmVwb3J0EhAKCHNlcXVlbmNlGAEgASgDEiQKBWxlYXNlGAIgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSDAoEc3RlcBgDIAEoAxIxCgdtZXRyaWNzGAQgAygLMiAuaGVhZHJhY2UudjEuUmVwb3J0Lk1ldHJpY3NFbnRyeRIuCgpjaGVja3BvaW50GAUgASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhItCgp0cmFpbl90aW1lGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhAKCHdhcm5pbmdzGAcgAygJEiMKBHR1cm4YCCABKAsyFS5oZWFkcmFjZS52MS5UdXJuQ29zdBouCgxNZXRyaWNzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgBOgI4ASIvCgdSZXBvcnRzEiQKB3JlcG9ydHMYASADKAsyEy5oZWFkcmFjZS52MS5SZXBvcnQicAoIUmVzdG9yZWQSEAoIc2VxdWVuY2UYASABKAMSJAoFbGVhc2UYAiABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIsCglyZWFkX3RpbWUYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24i5QEKBkV4aXRlZBIQCghzZXF1ZW5jZRgBIAEoAxIkCgVsZWFzZRgCIAEoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEikKB291dGNvbWUYAyABKA4yGC5oZWFkcmFjZS52MS5FeGl0T3V0Y29tZRINCgVlcnJvchgEIAEoCRIQCghsb2dfdGFpbBgFIAEoCRIRCglleGl0X2NvZGUYBiABKAUSFQoNb3V0X29mX21lbW9yeRgHIAEoBRIUCgxkZXZpY2Vfd29yZHMYKCABKAkSFwoPZGV2aWNlX2ZhaWx1cmVzGCkgASgFIpACCgdXZWxjb21lEjUKEmhlYXJ0YmVhdF9pbnRlcnZhbBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIsCglsZWFzZV90dGwYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SIwoEaGVsZBgDIAMoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEhEKCXNjaGVkdWxlchgEIAEoCRIVCg10YWtlc19iYXRjaGVzGCggASgIEhUKDXRha2VzX2xlYXZpbmcYKSABKAgSEAoIcHJvdG9jb2wYKiABKAUSFwoPb2xkZXN0X3Byb3RvY29sGCsgASgFEg8KB3ZlcnNpb24YLCABKAki2QQKBkFzc2lnbhIkCgVsZWFzZRgBIAEoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEjQKCnBhcmFtZXRlcnMYAiABKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50EiwKCHRlbXBsYXRlGAMgASgLMhouaGVhZHJhY2UudjEuVHJpYWxUZW1wbGF0ZRIuCgpjaGVja3BvaW50GAQgASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhIWCg5uZXh0X21pbGVzdG9uZRgFIAEoAxIRCgltYXhfc3RlcHMYBiABKAMSIQoFZ3JhbnQYByABKAsyEi5oZWFkcmFjZS52MS5HcmFudBIMCgRzZWVkGAggASgDEg4KBm1ldHJpYxgJIAEoCRIYChBjaGVja3BvaW50c19rZXB0GAogASgFEhMKC3Jlc3VtZV9zdGVwGAsgASgDEg0KBXJ1bmdzGAwgAygDEhcKD2Z1cnRoZXJfbWV0cmljcxgNIAMoCRIaChJjb25zdHJhaW50X21ldHJpY3MYDiADKAkSEQoJbGFzdF9zdGVwGA8gASgDEhoKEmNoZWNrcG9pbnRzX3NoYXJlZBgUIAEoCBIRCglzdHVkeV91aWQYFSABKAkSKQoJc3Vycm9nYXRlGBYgASgLMhYuaGVhZHJhY2UudjEuU3Vycm9nYXRlEh8KBGdhdGUYFyABKAsyES5oZWFkcmFjZS52MS5HYXRlEigKCWtlZXBfYmVzdBgYIAEoCzIVLmhlYWRyYWNlLnYxLktlZXBCZXN0IoEBCgVHcmFudBINCgVzbG90cxgBIAMoBRINCgVtaWxsaRgCIAEoBRIUCgxtZW1vcnlfYnl0ZXMYAyABKAMSKQoJcHJvY2Vzc2VzGAQgASgOMhYuaGVhZHJhY2UudjEuUHJvY2Vzc2VzEgoKAmlkGAUgASgJEg0KBXNlYXRzGAYgASgFIncKDUxlYXNlRGVjaXNpb24SJAoFbGVhc2UYASABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIXCg9yZXBvcnRfc2VxdWVuY2UYAiABKAMSJwoIZGVjaXNpb24YAyABKAsyFS5oZWFkcmFjZS52MS5EZWNpc2lvbiI6CglEZWNpc2lvbnMSLQoJZGVjaXNpb25zGAEgAygLMhouaGVhZHJhY2UudjEuTGVhc2VEZWNpc2lvbiI+CgZDYW5jZWwSJAoFbGVhc2UYASABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIOCgZyZWFzb24YAiABKAkiPgoGVmFjYXRlEiQKBWxlYXNlGAEgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSDgoGcmVhc29uGAIgASgJIlMKCFdpdGhkcmF3Eg4KBnJlYXNvbhgBIAEoCRIoCgVncmFjZRgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhINCgVsZWF2ZRgDIAEoCCIbCghVbmNvcmRvbhIPCgdkZXZpY2VzGAEgAygFIjEKBURyYWluEigKBWdyYWNlGAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIisKA0FjaxIRCglzZXF1ZW5jZXMYASADKAMSEQoJaGVhcnRiZWF0GCggASgDIisKB1JlZnVzZWQSEAoIc2VxdWVuY2UYASABKAMSDgoGcmVhc29uGAIgASgJIl4KB1JlYWRMb2cSCgoCaWQYASABKAMSJAoFbGVhc2UYAiABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIRCglzdHVkeV91aWQYAyABKAkSDgoGb2Zmc2V0GAQgASgDInEKCExvZ0NodW5rEgoKAmlkGAEgASgDEgwKBGRhdGEYAiABKAwSEwoLbmV4dF9vZmZzZXQYAyABKAMSDAoEbGl2ZRgEIAEoCBIoCgd0cm91YmxlGAUgASgOMhcuaGVhZHJhY2UudjEuTG9nVHJvdWJsZSqBAQoITGlua0tpbmQSGQoVTElOS19LSU5EX1VOU1BFQ0lGSUVEEAASFAoQTElOS19LSU5EX05WTElOSxABEhQKEExJTktfS0lORF9TV0lUQ0gQAhIXChNMSU5LX0tJTkRfTlVNQV9OT0RFEAMSFQoRTElOS19LSU5EX01BQ0hJTkUQBCpTCgpEZXZpY2VLaW5kEhsKF0RFVklDRV9LSU5EX1VOU1BFQ0lGSUVEEAASEwoPREVWSUNFX0tJTkRfQ1BVEAESEwoPREVWSUNFX0tJTkRfR1BVEAIqsQEKC0V4aXRPdXRjb21lEhwKGEVYSVRfT1VUQ09NRV9VTlNQRUNJRklFRBAAEhkKFUVYSVRfT1VUQ09NRV9GSU5JU0hFRBABEhkKFUVYSVRfT1VUQ09NRV9SRUxFQVNFRBACEhcKE0VYSVRfT1VUQ09NRV9GQUlMRUQQAxIVChFFWElUX09VVENPTUVfTE9TVBAEEh4KGkVYSVRfT1VUQ09NRV9OT19DSEVDS1BPSU5UEAUqVQoKTG9nVHJvdWJsZRIbChdMT0dfVFJPVUJMRV9VTlNQRUNJRklFRBAAEhQKEExPR19UUk9VQkxFX0dPTkUQARIUChBMT0dfVFJPVUJMRV9BV0FZEAIyWQoNV29ya2VyU2VydmljZRJICgdTZXNzaW9uEhsuaGVhZHJhY2UudjEuU2Vzc2lvblJlcXVlc3QaHC5oZWFkcmFjZS52MS5TZXNzaW9uUmVzcG9uc2UoATABQkBaPmdpdGh1Yi5jb20vaGVhZHJhY2UvaGVhZHJhY2UvY2xpZW50cy9nby9oZWFkcmFjZS92MTtoZWFkcmFjZXYxYgZwcm90bzM", [file_google_protobuf_duration, file_headrace_v1_event, file_headrace_v1_spec, file_headrace_v1_trial]);
 
 /**
  * From the worker.
@@ -63,6 +63,12 @@ export type SessionRequest = Message<"headrace.v1.SessionRequest"> & {
      */
     value: Exited;
     case: "exited";
+  } | {
+    /**
+     * @generated from field: headrace.v1.LogChunk log_chunk = 6;
+     */
+    value: LogChunk;
+    case: "logChunk";
   } | {
     /**
      * Only to a scheduler whose `Welcome` takes batches.
@@ -134,6 +140,14 @@ export type SessionResponse = Message<"headrace.v1.SessionResponse"> & {
      */
     value: Vacate;
     case: "vacate";
+  } | {
+    /**
+     * Only to a worker whose `Hello` says protocol 1 or newer.
+     *
+     * @generated from field: headrace.v1.ReadLog read_log = 9;
+     */
+    value: ReadLog;
+    case: "readLog";
   } | {
     /**
      * @generated from field: headrace.v1.Refused refused = 40;
@@ -270,6 +284,20 @@ export type Hello = Message<"headrace.v1.Hello"> & {
    * @generated from field: bool withdrawn = 44;
    */
   withdrawn: boolean;
+
+  /**
+   * The newest version of this protocol that the worker speaks; 0: one of before there were versions.
+   *
+   * @generated from field: int32 protocol = 45;
+   */
+  protocol: number;
+
+  /**
+   * The oldest that it understands of a scheduler.
+   *
+   * @generated from field: int32 oldest_protocol = 46;
+   */
+  oldestProtocol: number;
 };
 
 /**
@@ -437,6 +465,13 @@ export type Heartbeat = Message<"headrace.v1.Heartbeat"> & {
    * @generated from field: string leaving = 43;
    */
   leaving: string;
+
+  /**
+   * How many durable messages the worker keeps until they are acknowledged.
+   *
+   * @generated from field: int64 unacknowledged = 44;
+   */
+  unacknowledged: bigint;
 };
 
 /**
@@ -739,6 +774,25 @@ export type Welcome = Message<"headrace.v1.Welcome"> & {
    * @generated from field: bool takes_leaving = 41;
    */
   takesLeaving: boolean;
+
+  /**
+   * As in Hello: what the scheduler speaks. A worker that cannot speak with it says so and asks the next one.
+   *
+   * @generated from field: int32 protocol = 42;
+   */
+  protocol: number;
+
+  /**
+   * @generated from field: int32 oldest_protocol = 43;
+   */
+  oldestProtocol: number;
+
+  /**
+   * The scheduler's release.
+   *
+   * @generated from field: string version = 44;
+   */
+  version: string;
 };
 
 /**
@@ -1172,6 +1226,93 @@ export const RefusedSchema: GenMessage<Refused> = /*@__PURE__*/
   messageDesc(file_headrace_v1_worker, 23);
 
 /**
+ * Send a part of the log of one attempt. Somebody waits for it; nothing else does.
+ *
+ * @generated from message headrace.v1.ReadLog
+ */
+export type ReadLog = Message<"headrace.v1.ReadLog"> & {
+  /**
+   * Names the answer.
+   *
+   * @generated from field: int64 id = 1;
+   */
+  id: bigint;
+
+  /**
+   * Of the attempt, which may be over, and may have run on another worker: then its log is read from the store.
+   *
+   * @generated from field: headrace.v1.LeaseRef lease = 2;
+   */
+  lease?: LeaseRef | undefined;
+
+  /**
+   * As in Assign.
+   *
+   * @generated from field: string study_uid = 3;
+   */
+  studyUid: string;
+
+  /**
+   * Where in the attempt's log to begin.
+   *
+   * @generated from field: int64 offset = 4;
+   */
+  offset: bigint;
+};
+
+/**
+ * Describes the message headrace.v1.ReadLog.
+ * Use `create(ReadLogSchema)` to create a new message.
+ */
+export const ReadLogSchema: GenMessage<ReadLog> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_worker, 24);
+
+/**
+ * Answers ReadLog. Never stored before it is sent, never repeated.
+ *
+ * @generated from message headrace.v1.LogChunk
+ */
+export type LogChunk = Message<"headrace.v1.LogChunk"> & {
+  /**
+   * @generated from field: int64 id = 1;
+   */
+  id: bigint;
+
+  /**
+   * At most 64 KiB; empty where nothing was printed since.
+   *
+   * @generated from field: bytes data = 2;
+   */
+  data: Uint8Array;
+
+  /**
+   * Where the next part begins. It may lie before the asked one: a log that grew too large was cut meanwhile.
+   *
+   * @generated from field: int64 next_offset = 3;
+   */
+  nextOffset: bigint;
+
+  /**
+   * The attempt still runs here.
+   *
+   * @generated from field: bool live = 4;
+   */
+  live: boolean;
+
+  /**
+   * @generated from field: headrace.v1.LogTrouble trouble = 5;
+   */
+  trouble: LogTrouble;
+};
+
+/**
+ * Describes the message headrace.v1.LogChunk.
+ * Use `create(LogChunkSchema)` to create a new message.
+ */
+export const LogChunkSchema: GenMessage<LogChunk> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_worker, 25);
+
+/**
  * How two devices of a machine are joined.
  *
  * @generated from enum headrace.v1.LinkKind
@@ -1296,6 +1437,38 @@ export enum ExitOutcome {
  */
 export const ExitOutcomeSchema: GenEnum<ExitOutcome> = /*@__PURE__*/
   enumDesc(file_headrace_v1_worker, 2);
+
+/**
+ * Why a log cannot be read.
+ *
+ * @generated from enum headrace.v1.LogTrouble
+ */
+export enum LogTrouble {
+  /**
+   * @generated from enum value: LOG_TROUBLE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * It is neither on the worker's disk nor in its store.
+   *
+   * @generated from enum value: LOG_TROUBLE_GONE = 1;
+   */
+  GONE = 1,
+
+  /**
+   * The worker's store or disk does not answer.
+   *
+   * @generated from enum value: LOG_TROUBLE_AWAY = 2;
+   */
+  AWAY = 2,
+}
+
+/**
+ * Describes the enum headrace.v1.LogTrouble.
+ */
+export const LogTroubleSchema: GenEnum<LogTrouble> = /*@__PURE__*/
+  enumDesc(file_headrace_v1_worker, 3);
 
 /**
  * What worker daemons call.

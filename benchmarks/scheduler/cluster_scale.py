@@ -1,0 +1,236 @@
+"""A whole cluster at the pace of real trials: 500 GPUs, 100 studies and two replicas over one Postgres.
+
+Simulated workers speak the real session protocol to real scheduler processes. A step of a trial takes `--step-s`
+seconds, give or take a half, and each step is reported. So the load is that of a cluster, not what the scheduler could
+take at most (`bench_load.py`). Measured after `--warm-up-s` seconds: from sending a report at a milestone to hearing
+the decision; processor time and memory of the replicas and of Postgres; and from /metrics how many studies were woken
+for each slot that became free.
+
+    python benchmarks/scheduler/cluster_scale.py
+    python benchmarks/scheduler/cluster_scale.py --tls --token hr_…
+
+With `--tls` everything is encrypted, by a certificate that is made with openssl. With `--token` every call and stream
+carries the token. Writes `cluster_scale.json` into `--out`.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import grpc
+import psutil
+from benchmark_site import Cost, percentiles_ms, postgres, scheduler, write_record
+from prometheus_client.parser import text_string_to_metric_families
+from simulated_worker import Crowd, SimulatedWorker
+
+from headrace import AsyncClient
+from headrace.spec import StudySpec
+from headrace.v1 import event_pb2, worker_pb2
+
+SLOTS_EACH = 8
+
+
+def study(number: int) -> StudySpec:
+    """ASHA of one-GPU trials, more than the run can train."""
+    return StudySpec.model_validate(
+        {
+            "objective": {"metric": "loss", "goal": "minimize"},
+            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "sampler": {"kind": "random"},
+            "policy": {"kind": "asha", "eta": 3, "rungs": [2, 6, 18], "variant": "promotion"},
+            "template": {"callable": "nothing:runs", "working_dir": "/"},
+            "resources": {"gpus": 1},
+            "max_trials": 2000,
+            "max_steps": 18,
+            "seed": number,
+        }
+    )
+
+
+class TimedWorker(SimulatedWorker):
+    """A worker of GPUs whose trials take their time."""
+
+    kind = worker_pb2.DEVICE_KIND_GPU
+    step_s = 5.0
+
+    async def _trial(self, assign: worker_pb2.Assign) -> None:
+        step, milestone = assign.resume_step, assign.next_milestone
+        while True:
+            await asyncio.sleep(self.step_s * random.uniform(0.5, 1.5))
+            step += 1
+            answer = self._report(assign, step)
+            if step < milestone:
+                continue
+            began = time.monotonic()
+            decision = await answer
+            self._figures.decision_s.append(time.monotonic() - began)
+            if decision.action != event_pb2.DECISION_ACTION_CONTINUE:
+                self._held.pop(assign.lease.lease_id, None)
+                return
+            milestone = decision.next_milestone
+
+
+def counted(metrics: list[str]) -> dict[str, float]:
+    """The counters of all replicas, each summed over its labels."""
+    found: dict[str, float] = {}
+    for address in metrics:
+        with urlopen(address, timeout=10) as answer:
+            text = answer.read().decode()
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name.endswith(("_total", "_count", "_sum")):
+                    labels = sample.labels
+                    parts = [labels[label] for label in ("what", "why", "outcome") if label in labels]
+                    for key in {sample.name, "/".join([sample.name, *parts])}:
+                        found[key] = found.get(key, 0.0) + sample.value
+    return found
+
+
+async def run(options: argparse.Namespace, replicas: list["Replica"]) -> dict[str, Any]:
+    """Let the cluster work, and measure the second part."""
+    TimedWorker.step_s = options.step_s
+    crowd = Crowd()
+    crowd.go_on()
+    workers = [
+        TimedWorker(f"w{number}", SLOTS_EACH, crowd, lambda: False)
+        for number in range(-(-options.gpus // SLOTS_EACH))
+    ]
+    credentials, token = options.credentials, options.token
+    for worker in workers:
+        worker.credentials, worker.token = credentials, token
+    addresses = [replica.address for replica in replicas]
+    async with AsyncClient(addresses[0], tls_ca=options.ca, token=token, timeout_s=120) as client:
+        for number in range(options.studies):
+            await client.create_study(f"s{number}", study(number))
+        running = [
+            asyncio.create_task(worker.run(addresses[place % len(addresses)]))
+            for place, worker in enumerate(workers)
+        ]
+        await asyncio.sleep(options.warm_up_s)
+        crowd.figures.decision_s.clear()
+        metrics = [replica.metrics for replica in replicas]
+        before, spent = await asyncio.to_thread(counted, metrics), [cost(replica) for replica in replicas]
+        reports = crowd.figures.committed
+        await asyncio.sleep(options.measure_s)
+        after, now = await asyncio.to_thread(counted, metrics), [cost(replica) for replica in replicas]
+        reports = crowd.figures.committed - reports
+        waited = percentiles_ms(list(crowd.figures.decision_s))
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    delta = {name: after[name] - before.get(name, 0.0) for name in after}
+    freed = delta["headrace_grants_total/ended"]
+    return {
+        "reports_per_s": round(reports / options.measure_s, 1),
+        "decisions": waited,
+        "in_the_scheduler_ms": round(
+            delta["headrace_worker_message_duration_seconds_sum"]
+            / delta["headrace_worker_message_duration_seconds_count"]
+            * 1e3,
+            2,
+        ),
+        "slots_freed": round(freed),
+        "wake_ups_per_freed_slot": round(delta["headrace_placement_wakeups_total"] / freed, 2),
+        "why_woken": {
+            name.rpartition("/")[2]: round(count / freed, 3)
+            for name, count in delta.items()
+            if name.startswith("headrace_placement_wakeups_total/")
+        },
+        "cycle_ms": round(
+            delta["headrace_cycle_duration_seconds_sum"]
+            / delta["headrace_cycle_duration_seconds_count"]
+            * 1e3,
+            2,
+        ),
+        "cycles_per_freed_slot": round(delta["headrace_cycle_duration_seconds_count"] / freed, 2),
+        "conflicts": round(delta["headrace_database_errors_total"]),
+        "cores_of_replicas": [
+            round((b.scheduler_s - a.scheduler_s) / options.measure_s, 3)
+            for a, b in zip(spent, now, strict=True)
+        ],
+        "cores_of_postgres": round((now[0].postgres_s - spent[0].postgres_s) / options.measure_s, 3),
+        "cores_of_the_load": round((now[0].load_s - spent[0].load_s) / options.measure_s, 3),
+        "rss_mb": [round(replica.process.memory_info().rss / 1e6, 1) for replica in replicas],
+    }
+
+
+class Replica:
+    """A scheduler process."""
+
+    def __init__(self, address: str, metrics: str, process: psutil.Process) -> None:
+        self.address, self.metrics, self.process = address, metrics, process
+
+
+def cost(replica: Replica) -> Cost:
+    """What a replica, Postgres and this process have spent."""
+    return Cost.now(replica.process)
+
+
+@contextmanager
+def certificate(wanted: bool) -> Iterator[tuple[Path, Path] | None]:
+    """A certificate of this machine's, with its key."""
+    if not wanted:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        cert, key = Path(folder, "cert.pem"), Path(folder, "key.pem")
+        names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+        command += ["-nodes", "-days", "1", "-keyout", str(key), "-out", str(cert), *names]
+        subprocess.run(command, check=True, capture_output=True)
+        yield cert, key
+
+
+def main() -> None:
+    """Measure, print and keep the record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--gpus", type=int, default=500)
+    parser.add_argument("--studies", type=int, default=100)
+    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("--step-s", type=float, default=5.0, help="seconds of a step, on average")
+    parser.add_argument("--warm-up-s", type=float, default=45.0)
+    parser.add_argument("--measure-s", type=float, default=90.0)
+    parser.add_argument("--tls", action="store_true", help="encrypt everything")
+    parser.add_argument("--token", default=None, help="send this token with every call and stream")
+    parser.add_argument(
+        "--scheduler-option", action="append", default=[], help="a further option of schedulers"
+    )
+    parser.add_argument("--out", type=Path, default=Path("build/bench"))
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        pair = stack.enter_context(certificate(options.tls))
+        options.ca = str(pair[0]) if pair else None
+        options.credentials = grpc.ssl_channel_credentials(pair[0].read_bytes()) if pair else None
+        url = stack.enter_context(postgres())
+        flags = ["--tls-cert", str(pair[0]), "--tls-key", str(pair[1])] if pair else []
+        replicas = []
+        for _ in range(options.replicas):
+            started = scheduler(
+                url, "--metrics-listen", "127.0.0.1:0", *flags, *options.scheduler_option, metrics=True
+            )
+            address, process = stack.enter_context(started)
+            where, _, metrics = address.partition(" ")
+            replicas.append(Replica(where, metrics, process))
+        found = asyncio.run(run(options, replicas))
+    cluster = {name: getattr(options, name) for name in ("gpus", "studies", "replicas", "step_s", "tls")}
+    write_record(
+        options.out / "cluster_scale.json",
+        cluster={**cluster, "token": options.token is not None},
+        figures=found,
+    )
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What a scheduler measures of itself while it works.
+
+Everything here counts up, or is a distribution: whoever measures adds to it, in a microsecond or two. What a replica
+has at a moment (queues, streams, connections) is read when it is asked for (`monitored`). What the cluster has is
+read from the database now and then (`engine.overview`), never by a scrape.
+"""
+
+from collections.abc import Iterable
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from headrace.errors import HeadraceError
+from headrace_services.monitoring.registry import REGISTRY, SECONDS
+from headrace_services.scheduler.core.changes import Changes
+from headrace_services.scheduler.core.inputs import Accepted, ExitedArrived, Input, LeaseExpired, Outcome
+
+ANSWERS = Histogram(
+    "headrace_worker_message_duration_seconds",
+    "From the arrival of a worker's message to its answer; of a report, that is its decision.",
+    ("message",),
+    buckets=SECONDS,
+    registry=REGISTRY,
+)
+CYCLES = Histogram(
+    "headrace_cycle_duration_seconds",
+    "Scheduling cycles, with their commit.",
+    ("outcome",),
+    buckets=SECONDS,
+    registry=REGISTRY,
+)
+CYCLE_INPUTS = Counter("headrace_cycle_inputs", "Inputs that cycles took.", registry=REGISTRY)
+WAKE_UPS = Counter(
+    "headrace_placement_wakeups",
+    "How often a study was asked to look for a free slot: other studies left it one, slots were left over, or it looks "
+    "again since cycles of others had locked free ones.",
+    ("why",),
+    registry=REGISTRY,
+)
+GRANTS = Counter(
+    "headrace_grants", "Grants of slots that began, and that ended.", ("what",), registry=REGISTRY
+)
+TRIAL_MOVES = Counter("headrace_trial_moves", "Moves of trials into a state.", ("state",), registry=REGISTRY)
+TRIALS_ENDED = Counter("headrace_trials_ended", "Trials that are over.", ("reason",), registry=REGISTRY)
+ATTEMPTS_ENDED = Counter(
+    "headrace_attempts_ended",
+    "Attempts whose end a worker told.",
+    ("outcome",),
+    registry=REGISTRY,
+)
+LEASES_EXPIRED = Counter(
+    "headrace_leases_expired", "Leases that ended because their holder was not heard of.", registry=REGISTRY
+)
+DATABASE_ERRORS = Counter(
+    "headrace_database_errors",
+    "Transactions that failed: the database was away, it was strained, or another transaction came first.",
+    ("kind",),
+    registry=REGISTRY,
+)
+DATABASE_RETRIES = Counter(
+    "headrace_database_retries", "Cycles that were tried again.", ("kind",), registry=REGISTRY
+)
+PROPOSALS = Histogram(
+    "headrace_proposal_duration_seconds",
+    "Attempts at a proposal of a sampler that fits a model.",
+    ("sampler", "outcome"),
+    buckets=(*SECONDS, 30.0, 60.0, 120.0),
+    registry=REGISTRY,
+)
+LOOP_LAG = Histogram(
+    "headrace_event_loop_lag_seconds",
+    "How late the event loop runs what is due, without waits for a core.",
+    buckets=SECONDS[:-3],
+    registry=REGISTRY,
+)
+SLOTS = Gauge("headrace_slots", "Slots of the cluster.", ("state",), registry=REGISTRY)
+STUDIES = Gauge("headrace_studies", "Studies that have not ended.", ("state",), registry=REGISTRY)
+TRIALS = Gauge(
+    "headrace_trials",
+    "Trials on workers, and trials that wait for a slot; of the latter 10,000 at most.",
+    ("state",),
+    registry=REGISTRY,
+)
+SAMPLED = Gauge(
+    "headrace_overview_timestamp_seconds",
+    "When the slots, studies and trials of the cluster were counted last.",
+    registry=REGISTRY,
+)
+SCHEMA = Gauge(
+    "headrace_schema_revision",
+    "The newest migration: of the database, and that this program knows.",
+    ("of",),
+    registry=REGISTRY,
+)
+
+for kind in ("away", "strained", "conflict"):  # shown from the start, so that their first increase is seen
+    DATABASE_ERRORS.labels(kind)
+    DATABASE_RETRIES.labels(kind)
+for outcome in ("FINISHED", "RELEASED", "FAILED", "LOST", "NO_CHECKPOINT"):
+    ATTEMPTS_ENDED.labels(outcome)
+
+
+def count_cycle(
+    changes: Changes, inputs: Iterable[Input], outcomes: Iterable[Outcome | HeadraceError]
+) -> None:
+    """Count what a committed cycle did."""
+    GRANTS.labels("begun").inc(len(changes.grants))
+    GRANTS.labels("ended").inc(len(changes.ended_grants))
+    for change in changes.trials:
+        after = change.after
+        if change.before.state is not after.state:
+            TRIAL_MOVES.labels(after.state.value.lower()).inc()
+            if after.reason is not None:
+                TRIALS_ENDED.labels(after.reason.value.lower()).inc()
+    for one, became in zip(inputs, outcomes, strict=True):
+        CYCLE_INPUTS.inc()
+        if isinstance(became, Accepted):
+            if isinstance(one, ExitedArrived):
+                ATTEMPTS_ENDED.labels(one.outcome).inc()
+            elif isinstance(one, LeaseExpired):
+                LEASES_EXPIRED.inc()

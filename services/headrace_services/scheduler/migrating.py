@@ -1,0 +1,81 @@
+"""`headrace migrate`: brings a database's schema up to date, or says what there is to do."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from headrace.errors import HeadraceError
+
+
+def migrate(
+    database_url: Annotated[
+        str,
+        typer.Option(envvar="HEADRACE_DATABASE_URL", help="postgresql://user:password@host:5432/name"),
+    ],
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Change nothing: say what there is to do. Exits with 1 if there is something."
+        ),
+    ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="How long to wait for replicas that are too old for the new schema to leave.",
+        ),
+    ] = 60.0,
+) -> None:
+    """Bring the database's schema up to date with this program.
+
+    All that is due is one transaction: it is done, or nothing is changed. Replicas
+    of older releases go on beside the new schema where they can. Where they cannot,
+    they are told, drain and end, and the migration waits for that.
+
+    `headrace up` and `headrace scheduler` migrate by themselves when they start.
+
+    \b
+    headrace migrate --check
+    headrace migrate --database-url postgresql://headrace@db/headrace
+    """
+    try:
+        done = asyncio.run(_migrate(database_url, check=check, wait_s=wait))
+    except HeadraceError as error:
+        typer.echo(f"headrace migrate: {error}", err=True)
+        raise typer.Exit(1) from None
+    if not done:
+        raise typer.Exit(1)
+
+
+async def _migrate(database_url: str, *, check: bool, wait_s: float) -> bool:
+    """Returns whether nothing is left to do."""
+    from headrace_services.scheduler.store import schema
+    from headrace_services.scheduler.store.database import open_engine, reached
+    from headrace_services.scheduler.store.migrate import look, migrate
+
+    engine = open_engine(database_url, pool_size=1)
+    try:
+        async with reached(engine):
+            found = await look(engine)
+            typer.echo(
+                f"The schema is {found.standing.revision or 'empty'}; this program knows {schema.head()}."
+            )
+            for replica in found.replicas:
+                old = schema.number(replica.revision) < schema.number(found.needed)
+                what = "; it is too old for the new schema, and will leave" if old else ""
+                typer.echo(f"A replica runs: {replica.name}, which knows {replica.revision}{what}.")
+            if not found.pending:
+                typer.echo("There is nothing to do.")
+                return True
+            for one in found.pending:
+                typer.echo(f"{'due' if check else 'doing'}: {one.revision} {one.words}")
+            if check:
+                return False
+            await migrate(
+                engine, wait_s=wait_s, say=lambda line: typer.echo(line[:1].upper() + line[1:] + ".")
+            )
+            return True
+    finally:
+        await engine.dispose()

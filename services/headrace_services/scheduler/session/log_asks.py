@@ -1,0 +1,62 @@
+"""What a session has asked its worker of logs, and waits for."""
+
+import asyncio
+
+from headrace.errors import WorkerAwayError
+from headrace.v1 import worker_pb2
+from headrace_services.scheduler.session.outgoing import Outgoing
+
+AT_ONCE = 4
+"""So many parts of one worker are asked for at once: none delays what the worker has to say by much."""
+PATIENCE_S = 10.0
+
+
+class LogAsks:
+    """The questions of one session. Nothing is remembered when it ends."""
+
+    def __init__(self, worker: str, outgoing: Outgoing) -> None:
+        self.understood = False
+        """Whether the worker knows the question."""
+        self._worker = worker
+        self._outgoing = outgoing
+        self._few = asyncio.Semaphore(AT_ONCE)
+        self._last = 0
+        self._waiting: dict[int, asyncio.Future[worker_pb2.LogChunk]] = {}
+
+    async def ask(self, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
+        """Ask, and wait for the answer. Raises WorkerAwayError."""
+        if not self.understood:
+            raise WorkerAwayError(
+                f"worker '{self._worker}' is of a release that sends no logs", remedy="Update the worker."
+            )
+        try:
+            async with asyncio.timeout(PATIENCE_S), self._few:
+                return await self._answer_to(ask)
+        except TimeoutError:
+            raise WorkerAwayError(f"worker '{self._worker}' did not answer within {PATIENCE_S:g} s") from None
+
+    async def _answer_to(self, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
+        self._last += 1
+        number = self._last
+        numbered = worker_pb2.ReadLog()
+        numbered.CopyFrom(ask)
+        numbered.id = number
+        answer: asyncio.Future[worker_pb2.LogChunk] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            self._outgoing.put(worker_pb2.SessionResponse(read_log=numbered))
+            return await answer
+        finally:
+            del self._waiting[number]
+
+    def answered(self, chunk: worker_pb2.LogChunk) -> None:
+        """An answer came; nothing where nobody waits for it."""
+        waiting = self._waiting.get(chunk.id)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(chunk)
+
+    def close(self) -> None:
+        """The session has ended."""
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(WorkerAwayError(f"worker '{self._worker}' went away"))

@@ -1,0 +1,186 @@
+"""The version of the database's schema, and who may work on it.
+
+A schema's version is its newest migration. Each migration says `min_compatible`: the version that a program must know
+at least to go on beside it; where it says nothing, its own. The table `schema_version` keeps that for programs that do
+not know the migration. So a program with an older schema than the database's knows whether it may go on.
+
+Who works on a schema is seen by advisory locks, which end with their connection whatever happens:
+
+- A replica holds a shared lock whose key is the version that its program knows.
+- A migration to a schema that needs a newer program holds another one, whose key is the version that is needed. It
+  waits until no replica with an older version is left, and only then changes anything.
+
+A replica takes its lock before it looks, and a migration before it counts. So none misses the other.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+from headrace.errors import HeadraceError
+
+CHANNEL = "headrace_schema"
+"""Notifies replicas that the schema changes."""
+IN_USE = 0x48725565
+"""The class of the advisory locks of replicas."""
+CHANGING = 0x48724368
+"""The class of the advisory lock of a migration."""
+
+
+class SchemaError(HeadraceError):
+    """The program and the database's schema do not fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """A step of the schema."""
+
+    revision: str
+    min_compatible: str
+    """The version that a program must know to go on beside it."""
+    words: str
+    """What it does, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a database's schema is."""
+
+    revision: str
+    """Its newest migration; empty where there is none."""
+    needed: str
+    """The version that a program must know; empty where any may go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """Somebody who works on the schema."""
+
+    name: str
+    revision: str
+    """The version that its program knows."""
+
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def alembic_config() -> Config:
+    """Return the configuration that points at the migrations."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    return config
+
+
+def migrations() -> tuple[Migration, ...]:
+    """All that this program knows, the oldest first. Their numbers ascend."""
+    return _migrations_in(MIGRATIONS)
+
+
+@cache
+def _migrations_in(_: Path) -> tuple[Migration, ...]:
+    scripts = ScriptDirectory.from_config(alembic_config()).walk_revisions()
+    return tuple(
+        Migration(
+            revision=script.revision,
+            min_compatible=getattr(script.module, "min_compatible", script.revision),
+            words=script.doc.splitlines()[0] if script.doc else "",
+        )
+        for script in reversed(list(scripts))
+    )
+
+
+def head() -> str:
+    """The version that this program knows."""
+    return migrations()[-1].revision
+
+
+UPDATE: Final = "Update this program to the release that migrated the database."
+
+
+def pending(standing: Standing) -> list[Migration]:
+    """What a database lacks. Raises SchemaError where it needs a newer program."""
+    if reason := too_old(standing, head()):
+        raise SchemaError(reason, remedy=UPDATE)
+    return [one for one in migrations() if number(one.revision) > number(standing.revision)]
+
+
+def too_old(standing: Standing, ours: str) -> str:
+    """Why a program of version `ours` may not work on the schema; empty where it may."""
+    if number(standing.needed) <= number(ours):
+        return ""
+    return (
+        f"the database's schema is {standing.revision}, which needs programs that know {standing.needed}, "
+        f"and this one knows {ours}"
+    )
+
+
+def number(revision: str) -> int:
+    """The place of a version among all; 0 for none."""
+    return int(revision) if revision.isdecimal() else 0
+
+
+Connection = psycopg.AsyncConnection[Any]
+
+
+async def read(conn: Connection) -> Standing:
+    """What the schema is."""
+    if not await _there(conn, "alembic_version"):
+        return Standing(revision="", needed="")
+    cursor = await conn.execute("SELECT version_num FROM alembic_version")
+    row = await cursor.fetchone()
+    revision = str(row[0]) if row else ""
+    known = {one.revision: one for one in migrations()}
+    needed = known[revision].min_compatible if revision in known else revision
+    if await _there(conn, "schema_version"):
+        cursor = await conn.execute("SELECT max(min_compatible) FROM schema_version")
+        row = await cursor.fetchone()
+        needed = str(row[0]) if row and row[0] else needed
+    return Standing(revision=revision, needed=needed)
+
+
+async def announced(conn: Connection, ours: str) -> str:
+    """Why a program of version `ours` is to leave: a migration waits that needs a newer one. Empty where none does."""
+    needed = [lock for lock, _ in await _holders(conn, CHANGING) if lock > number(ours)]
+    if not needed:
+        return ""
+    return f"a migration waits that needs programs which know {max(needed):04d}, and this one knows {ours}"
+
+
+async def replicas(conn: Connection, *, before: str | None = None) -> list[Replica]:
+    """Who works on the schema; with `before` only those whose version is older."""
+    found = await _holders(conn, IN_USE)
+    most = None if before is None else number(before)
+    return [Replica(name=name, revision=f"{lock:04d}") for lock, name in found if most is None or lock < most]
+
+
+async def use(conn: Connection, ours: str) -> None:
+    """Show for as long as the connection lasts that a program of this version works on the schema."""
+    await conn.execute("SELECT pg_advisory_lock_shared(%s::int, %s::int)", (IN_USE, number(ours)))
+
+
+async def announce(conn: Connection, needed: str) -> None:
+    """Show for as long as the connection lasts that a migration waits, and tell the replicas."""
+    await conn.execute("SELECT pg_advisory_lock_shared(%s::int, %s::int)", (CHANGING, number(needed)))
+    await conn.execute("SELECT pg_notify(%s, %s)", (CHANNEL, needed))
+
+
+async def _there(conn: Connection, table: str) -> bool:
+    row = await (await conn.execute("SELECT to_regclass(%s) IS NOT NULL", (table,))).fetchone()
+    return bool(row and row[0])
+
+
+async def _holders(conn: Connection, kind: int) -> list[tuple[int, str]]:
+    cursor = await conn.execute(
+        "SELECT l.objid::bigint, coalesce(a.application_name, '') FROM pg_locks AS l"
+        " LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid"
+        " WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.classid = %s::bigint::oid"
+        " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        " ORDER BY 1, 2",
+        (kind,),
+    )
+    return [(int(row[0]), str(row[1])) for row in await cursor.fetchall()]

@@ -1,0 +1,270 @@
+"""Logs of trials for people elsewhere: parts of them over the session, and each attempt's into the store at its end.
+
+While an attempt runs, its log is read from the disk. When it is over its part goes into the store, beside the trial's
+checkpoints, cut to `STORED_BYTES`. Until it is there, and where the store does not have it (this daemon was killed, for
+example), it is read from the disk.
+
+Nobody waits for this but the reader. A part has at most 64 KiB, all parts together at most `BYTES_A_SECOND`, and they
+are sent behind what the scheduler is told. So a reader delays no report.
+
+Only logs are read: their place follows from the names of the study and the trial, which hold no path.
+"""
+
+import asyncio
+import logging
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO
+
+from headrace.bounds.sessions import LOG_CHUNK_BYTES
+from headrace.bundle_logs import LogReader
+from headrace.checkpoints import CheckpointError, CheckpointStore
+from headrace.checkpoints.small import LOGS_KEPT, log_name
+from headrace.v1 import worker_pb2
+from headrace_worker.attempt import Attempt
+from headrace_worker.launch import folder_of, log_path
+from headrace_worker.logs import AttemptLog, FileIdentity, open_to_read
+
+log = logging.getLogger(__name__)
+
+BYTES_A_SECOND = 4 << 20
+STORED_BYTES = 8 << 20
+"""Of an attempt's log; of a longer one the beginning and the end are stored."""
+TRIES = 5
+FIRST_PAUSE_S = 1.0
+MOST_PENDING = 1000
+MOST_READERS = 32
+_HEADER = re.compile(rb"^==== \S+ \S+ attempt ([0-9]{1,9}) on slot ", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The part of a file that an attempt wrote."""
+
+    path: Path
+    identity: FileIdentity
+    start: int
+    end: int
+    bundled: bool
+    """Its program printed into its bundle's log."""
+
+    def read(self, offset: int, most: int) -> bytes:
+        """Read from an offset within it. Raises `OSError`."""
+        with open_to_read(self.path, self.identity) as file:
+            file.seek(self.start + offset)
+            return file.read(max(0, min(most, self.end - self.start - offset)))
+
+
+class LogKeeper:
+    """Puts the logs of attempts that are over into the store, one after the other."""
+
+    def __init__(self, store: CheckpointStore, tasks: asyncio.TaskGroup) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._turn = asyncio.Lock()
+        self._storing: set[asyncio.Task[None]] = set()
+        self.pending: OrderedDict[str, Part] = OrderedDict()
+        """What is not in the store yet, by lease."""
+
+    def keep(self, assign: worker_pb2.Assign, written: AttemptLog) -> None:
+        """Store the log of an attempt that is over, soon."""
+        try:
+            size = written.path.stat().st_size
+        except OSError:  # the trial took it away
+            return
+        lease_id = assign.lease.lease_id
+        self.pending[lease_id] = Part(
+            path=written.path,
+            identity=written.identity,
+            start=min(written.began, size),
+            end=size,
+            bundled=assign.grant.seats > 1,
+        )
+        while len(self.pending) > MOST_PENDING:  # the store is away for long: they stay on this disk alone
+            self.pending.popitem(last=False)
+        task = self._tasks.create_task(self._store_it(assign), name=f"log of {lease_id}")
+        self._storing.add(task)
+        task.add_done_callback(self._storing.discard)
+
+    async def finish(self, within_s: float) -> None:
+        """The daemon ends: what is not in the store by then stays on this disk alone."""
+        if self._storing:
+            await asyncio.wait(self._storing, timeout=within_s)
+        for task in self._storing:
+            task.cancel()
+
+    async def _store_it(self, assign: worker_pb2.Assign) -> None:
+        lease_id, trial, attempt = assign.lease.lease_id, folder_of(assign), assign.lease.attempt
+        pause_s = FIRST_PAUSE_S
+        for _ in range(TRIES):
+            part = self.pending.get(lease_id)
+            if part is None:
+                return
+            try:
+                async with self._turn:
+                    await asyncio.to_thread(self._put, part, trial, attempt)
+            except FileNotFoundError:  # the trial took it away
+                self.pending.pop(lease_id, None)
+                return
+            except (CheckpointError, OSError) as error:
+                log.warning("the log of %s is not in the store yet: %s", assign.lease.trial, error)
+                await asyncio.sleep(pause_s)
+                pause_s *= 4
+            else:
+                self.pending.pop(lease_id, None)
+                return
+
+    def _put(self, part: Part, trial: str, attempt: int) -> None:
+        self._store.put_file(trial, log_name(attempt), _shortened(part))
+        if attempt > LOGS_KEPT:
+            self._store.delete_file(trial, log_name(attempt - LOGS_KEPT))
+
+
+def _shortened(part: Part) -> bytes:
+    size = part.end - part.start
+    if size <= STORED_BYTES:
+        whole = part.read(0, size)
+        return _alone(whole, part.path) if part.bundled else whole
+    half = STORED_BYTES // 2
+    notice = (
+        f"\n==== {size - 2 * half} bytes left out: the store keeps {STORED_BYTES} bytes of an attempt ====\n"
+    )
+    return part.read(0, half) + notice.encode() + part.read(size - half, half)
+
+
+def _alone(whole: bytes, path: Path) -> bytes:
+    """A member's log without what points into its bundle's: the end of what the program printed is in it."""
+
+    def open_file(which: Path) -> BinaryIO:
+        if which != path:
+            raise FileNotFoundError(which)
+        return BytesIO(whole)
+
+    reader = LogReader(path, open_file=open_file)
+    return b"".join(reader.new()) + reader.rest()
+
+
+class LogReads:
+    """Reads parts of logs."""
+
+    def __init__(self, store: CheckpointStore, pending: "OrderedDict[str, Part]", log_dir: Path) -> None:
+        self._store = store
+        self._pending = pending
+        self._log_dir = log_dir
+        self._found: OrderedDict[str, Part] = OrderedDict()
+        self._turn = asyncio.Lock()
+        self._bundled: OrderedDict[tuple[str, int], _Bundled] = OrderedDict()
+
+    async def read(self, ask: worker_pb2.ReadLog, attempt: Attempt | None) -> worker_pb2.LogChunk:
+        """A part of the log of an attempt, which runs here or is over."""
+        async with self._turn:
+            try:
+                chunk = await asyncio.to_thread(self._read, ask, attempt)
+            except FileNotFoundError:
+                chunk = worker_pb2.LogChunk(trouble=worker_pb2.LOG_TROUBLE_GONE)
+            except (CheckpointError, OSError, ValueError) as error:
+                log.warning("a part of the log of %s cannot be read: %s", ask.lease.trial, error)
+                chunk = worker_pb2.LogChunk(trouble=worker_pb2.LOG_TROUBLE_AWAY)
+            chunk.id = ask.id
+            await asyncio.sleep(len(chunk.data) / BYTES_A_SECOND)
+        return chunk
+
+    def _read(self, ask: worker_pb2.ReadLog, attempt: Attempt | None) -> worker_pb2.LogChunk:
+        if attempt is not None:
+            if attempt.log is None:
+                return worker_pb2.LogChunk(live=True, next_offset=ask.offset)
+            if attempt.in_bundle:
+                return self._of_bundle(ask, attempt.log)
+            return _of_file(ask, attempt.log)
+        if (ask.lease.lease_id, ask.offset) in self._bundled:
+            return self._end_of_bundle(ask)
+        assign = worker_pb2.Assign(lease=ask.lease, study_uid=ask.study_uid)
+        part = self._pending.get(ask.lease.lease_id)
+        data: bytes | None = None
+        if part is None:
+            name = log_name(ask.lease.attempt)
+            data = self._store.read_file(folder_of(assign), name, ask.offset, LOG_CHUNK_BYTES)
+        if data is None:
+            part = part or self._left_behind(assign)
+            data = part.read(ask.offset, LOG_CHUNK_BYTES)
+        return worker_pb2.LogChunk(data=data, next_offset=ask.offset + len(data))
+
+    def _left_behind(self, assign: worker_pb2.Assign) -> Part:
+        """The part of an attempt that was not stored, found by its header line. Raises `FileNotFoundError`."""
+        lease_id = assign.lease.lease_id
+        if lease_id not in self._found:
+            path = log_path(self._log_dir, assign)
+            self._found[lease_id] = _found_in(path, assign.lease.attempt)
+            while len(self._found) > MOST_READERS:
+                self._found.popitem(last=False)
+        return self._found[lease_id]
+
+    def _of_bundle(self, ask: worker_pb2.ReadLog, written: AttemptLog) -> worker_pb2.LogChunk:
+        """The attempt's own log with what its bundle prints: it can be read forwards alone."""
+        key = (ask.lease.lease_id, ask.offset)
+        reader = self._bundled.pop(key, None) or _Bundled(written, skip=ask.offset)
+        data = reader.read(LOG_CHUNK_BYTES)
+        end = ask.offset + len(data)
+        self._bundled[ask.lease.lease_id, end] = reader
+        while len(self._bundled) > MOST_READERS:
+            self._bundled.popitem(last=False)
+        return worker_pb2.LogChunk(data=data, next_offset=end, live=True)
+
+    def _end_of_bundle(self, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
+        """The rest of a member that a reader has followed: its log in the store is another, without the bundle's."""
+        reader = self._bundled.pop((ask.lease.lease_id, ask.offset))
+        data = reader.read(LOG_CHUNK_BYTES)
+        end = ask.offset + len(data)
+        if data:
+            self._bundled[ask.lease.lease_id, end] = reader
+        return worker_pb2.LogChunk(data=data, next_offset=end)
+
+
+def _found_in(path: Path, attempt: int) -> Part:
+    with open_to_read(path) as file:
+        found = os.fstat(file.fileno())
+        starts = [(int(one[1]), one.start()) for one in _HEADER.finditer(file.read())]
+    for (which, start), (_, end) in pairwise([*starts, (0, found.st_size)]):
+        if which == attempt:
+            return Part(path=path, identity=(found.st_dev, found.st_ino), start=start, end=end, bundled=False)
+    raise FileNotFoundError(f"{path} has nothing of attempt {attempt}")
+
+
+def _of_file(ask: worker_pb2.ReadLog, written: AttemptLog) -> worker_pb2.LogChunk:
+    with open_to_read(written.path, written.identity) as file:
+        begins = written.began
+        available = max(0, os.fstat(file.fileno()).st_size - begins)
+        # It was cut where it is shorter than what was read: go on with its last part.
+        offset = ask.offset if ask.offset <= available else max(0, available - LOG_CHUNK_BYTES)
+        file.seek(begins + offset)
+        data = file.read(LOG_CHUNK_BYTES)
+    return worker_pb2.LogChunk(data=data, next_offset=offset + len(data), live=True)
+
+
+class _Bundled:
+    """Reads the log of a member with its bundle's."""
+
+    def __init__(self, written: AttemptLog, *, skip: int) -> None:
+        self._reader = LogReader(written.path, start=written.began, open_file=open_to_read)
+        self._new: Iterator[bytes] | None = None
+        self._skip = skip
+        self._rest = b""
+
+    def read(self, most: int) -> bytes:
+        self._new = self._new or self._reader.new()
+        while len(self._rest) < most:
+            more = next(self._new, None)
+            if more is None:
+                self._new = None
+                break
+            skipped = min(self._skip, len(more))
+            self._skip -= skipped
+            self._rest += more[skipped:]
+        data, self._rest = self._rest[:most], self._rest[most:]
+        return data

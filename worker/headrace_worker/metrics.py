@@ -1,0 +1,39 @@
+"""What a daemon shows of itself to Prometheus, read when a scrape asks for it.
+
+Schedulers show what matters of all their workers. This is for machines that are watched one by one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+_HELP = {
+    "connected": "Whether a session with a scheduler is open.",
+    "slots": "Slots that this worker offers.",
+    "slots_failed": "Slots whose device failed.",
+    "trials": "Trials that run here, or are being started or ended.",
+    "outbox_messages": "Messages that no scheduler has acknowledged yet.",
+    "logs_pending": "Logs of attempts that are over, and not in the store yet.",
+    "in_trouble": "Whether something keeps the worker from its work: a full disk, a store that does not answer.",
+}
+Figures = Callable[[], Mapping[str, float]]
+"""The present numbers by the keys of the table above; called by another thread."""
+
+
+class _DaemonCollector(Collector):
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for name, value in self._figures().items():
+            yield GaugeMetricFamily(f"headrace_worker_{name}", _HELP[name], value)
+
+
+def registry_of(figures: Figures) -> CollectorRegistry:
+    """The metrics of one daemon."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(_DaemonCollector(figures))
+    return registry
