@@ -48,7 +48,7 @@ def test_every_field_that_is_received_has_a_bound_of_its_kind(field: FieldDescri
 
 
 def test_the_walk_sees_the_contract() -> None:
-    assert len(REQUESTS) == 40
+    assert len(REQUESTS) == 43
     assert {
         "CreateStudyRequest",
         "StudySpec",

@@ -68,6 +68,7 @@ from headrace_worker.session_core import Identity, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
 from headrace_worker.standby import Standbys
+from headrace_worker.tidying import Tidying
 
 log = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -170,7 +171,9 @@ class Daemon:
                 cutter = tasks.create_task(self._cut_logs(), name="cut logs")
                 cleaner = tasks.create_task(courier.clean(), name="delete acknowledged messages")
                 serving = tasks.create_task(session.run(), name="session")
-                lasting = [serving, sweeper, cutter, cleaner]
+                tidying = Tidying(store, settings.log_dir.absolute(), session.judge, self._busy_folders)
+                tidier = tasks.create_task(tidying.run(), name="tidy folders")
+                lasting = [serving, sweeper, cutter, cleaner, tidier]
                 if settings.bubbles:
                     lasting.append(tasks.create_task(keep_bubble_agent(), name="bubble agent"))
                     offer = BubbleOffer(
@@ -271,6 +274,10 @@ class Daemon:
         for attempt in list(self._attempts.values()):
             if index in attempt.assign.grant.slots:
                 attempt.fail(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=why))
+
+    def _busy_folders(self) -> set[str]:
+        """The folders of the studies of which trials run here."""
+        return {folder_of(attempt.assign).split("/")[1] for attempt in self._attempts.values()}
 
     # Attempts.
 

@@ -43,6 +43,23 @@ def scheduler(
     sampler_processes: Annotated[
         int, typer.Option(min=1, max=64, help="Processes that fit models and propose configurations.")
     ] = 2,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=AGE",
+            help="How long what has ended is kept, such as events=30d or studies=2y; again for other kinds. "
+            "`headrace gc --dry-run` lists the kinds. Ages: 12h, 30d, 8w, 2y, 0, forever.",
+            show_default=False,
+        ),
+    ] = None,
+    mark_restored: Annotated[
+        bool,
+        typer.Option(
+            "--mark-restored",
+            help="Note that the database was restored from a copy of the server's files, and end. "
+            "A dump that was loaded is noticed without this.",
+        ),
+    ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run a scheduler replica over Postgres.
@@ -52,6 +69,8 @@ def scheduler(
 
     Example: headrace scheduler --database-url postgresql://headrace@db/headrace --listen 127.0.0.1:7440
     """
+    from headrace.ages import ages_of
+    from headrace_services.scheduler import process
     from headrace_services.scheduler.log_aside import log_aside
     from headrace_services.scheduler.process import Settings, serve
     from headrace_services.scheduler.session.worker_session import Timing
@@ -60,6 +79,19 @@ def scheduler(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        ages = ages_of(keep or [])
+        if mark_restored:
+            restored = asyncio.run(process.mark_restored(database_url))
+            count = restored.leases
+            typer.echo(
+                f"Noted. {count} trial{'s' * (count != 1)} that ran when the copy was made will go on from the last "
+                "checkpoint that it knows, in a new attempt. Start the schedulers now."
+            )
+            return
+    except HeadraceError as error:
+        typer.echo(f"headrace scheduler: {error}", err=True)
+        raise typer.Exit(1) from None
     settings = Settings(
         database_url=database_url,
         listen=listen,
@@ -74,6 +106,7 @@ def scheduler(
         ),
         drain_grace_s=drain_grace,
         sampler_processes=sampler_processes,
+        ages=ages,
     )
     try:
         with log_aside():

@@ -13,6 +13,8 @@ import logging
 import random
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,14 +25,15 @@ from grpc_reflection.v1alpha import reflection
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from headrace.ages import Ages
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InvalidFieldError, Violation
 from headrace.target import PEM
 from headrace.v1 import study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
 from headrace_services.instance import tell_instance
 from headrace_services.scheduler.desk import Desk
-from headrace_services.scheduler.engine.cleaner import Cleaner
 from headrace_services.scheduler.engine.followers import Followers
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.janitor import Janitor
 from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.loop_watch import LoopWatch
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
@@ -41,6 +44,7 @@ from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
 from headrace_services.scheduler.store.database import is_away, open_engine
+from headrace_services.scheduler.store.lineage import Restored, notice_restore
 from headrace_services.scheduler.store.migrate import migrate
 from headrace_services.scheduler.suggesting.pool import Pool
 from headrace_services.scheduler.suggesting.suggester import Suggester
@@ -70,6 +74,8 @@ class Settings:
     """How many processes make proposals; they start when a study first asks for one."""
     proposal_limit_s: float = 120.0
     """How long one attempt at a proposal may take."""
+    ages: Ages = field(default_factory=Ages)
+    """For how long what has ended is kept."""
 
 
 def check(settings: Settings) -> None:
@@ -131,11 +137,18 @@ async def serve(settings: Settings) -> None:
 
 async def _prepare(engine: AsyncEngine) -> None:
     """Reach and migrate the database."""
-    where = engine.url.render_as_string(hide_password=True)
-    try:
+    async with _reaching(engine):
         async with engine.connect() as conn:
             await conn.execute(text("SELECT 1"))
         await migrate(engine)
+        await look_back(engine)
+
+
+@asynccontextmanager
+async def _reaching(engine: AsyncEngine) -> AsyncIterator[None]:
+    where = engine.url.render_as_string(hide_password=True)
+    try:
+        yield
     except Exception as error:
         if not is_away(error):
             raise
@@ -144,6 +157,32 @@ async def _prepare(engine: AsyncEngine) -> None:
             f"cannot reach Postgres at {where}: {reason}",
             remedy="Start the database or correct --database-url.",
         ) from error
+
+
+async def look_back(engine: AsyncEngine, *, certain: bool = False) -> Restored | None:
+    """Notice a database that was restored from a copy, before anything is issued from it."""
+    async with engine.begin() as conn:
+        restored = await notice_restore(conn, certain=certain)
+    if restored is not None:
+        log.warning(
+            "this database was restored from a copy: %d trials that ran when the copy was made go on from their last "
+            "checkpoints, in new attempts",
+            restored.leases,
+        )
+    return restored
+
+
+async def mark_restored(database_url: str) -> Restored:
+    """Note that a database was restored from a copy of the server's files. Raises HeadraceError."""
+    engine = open_engine(database_url)
+    try:
+        async with _reaching(engine):
+            await migrate(engine)
+            restored = await look_back(engine, certain=True)
+    finally:
+        await engine.dispose()
+    assert restored is not None, "it is certain"
+    return restored
 
 
 async def _serve(engine: AsyncEngine, settings: Settings) -> None:
@@ -162,10 +201,11 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         pool = Pool(settings.sampler_processes, limit_s=settings.proposal_limit_s)
         suggester = Suggester(hub, pool, tasks)
         hub.propose_with(suggester.want)
+        janitor = Janitor(engine, settings.ages)
         health = health_aio.HealthServicer()
         await tell_instance(health)
-        workers = WorkerServicer(hub, heartbeats, loads, registry, settings.timing)
-        _add_services(server, StudyServicer(hub, desk), workers, health)
+        workers = WorkerServicer(hub, heartbeats, loads, registry, settings.timing, settings.ages)
+        _add_services(server, StudyServicer(hub, desk, janitor), workers, health)
         await server.start()
         watch = LoopWatch()
         background = [
@@ -178,7 +218,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
             tasks.create_task(registry.run_listening()),
             tasks.create_task(Followers(hub, tasks).run()),
             tasks.create_task(Sweeper(hub, settings.timing.lease_ttl_s).run()),
-            tasks.create_task(Cleaner(engine).run()),
+            tasks.create_task(janitor.run()),
             tasks.create_task(suggester.run()),
         ]
         gc.collect()

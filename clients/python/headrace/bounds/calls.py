@@ -76,4 +76,6 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     "ListWorkersRequest": _PAGE,
     "FindRoomRequest": {"study": STUDY},
     "MeasureImportanceRequest": {"study": STUDY},
+    "GetUpkeepRequest": {},
+    "CleanUpRequest": {"request_id": REQUEST_ID},
 }

@@ -28,6 +28,8 @@ from headrace.home import address, home_dir
 LOW_DISK_BYTES = 5 * 2**30
 NO_DISK_BYTES = 2**28
 MOST_NAMES = 12
+MOST_DUE = 10_000
+"""So much may be due at a time: it takes the scheduler some minutes."""
 PACKAGES = {
     "grpcio": None,
     "protobuf": None,
@@ -125,10 +127,12 @@ def _service(session: Session) -> Iterator[Finding]:
     try:
         with Client(session.address, timeout_s=3.0, connect_timeout_s=1.5) as client:
             workers = client.workers()
+            kept = _kept(client)
     except HeadraceError as error:
         yield Finding(Level.FAIL, "scheduler", error.message, error.remedy)
         return
     yield Finding(Level.OK, "scheduler", f"answers at {address(session.address)}")
+    yield kept
     connected = [worker for worker in workers if worker.connected]
     slots = sum(len(worker.slots) for worker in connected)
     if not slots:
@@ -169,6 +173,25 @@ def _service(session: Session) -> Iterator[Finding]:
                 f"keeps refused messages: {worker.set_aside}",
                 "Read them, correct what sent them (headrace why STUDY TRIAL), then delete the files.",
             )
+
+
+def _kept(client: Client) -> Finding:
+    """How large the scheduler's database is, and whether what is due goes."""
+    try:
+        upkeep = client.upkeep()
+    except HeadraceError as error:  # a scheduler of before does not know the call
+        return Finding(Level.WARN, "database", f"its size is not known: {error.message}")
+    most = ", ".join(f"{one.table} {wording.size(one.size_bytes)}" for one in upkeep.tables[:2])
+    text = f"{wording.size(upkeep.size_bytes)} ({most})"
+    if upkeep.due > MOST_DUE:
+        due = ", ".join(f"{one.due} {one.kind}" for one in upkeep.kinds if one.due)
+        return Finding(
+            Level.WARN,
+            "database",
+            f"{text}; due to be deleted: {due}",
+            "The scheduler deletes it by itself. If this stays so, its log says what is in the way.",
+        )
+    return Finding(Level.OK, "database", text)
 
 
 def _planner() -> Iterator[Finding]:

@@ -174,6 +174,8 @@ class AsyncClient:
     preview = awaiting(flows.preview)
     workers = awaiting(flows.workers)
     shares = awaiting(flows.shares)
+    upkeep = awaiting(flows.upkeep)
+    clean_up = awaiting(flows.clean_up)
 
     def study(self, name: str) -> AsyncStudy:
         """The handle of a study."""

@@ -27,6 +27,7 @@ from headrace.client.model import (
     Value,
 )
 from headrace.client.names import study_name, trial_name
+from headrace.client.upkeep import KeptKind, TableSize, Upkeep
 from headrace.errors import (
     InvalidFieldError,
     StudyExistsError,
@@ -157,6 +158,26 @@ def workers(_: object, history: bool = False) -> Flow[Listing[Worker]]:
         if not page.next_page_token:
             return found
         request = pb.ListWorkersRequest(page_size=PAGE_SIZE, page_token=page.next_page_token, history=history)
+
+
+def upkeep(_: object) -> Flow[Upkeep]:
+    """For how long the scheduler keeps what has ended, what of it is due to go, and how large its tables are."""
+    response = yield from rpc(methods.GET_UPKEEP, pb.GetUpkeepRequest())
+    return Upkeep(
+        kinds=tuple(
+            KeptKind(kind=one.kind, age=one.age, due=one.due, what=one.what) for one in response.kinds
+        ),
+        tables=tuple(
+            TableSize(table=one.table, size_bytes=one.size_bytes, rows=one.rows) for one in response.tables
+        ),
+        deleted_studies=response.deleted_studies,
+        restores=response.restores,
+    )
+
+
+def clean_up(_: object) -> Flow[None]:
+    """Has the scheduler begin now to delete what is due. By itself it looks every minute."""
+    yield from rpc(methods.CLEAN_UP, pb.CleanUpRequest(request_id=request_id()))
 
 
 def shares(_: object) -> Flow[list[StudyShare]]:

@@ -29,3 +29,5 @@ LIST_REPORTS = Method("ListReports", pb.ListReportsRequest, pb.ListReportsRespon
 FIND_ROOM = Method("FindRoom", pb.FindRoomRequest, pb.FindRoomResponse)
 MEASURE_IMPORTANCE = Method("MeasureImportance", pb.MeasureImportanceRequest, pb.MeasureImportanceResponse)
 LIST_WORKERS = Method("ListWorkers", pb.ListWorkersRequest, pb.ListWorkersResponse)
+GET_UPKEEP = Method("GetUpkeep", pb.GetUpkeepRequest, pb.GetUpkeepResponse)
+CLEAN_UP = Method("CleanUp", pb.CleanUpRequest, pb.CleanUpResponse)

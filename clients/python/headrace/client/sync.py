@@ -171,6 +171,8 @@ class Client:
     preview = blocking(flows.preview)
     workers = blocking(flows.workers)
     shares = blocking(flows.shares)
+    upkeep = blocking(flows.upkeep)
+    clean_up = blocking(flows.clean_up)
 
     def study(self, name: str) -> Study:
         """The handle of a study."""

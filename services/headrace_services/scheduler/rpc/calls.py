@@ -21,6 +21,7 @@ from headrace_services.scheduler.core.inputs import Command, ExitedArrived, Outc
 from headrace_services.scheduler.core.records import Study, TrialView
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.janitor import Janitor
 from headrace_services.scheduler.engine.submissions import Shown, Submission
 from headrace_services.scheduler.rpc import convert, pages
 from headrace_services.scheduler.rpc.waiting import waits_for
@@ -48,9 +49,10 @@ Change = Command | ReportArrived | ExitedArrived
 class Calls:
     """What every group of calls works with."""
 
-    def __init__(self, hub: Hub, desk: Desk) -> None:
+    def __init__(self, hub: Hub, desk: Desk, janitor: Janitor | None = None) -> None:
         self.hub = hub
         self.desk = desk
+        self.janitor = janitor or Janitor(hub.engine)
         self.snapshots = Snapshots(partial(whole_study, hub.engine, desk))
         self._known: dict[str, Study] = {}
         """Studies by name, for what of them never changes."""

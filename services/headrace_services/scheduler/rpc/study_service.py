@@ -10,6 +10,7 @@ from headrace_services.scheduler.rpc.ask_tell_calls import AskTellCalls
 from headrace_services.scheduler.rpc.calls import Context
 from headrace_services.scheduler.rpc.study_calls import StudyCalls
 from headrace_services.scheduler.rpc.trial_calls import TrialCalls
+from headrace_services.scheduler.rpc.upkeep_calls import UpkeepCalls
 from headrace_services.scheduler.store import cluster
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import each, within
@@ -20,7 +21,7 @@ MOST_SLOTS_IN_AN_HOUR = 400
 """The same where each comes with its loads of the last hour: less than 1 MiB."""
 
 
-class StudyServicer(StudyCalls, TrialCalls, AskTellCalls, StudyServiceServicer):
+class StudyServicer(StudyCalls, TrialCalls, AskTellCalls, UpkeepCalls, StudyServiceServicer):
     """What users call. Construct with the replica's hub, and its desk for what is large."""
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersResponse:

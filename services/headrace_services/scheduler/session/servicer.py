@@ -8,6 +8,7 @@ import grpc
 from grpc.aio import ServicerContext
 
 from headrace import bounds
+from headrace.ages import Ages
 from headrace.errors import DrainingError, HeadraceError, InvalidFieldError, Violation
 from headrace.v1 import worker_pb2, worker_pb2_grpc
 from headrace_services.scheduler.engine.hub import Hub
@@ -18,7 +19,7 @@ from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.outgoing import SlowWorkerError, StreamBrokeError
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.worker_session import SupersededError, Timing, WorkerSession
-from headrace_services.scheduler.store import workers
+from headrace_services.scheduler.store import leftovers, workers
 from headrace_services.scheduler.store.database import transaction
 
 log = logging.getLogger(__name__)
@@ -35,13 +36,20 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """The workers' side of the scheduler."""
 
     def __init__(
-        self, hub: Hub, heartbeats: Heartbeats, loads: Loads, registry: Registry, timing: Timing
+        self,
+        hub: Hub,
+        heartbeats: Heartbeats,
+        loads: Loads,
+        registry: Registry,
+        timing: Timing,
+        ages: Ages | None = None,
     ) -> None:
         self._hub = hub
         self._heartbeats = heartbeats
         self._loads = loads
         self._registry = registry
         self._timing = timing
+        self._ages = ages or Ages()
         self._studies = KnownStudies(hub.engine)
 
     # grpc.aio also takes a coroutine that writes to the context, which the stubs do not know.
@@ -80,6 +88,27 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._registry.remove(worker_id, session)
             log.info("worker '%s' disconnected", greeting.name)
             self._heartbeats.ended(worker_id, number)
+
+    async def JudgeFolders(  # noqa: N802
+        self,
+        request: worker_pb2.JudgeFoldersRequest,
+        context: Context,  # noqa: ARG002
+    ) -> worker_pb2.JudgeFoldersResponse:
+        """Say which of a worker's folders may go, or what in them."""
+        async with transaction(self._hub.engine) as conn:
+            found = await leftovers.judge(conn, request.folders, self._ages)
+        return worker_pb2.JudgeFoldersResponse(
+            verdicts=[
+                worker_pb2.FolderVerdict(
+                    folder=one.folder,
+                    deleted=one.deleted,
+                    checkpoints=one.checkpoints,
+                    logs=one.logs,
+                    kept=one.kept,
+                )
+                for one in found
+            ]
+        )
 
     async def _hello(self, requests: AsyncIterator[worker_pb2.SessionRequest]) -> worker_pb2.Hello:
         try:

@@ -33,7 +33,7 @@ async def brief(
     """A study by id or by name; None where there is none. With `lock` its row is locked until the transaction ends."""
     s = tables.study
     query = select(s.c.id, s.c.name, s.c.state, s.c.detail, s.c.cursor)
-    query = query.where(s.c.id == study_id if name is None else s.c.name == name)
+    query = query.where(s.c.id == study_id if name is None else s.c.name == name, s.c.delete_time.is_(None))
     row = (await conn.execute(query.with_for_update() if lock else query)).one_or_none()
     if row is None:
         return None
