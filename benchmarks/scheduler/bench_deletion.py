@@ -129,6 +129,7 @@ async def measured(engine: AsyncEngine, address: str, options: argparse.Namespac
                 }
             )
             print(found[-1], flush=True)
+        await asyncio.sleep(5)  # the scheduler writes into its log what it did
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)

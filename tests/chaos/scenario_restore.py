@@ -4,7 +4,7 @@
 
 The workers live on: their trials run, their outboxes fill, and their store holds checkpoints of attempts that the dump
 does not know. No attempt may be issued twice (trials journal under their lease's id), nobody may be charged, and the
-study must complete with values that an undisturbed run has.
+study must complete.
 """
 
 import asyncio

@@ -164,6 +164,28 @@ async def test_a_user_s_own_loop_learns_that_its_lease_is_gone(
     assert lease[0]
 
 
+async def test_a_copy_of_files_is_noticed_by_what_a_worker_holds(
+    engine: AsyncEngine, restored: AsyncEngine, database_url: str, other_url: str
+) -> None:
+    site = await study(engine, max_trials=2)
+    async with serving(engine, TIMING) as replica, worker(replica) as w:
+        await w.hello(home="h")
+        replica.hub.kick(site.study_id)
+        first = (await w.hears("assign")).lease
+        await asyncio.to_thread(copy_rows, database_url, other_url)
+        await lose(w, first, 1)
+        second = (await w.hears("assign", count=2)).lease
+    again = StudySite(restored, site.spec)
+    again.study_id = site.study_id
+    assert await look_back(restored) is None  # no fingerprint came with the copy
+    for _ in range(2):  # said again, it is no news
+        async with serving(restored, TIMING) as replica, worker(replica) as w:
+            await w.hello(home="h", held=(second,))
+            assert (await w.hears("assign")).lease.attempt == 1001
+        (row,) = await again.rows(select(tables.lineage.c.restores))
+        assert row.restores == 1
+
+
 async def test_the_same_database_is_not_taken_for_a_copy(engine: AsyncEngine) -> None:
     for _ in range(3):
         assert await look_back(engine) is None

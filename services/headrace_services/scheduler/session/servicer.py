@@ -19,7 +19,7 @@ from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.outgoing import SlowWorkerError, StreamBrokeError
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.worker_session import SupersededError, Timing, WorkerSession
-from headrace_services.scheduler.store import leftovers, workers
+from headrace_services.scheduler.store import leftovers, lineage, workers
 from headrace_services.scheduler.store.database import transaction
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         hello = await self._hello(request_iterator)
         bounds.check(worker_pb2.SessionRequest(hello=hello))
         greeting = messages.greeting(hello)
+        await self._look_back(hello)
         async with transaction(self._hub.engine) as conn:
             worker_id, number = await workers.greet(conn, greeting, self._timing.lease_ttl_s)
         session = WorkerSession(
@@ -88,6 +89,20 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._registry.remove(worker_id, session)
             log.info("worker '%s' disconnected", greeting.name)
             self._heartbeats.ended(worker_id, number)
+
+    async def _look_back(self, hello: worker_pb2.Hello) -> None:
+        """Notice a database that was restored from a copy of files, by what a worker holds."""
+        if not hello.held:
+            return
+        async with transaction(self._hub.engine) as conn:
+            if not await lineage.knows_not(conn, [ref.lease_id for ref in hello.held]):
+                return
+            await lineage.notice_restore(conn, certain=True)
+        log.warning(
+            "worker '%s' holds an attempt that this database never issued, so it was restored from a copy: all trials "
+            "that run go on from their last checkpoints, in new attempts",
+            hello.worker,
+        )
 
     async def JudgeFolders(  # noqa: N802
         self,

@@ -13,9 +13,11 @@ database was dumped and loaded. Then, in one transaction:
 - Bundles take no further trial, for their processes end.
 
 A copy of the server's files says the same of itself as the original. Whoever restores one says so (`headrace scheduler
---mark-restored`), before a scheduler starts.
+--mark-restored`), before a scheduler starts. If nobody does, the first worker that holds an attempt which the database
+never issued shows it (`knows_not`); what was issued until then may have been issued before.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import text
@@ -55,6 +57,27 @@ async def notice_restore(conn: AsyncConnection, *, certain: bool = False) -> Res
     return Restored(restores=restores, leases=leases.rowcount)
 
 
+async def knows_not(conn: AsyncConnection, leases: Iterable[str]) -> bool:
+    """Whether a worker holds an attempt that this database will issue only later, by the ids of its leases."""
+    parts = [lease.split(".") for lease in leases]
+    found = [(uid, int(number), int(attempt)) for uid, number, attempt in filter(_is_id, parts)]
+    if not found:
+        return False
+    uids, numbers, attempts = map(list, zip(*found, strict=True))
+    said = {"uids": uids, "numbers": numbers, "attempts": attempts}
+    return bool((await conn.execute(_KNOWS_NOT, said)).scalar_one())
+
+
+def _is_id(parts: list[str]) -> bool:
+    return len(parts) == 3 and all(part.isdecimal() and len(part) < 18 for part in parts[1:])
+
+
+_KNOWS_NOT = text(
+    "SELECT EXISTS (SELECT FROM unnest(CAST(:uids AS text[]), CAST(:numbers AS bigint[]), CAST(:attempts AS bigint[]))"
+    " AS said (uid, number, attempt) JOIN study ON study.uid = said.uid AND study.delete_time IS NULL"
+    " LEFT JOIN trial ON trial.study_id = study.id AND trial.number = said.number"
+    " WHERE said.attempt > greatest(study.attempts_from, coalesce(trial.attempt, 0)))"
+)
 _KNOWN = text("SELECT fingerprint FROM lineage WHERE id = 1 FOR UPDATE")
 _FINGERPRINT = text(
     "SELECT system_identifier || '/' || (SELECT oid FROM pg_database WHERE datname = current_database())"
