@@ -11,7 +11,9 @@ from study_site import make_spec
 from headrace.ages import KINDS, Ages
 from headrace.errors import StudyNotFoundError
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.engine.janitor import Janitor
+from headrace_services.scheduler.desk import Desk
+from headrace_services.scheduler.engine.janitor import Done, Janitor
+from headrace_services.scheduler.rpc.study_service import StudyServicer
 from headrace_services.scheduler.store import leftovers, removal
 from headrace_services.scheduler.store.database import transaction
 
@@ -37,11 +39,6 @@ async def test_ages_sizes_and_what_is_due(site: RpcSite) -> None:
     assert sizes[-1] > 0
     assert {"event", "report", "trial"} <= {one.table for one in found.tables}
     assert found.deleted_studies == found.restores == 0
-
-
-async def test_a_call_has_the_janitor_begin_now(site: RpcSite) -> None:
-    await site.call("CleanUp", pb.CleanUpRequest(request_id="r"))
-    await site.call("CleanUp", pb.CleanUpRequest(request_id="r"))
 
 
 async def test_a_deleted_study_is_gone_and_its_name_is_free(site: RpcSite) -> None:
@@ -98,13 +95,25 @@ async def test_of_an_ended_study_goes_what_has_lasted_for_its_age(site: RpcSite)
     assert found.kept == (f"file:///s/studies/{folder}/trials/0/c",)
 
 
-async def test_a_round_ends_when_it_is_woken(site: RpcSite) -> None:
+async def test_a_call_has_the_janitor_begin_now(site: RpcSite) -> None:
     janitor = Janitor(site.engine, rest=0)
+    first = janitor.clean
+
+    async def clean() -> Done | None:
+        rounds.append(1)
+        return await first()
+
+    rounds: list[int] = []
+    janitor.clean = clean  # type: ignore[method-assign]  # counted
     running = asyncio.create_task(janitor.run())
+    async with asyncio.timeout(10):
+        while not rounds:
+            await asyncio.sleep(0.01)
     async with transaction(site.engine) as conn:
         study = await past_study(conn, "old", make_spec(), ago_s=1)
         await removal.mark_deleted(conn, study)
-    janitor.wake()
+    servicer = StudyServicer(site.replicas[0].hub, Desk(), janitor)
+    await servicer.CleanUp(pb.CleanUpRequest(), None)  # type: ignore[arg-type]  # it looks at no context
     async with asyncio.timeout(10):
         while True:
             async with transaction(site.engine) as conn:

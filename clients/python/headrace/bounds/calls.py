@@ -77,5 +77,5 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     "FindRoomRequest": {"study": STUDY},
     "MeasureImportanceRequest": {"study": STUDY},
     "GetUpkeepRequest": {},
-    "CleanUpRequest": {"request_id": REQUEST_ID},
+    "CleanUpRequest": {},
 }

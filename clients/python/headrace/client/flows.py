@@ -177,7 +177,7 @@ def upkeep(_: object) -> Flow[Upkeep]:
 
 def clean_up(_: object) -> Flow[None]:
     """Has the scheduler begin now to delete what is due. By itself it looks every minute."""
-    yield from rpc(methods.CLEAN_UP, pb.CleanUpRequest(request_id=request_id()))
+    yield from rpc(methods.CLEAN_UP, pb.CleanUpRequest())
 
 
 def shares(_: object) -> Flow[list[StudyShare]]:

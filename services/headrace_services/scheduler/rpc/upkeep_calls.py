@@ -3,11 +3,9 @@
 
 from typing import Final
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from headrace.ages import KINDS, told
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.rpc.calls import Calls, Context, identity_of, once
+from headrace_services.scheduler.rpc.calls import Calls, Context
 from headrace_services.scheduler.store import leftovers
 from headrace_services.scheduler.store.database import transaction
 
@@ -47,10 +45,5 @@ class UpkeepCalls(Calls):
 
     async def CleanUp(self, request: pb.CleanUpRequest, context: Context) -> pb.CleanUpResponse:
         """Begin the next round of the janitor now."""
-
-        async def note(conn: AsyncConnection) -> pb.CleanUpResponse:  # noqa: ARG001  # nothing but the request's id
-            return pb.CleanUpResponse()
-
-        response = await once(self.hub.engine, identity_of(request, request.request_id), note)
         self.janitor.wake()
-        return pb.CleanUpResponse.FromString(response)
+        return pb.CleanUpResponse()
