@@ -19,6 +19,7 @@ from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.process import look_back
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.database import open_engine
+from headrace_services.scheduler.store.lineage import notice_restore
 
 
 @pytest.fixture
@@ -191,6 +192,16 @@ async def test_the_same_database_is_not_taken_for_a_copy(engine: AsyncEngine) ->
         assert await look_back(engine) is None
     site = await study(engine)
     assert (await site.study()).attempts_from == 0
+
+
+async def test_an_ordinary_role_can_tell_which_database_it_is(engine: AsyncEngine) -> None:
+    async with engine.begin() as conn:
+        await conn.execute(text("CREATE ROLE ordinary"))
+        await conn.execute(text("GRANT SELECT, UPDATE ON lineage TO ordinary"))
+        await conn.execute(text("SET LOCAL ROLE ordinary"))
+        assert await notice_restore(conn) is None
+        assert (await conn.execute(select(tables.lineage.c.fingerprint))).scalar_one()
+        await conn.rollback()
 
 
 async def test_a_copy_of_the_files_is_a_copy_when_somebody_says_so(engine: AsyncEngine) -> None:

@@ -166,7 +166,7 @@ def _is_over_age(kind: str, age: timedelta) -> ColumnElement[bool]:
 
 _ended: ColumnElement[str] = cast(func.extract("epoch", _s.c.end_time), Text)
 is_ending = _s.c.standing.op("->>")("ended_through").is_not(None)
-_PATHS = [literal_column(f"'{path}'") for path in REFERRING]
+_PATHS: list[ColumnElement[str]] = [literal_column(f"'{path}'", Text) for path in REFERRING]
 _other = _s.alias("referring")
 is_referred_to = exists().where(
     literal_column("referring.state IN ('ACTIVE', 'PAUSED')", Boolean),  # as its index says it
