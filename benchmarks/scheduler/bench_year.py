@@ -51,7 +51,7 @@ async def year(engine: AsyncEngine, options: argparse.Namespace) -> list[dict[st
             for number in range(options.studies):
                 await past_study(conn, f"day-{day}-{number}", small, ago_s=ago_s, trials=options.trials)
             await conn.exec_driver_sql(
-                "UPDATE tombstone SET time = clock_timestamp() - make_interval(days => %s)"
+                "UPDATE tombstone SET time = clock_timestamp() - %s * interval '1 day'"
                 " WHERE time > clock_timestamp() - interval '10 seconds'",
                 (DAYS - day,),
             )

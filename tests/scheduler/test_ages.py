@@ -180,3 +180,33 @@ async def test_zero_is_at_once_and_forever_is_never(engine: AsyncEngine) -> None
     assert await rows_of(engine, study) == WHOLE
     await Janitor(engine, Ages(**{**dict.fromkeys(KINDS), "events": timedelta(0)}), rest=0).clean()
     assert (await rows_of(engine, study))["event"] == 1
+
+
+async def test_a_study_that_cannot_be_read_keeps_no_other_one(engine: AsyncEngine) -> None:
+    async with transaction(engine) as conn:
+        broken = await past_study(conn, "broken", SPEC, ago_s=3 * DAY)
+        await conn.execute(text("UPDATE study SET spec = '{}' WHERE id = :id"), {"id": broken})
+        whole = await past_study(conn, "whole", SPEC, ago_s=2 * DAY)
+    await Janitor(engine, only("checkpoints", "events"), rest=0).clean()
+    assert (await rows_of(engine, broken))["event"] == 1
+    async with engine.connect() as conn:
+        kept = text("SELECT count(*) FROM trial WHERE study_id = :id AND checkpoint IS NOT NULL")
+        assert [(await conn.execute(kept, {"id": one})).scalar_one() for one in (broken, whole)] == [3, 1]
+
+
+async def test_of_a_study_with_several_objectives_the_front_stays(engine: AsyncEngine) -> None:
+    spec = make_spec(
+        objective={"metric": "a", "goal": "minimize"},
+        further_objectives=[{"metric": "b", "goal": "minimize"}],
+        policy={"kind": "run_all"},
+    )
+    async with transaction(engine) as conn:
+        study = await past_study(conn, "old", spec, ago_s=2 * DAY, trials=4)
+        front = "jsonb_build_object('a', number, 'b', CASE number WHEN 3 THEN 9 ELSE -number END)"
+        await conn.execute(text(f"UPDATE trial SET metrics = {front} WHERE study_id = :id"), {"id": study})
+    await Janitor(engine, only("checkpoints"), rest=0).clean()
+    async with engine.connect() as conn:
+        kept = text(
+            "SELECT number FROM trial WHERE study_id = :id AND checkpoint IS NOT NULL ORDER BY number"
+        )
+        assert (await conn.execute(kept, {"id": study})).scalars().all() == [0, 1, 2]

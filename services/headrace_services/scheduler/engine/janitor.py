@@ -12,8 +12,8 @@ What fails is logged and tried again in the next round.
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from time import perf_counter
@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from headrace.ages import Ages
 from headrace_services.scheduler.store import aging, removal, requests, workers
 from headrace_services.scheduler.store.aging import Due
-from headrace_services.scheduler.store.removal import Batch, Key
+from headrace_services.scheduler.store.removal import Batch, Key, Part
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,8 @@ class Done:
 
 
 Work = Callable[[AsyncConnection, Done], Awaitable[None]]
+Some = Callable[[Key | None, int], Awaitable[Batch]]
+"""Deletes at most so many rows, those behind a key."""
 
 
 class Janitor:
@@ -110,12 +112,8 @@ class Janitor:
                 if conn is None:
                     return None
                 for what, work in self._works():
-                    try:
+                    with self.one_of_many(conn, what):
                         await work(conn, done)
-                    except Exception:
-                        if conn.invalidated or conn.closed:
-                            raise
-                        log.warning("could not delete %s; the next round tries again", what, exc_info=True)
         except Exception:
             log.warning("the janitor's connection was lost; the next round goes on", exc_info=True)
         if done.rows:
@@ -164,28 +162,38 @@ class Janitor:
         return [*first.items(), ("deleted studies", self._remove_studies), *works.items()]
 
     async def _remove_studies(self, conn: AsyncConnection, done: Done) -> None:
-        while found := await _read(conn, removal.deleted_studies, STUDIES_AT_ONCE):
+        left: set[int] = set()
+        while True:
+            async with conn.begin():
+                found = await removal.deleted_studies(conn, STUDIES_AT_ONCE + len(left))
+            found = [study_id for study_id in found if study_id not in left]
+            if not found:
+                return
             for study_id in found:
-                for part in removal.PARTS:
-                    name = f"{part.table.name}s"
+                left.add(study_id)  # should it fail, the others go all the same
+                with self.one_of_many(conn, f"study {study_id}"):
+                    for part in removal.PARTS:
+                        await self.in_batches(
+                            conn, done, f"{part.table.name}s", _removing(conn, study_id, part)
+                        )
+                    await self.in_batches(conn, done, "deleted studies", _removing(conn, study_id, None))
 
-                    async def some(after: Key | None, most: int, part: removal.Part = part) -> Batch:
-                        return await removal.remove_some(conn, study_id, part, most, after=after)  # noqa: B023
-
-                    await self.in_batches(conn, done, name, some)
-
-                async def last(after: Key | None, most: int) -> Batch:  # noqa: ARG001
-                    await removal.remove_study(conn, study_id)  # noqa: B023
-                    return Batch(rows=1, through=None)
-
-                await self.in_batches(conn, done, "deleted studies", last)
+    @contextmanager
+    def one_of_many(self, conn: AsyncConnection, what: str) -> Iterator[None]:
+        """One that fails is left to the next round, and keeps none of the others."""
+        try:
+            yield
+        except Exception:
+            if conn.invalidated or conn.closed:
+                raise
+            log.warning("could not delete %s; the next round tries again", what, exc_info=True)
 
     async def in_batches(
         self,
         conn: AsyncConnection,
         done: Done,
         what: str,
-        some: Callable[[Key | None, int], Awaitable[Batch]],
+        some: Some,
     ) -> None:
         """Delete some again and again, each time in a transaction of its own, until nothing is left."""
         after: Key | None = None
@@ -240,8 +248,10 @@ class _Aging:
             if not found:
                 break
             for one in found:
-                if not await self._one(conn, done, one):
-                    left[one.id] = one.end_time
+                left[one.id] = one.end_time
+                with self._janitor.one_of_many(conn, f"{self._kind} of study {one.id}"):
+                    if await self._one(conn, done, one):
+                        del left[one.id]
         self._janitor.looked_through[self._kind] = min([through, *left.values()])
 
     async def _one(self, conn: AsyncConnection, done: Done, one: Due) -> bool:
@@ -275,11 +285,16 @@ class _Aging:
         return held
 
 
-async def _read(
-    conn: AsyncConnection, read: Callable[[AsyncConnection, int], Awaitable[list[int]]], most: int
-) -> list[int]:
-    async with conn.begin():
-        return await read(conn, most)
+def _removing(conn: AsyncConnection, study_id: int, part: Part | None) -> Some:
+    """How rows of a deleted study go: those of a part, or its own row in the end."""
+
+    async def some(after: Key | None, most: int) -> Batch:
+        if part is not None:
+            return await removal.remove_some(conn, study_id, part, most, after=after)
+        await removal.remove_study(conn, study_id)
+        return Batch(rows=1, through=None)
+
+    return some
 
 
 _LOCK = text("SELECT pg_try_advisory_lock(:key)")

@@ -4,6 +4,7 @@ A study that a live one refers to (a warm start, a transfer, a pilot, a gate) ha
 each kind, the end for which the kind was deleted: a study that goes on and ends again has an age anew.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -117,7 +118,7 @@ async def worth_keeping(conn: AsyncConnection, one: Due) -> frozenset[int] | Non
         from headrace_services.scheduler.samplers.front import front  # numpy, for such studies alone
 
         signs = [objective.sign for objective in study.spec.objectives]
-        places = front([vector for _, vector in figures.measured], signs)
+        places = await asyncio.to_thread(front, [vector for _, vector in figures.measured], signs)
         return frozenset(figures.measured[place][0] for place in places)
     return frozenset({figures.best.trial.number} if figures.best else ())
 
