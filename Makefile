@@ -20,7 +20,7 @@ STUDY ?= examples/digits/study.yaml
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients test-metrics node-modules clean
+.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients test-metrics node-modules restores clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +116,10 @@ fuzz: setup ## Send 20,000 calls drawn from the contract at real servers, four s
 long: setup ## Train HDET's recovery with 20 seeds, and let 500 random histories of the scheduler's step keep its promises; plans on 200,000 trials (half an hour)
 	@HEADRACE_SEEDS=20 HEADRACE_STEP_HISTORIES=500 pytest -n 2 tests/hdet/test_hdet_recovery.py tests/scheduler/test_step_machine.py --durations=0
 	@HEADRACE_PLANNED_TRIALS=200000 pytest -n 1 tests/scheduler/test_plans.py
+
+restores: setup ## Load a dump of a live cluster's database behind its workers, three times (a minute); 200 random histories of the janitor (ten minutes)
+	@HEADRACE_RESTORES=3 pytest -q -s -n 0 tests/chaos/test_restored_cluster.py
+	@HEADRACE_JANITOR_HISTORIES=200 pytest -q -n 0 -o timeout=3600 tests/scheduler/test_janitor_machine.py
 
 bubbles: setup ## Run a study in bubbles; kill and stop what runs beside a pipeline, 20 times, and print the primary's step and the time until the gate is closed (ten minutes)
 	@HEADRACE_BUBBLE_STUDY=1 pytest -q -n 0 tests/bubbles/test_bubble_study.py

@@ -30,6 +30,7 @@ import scenario_kill_scheduler
 import scenario_kill_worker
 import scenario_postgres
 import scenario_replicas
+import scenario_restore
 import scenario_streams
 from picture import draw
 
@@ -53,6 +54,9 @@ SCENARIOS = {
     ),
     "kill-worker": Scenario(scenario_kill_worker.run, 500, "kill -9 of workers"),
     "postgres": Scenario(scenario_postgres.run, 10, "immediate restarts of Postgres, and an outage of 30 s"),
+    "restore": Scenario(
+        scenario_restore.run, 3, "the database dropped and loaded from a dump, behind its workers"
+    ),
     "full-disk": Scenario(scenario_full_disk.run, 5, "full disks of the checkpoint store and of the outbox"),
     "gang-fsdp": Scenario(
         partial(scenario_gang.run, kind="fsdp"), 20, "kill -9 of gangs of 4 ranks with an FSDP2 model"

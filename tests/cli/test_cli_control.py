@@ -166,8 +166,17 @@ def test_doctor_finds_a_scheduler_without_workers(fake: FakeStudyService, invoke
     assert findings["scheduler"]["level"] == "ok"
     assert findings["workers"]["level"] == "warn"
     assert findings["home"]["level"] == "ok"
+    assert findings["database"]["level"] == "ok"
+    assert findings["database"]["text"] == "3.0 MiB (event 3.0 MiB)"
     assert set(findings["workers"]) == {"level", "what", "text", "remedy"}
     assert result.code == 0
+
+
+def test_doctor_warns_of_what_is_due_and_does_not_go(fake: FakeStudyService, invoke: Invoke) -> None:
+    fake.upkeep.kinds[0].due = 10_001
+    (found,) = [one for one in json.loads(invoke("doctor", "--json").out) if one["what"] == "database"]
+    assert found["level"] == "warn"
+    assert "due to be deleted: 10001 events" in found["text"]
 
 
 def test_doctor_fails_without_a_scheduler(

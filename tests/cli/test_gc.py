@@ -189,3 +189,31 @@ def test_what_is_on_another_machine_is_said(ended: Left, invoke: Invoke) -> None
     (ended.root / "store").rename(ended.root / "away")
     done = invoke("gc", "--dry-run")
     assert f"{(ended.root / 'store').as_uri()} cannot be read from here" in done.err
+
+
+def test_it_shows_the_scheduler_s_side_and_has_it_delete_what_is_due(
+    fake: FakeStudyService, invoke: Invoke
+) -> None:
+    fake.upkeep.deleted_studies = 1
+    shown = invoke("gc", "--dry-run")
+    assert [line.split()[:3] for line in shown.out.splitlines() if "events" in line] == [
+        ["events", "90d", "2"]
+    ]
+    assert "3.0 MiB" in shown.out + shown.err
+    assert "1 deleted study" in shown.out + shown.err
+    assert not fake.requests["CleanUp"]
+    assert invoke("gc", "--yes").code == 0
+    assert len(fake.requests["CleanUp"]) == 1
+    del fake.upkeep.kinds[:]
+    fake.upkeep.deleted_studies = 0
+    told = json.loads(invoke("gc", "--yes", "--json").out)
+    assert told["scheduler"]["tables"] == [{"table": "event", "size_bytes": 3 << 20, "rows": 1000}]
+    assert len(fake.requests["CleanUp"]) == 1
+
+
+def test_files_of_one_study_are_no_matter_of_the_scheduler(
+    ended: Left, fake: FakeStudyService, invoke: Invoke
+) -> None:
+    assert json.loads(invoke("gc", "digits", "--yes", "--json").out)["scheduler"] is None
+    assert not fake.requests["GetUpkeep"]
+    assert not fake.requests["CleanUp"]

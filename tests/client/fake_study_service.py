@@ -52,6 +52,14 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self.companions: list[study_pb2.PreviewCompanion] = []
         """What a preview says of the studies beside a study."""
         self.workers: list[study_pb2.WorkerStatus] = []
+        self.upkeep = study_pb2.GetUpkeepResponse(
+            kinds=[
+                study_pb2.KeptKind(
+                    kind="events", age="90d", due=2, what="events of the trials of ended studies"
+                )
+            ],
+            tables=[study_pb2.TableSize(table="event", size_bytes=3 << 20, rows=1000)],
+        )
         self.lacking: list[str] = []
         """Sizes of trials that fit nowhere."""
         self.importances: list[tuple[str, float, int]] = []
@@ -190,6 +198,16 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
                 one.reason = "at most 3 trials came to the same rung, and fewer than 10 say nothing"
         self._finish(before, context)
         return answer
+
+    def GetUpkeep(self, request: Any, context: grpc.ServicerContext) -> Any:
+        before = self._begin("GetUpkeep", request, context)
+        self._finish(before, context)
+        return self.upkeep
+
+    def CleanUp(self, request: Any, context: grpc.ServicerContext) -> Any:
+        before = self._begin("CleanUp", request, context)
+        self._finish(before, context)
+        return study_pb2.CleanUpResponse()
 
     # ---- trials
 

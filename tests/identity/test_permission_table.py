@@ -46,7 +46,7 @@ def expected(method: str) -> set[Role]:
     """Whom a method should let in, by its name: written apart from the table."""
     service, name = method.strip("/").split("/")
     match service.rpartition(".")[2]:
-        case "StudyService" if name.endswith(("Worker", "Devices")):
+        case "StudyService" if name.endswith(("Worker", "Devices", "CleanUp")):
             return {Role.ADMIN}
         case "StudyService" | "PlannerService":
             return {Role.EDITOR, Role.ADMIN, *([Role.VIEWER] if name.startswith(LOOKS) else [])}

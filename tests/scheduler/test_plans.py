@@ -6,6 +6,7 @@
 import os
 import pkgutil
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from sqlalchemy import event, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.ages import Ages
 from headrace_services.scheduler import store
 from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.needs import (
@@ -29,11 +31,14 @@ from headrace_services.scheduler.core.needs import (
 )
 from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.store import (
+    aging,
     exploits,
     history,
+    leftovers,
     placement,
     proposals,
     quotas,
+    removal,
     requests,
     studies,
     tables,
@@ -47,6 +52,7 @@ from headrace_services.scheduler.store.pipeline import Statement
 
 TRIALS = int(os.environ.get("HEADRACE_PLANNED_TRIALS", "2000"))
 STUDIES = 20
+DAY, NOW = timedelta(days=1), datetime.now(UTC)
 GROWING = {
     *(
         "trial",
@@ -159,10 +165,10 @@ async def ask_everything(conn: AsyncConnection) -> None:
         await load(conn, 1, need)
     await workers.expired_leases(conn)
     await workers.forget_asked_of_ended(conn)
-    await workers.forget_gone(conn, 10)
+    await workers.forget_gone(conn, DAY, 10)
     await workers.studies_waiting_for_slots(conn)
     await workers.held_leases(conn, 1)
-    await requests.forget_old(conn, 10)
+    await requests.forget_old(conn, DAY, 10)
     await proposals.levels_since(conn, 1, 5, 9)
     for level in (proposals.FIRST, 1):
         await proposals.results_since(conn, 1, level, 5, 9, budgets=(1, 3, 1))
@@ -183,7 +189,26 @@ async def ask_everything(conn: AsyncConnection) -> None:
     await quotas.holders(conn, "default")
     await quotas.kept_off(conn, "default")
     await studies.out_of_time(conn)
-    await studies.remove(conn, 3)
+    await clean(conn)
+
+
+async def clean(conn: AsyncConnection) -> None:
+    """Run what the janitor asks, and what workers ask of their folders."""
+    for part in removal.PARTS:
+        await removal.remove_some(conn, 3, part, 5, after=(0,) * len(part.key))
+    await removal.mark_deleted(conn, 3)
+    await removal.deleted_studies(conn, 5)
+    await removal.remove_study(conn, 3)
+    for kind in ("events", "reports", "leases", "checkpoints", "studies"):
+        await aging.due(conn, kind, timedelta(0), 5, NOW)
+    one = aging.Due(id=4, end_time=NOW, ended="0")
+    await aging.hold(conn, one)
+    for kind in aging.OF_ROWS:
+        await aging.remove_aged(conn, kind, one, 5, None)
+    await aging.forget_checkpoints(conn, one, frozenset({1}), 5, (0,))
+    await aging.note_aged(conn, "events", one)
+    await aging.forget_tombstones(conn, DAY, 5)
+    await leftovers.judge(conn, ["s5-u5"], Ages())
 
 
 async def test_what_sqlalchemy_asks_finds_its_rows_by_an_index(

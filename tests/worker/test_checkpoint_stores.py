@@ -292,12 +292,14 @@ def test_what_a_study_takes_is_told_and_cleared_by_trial(bench: Bench, tmp_path:
     assert sizes.keys() == {"studies/digits/trials/3", "studies/digits/trials/30"}
     whole = sum(len(bench.read(key)) for key in bench.names() if key.startswith("studies/digits/"))
     assert sum(sizes.values()) == whole > 14_004
+    assert bench.store.studies() == ["digits", "digits-2"]
     bench.store.clear("studies/digits/trials/3")
     assert bench.store.sizes("studies/digits").keys() == {"studies/digits/trials/30"}
     bench.store.clear("studies/digits/trials/30")
     bench.store.clear("studies/digits/trials/30")
     assert bench.store.sizes("studies/digits") == bench.store.sizes("studies/never") == {}
     assert bench.store.sizes("studies/digits-2").keys() == {"studies/digits-2/trials/3"}
+    assert bench.store.studies() == ["digits-2"]
 
 
 def test_an_address_tells_the_store_and_the_study(bench: Bench, tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ from headrace_worker.session_core import Identity, Phase, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
 from headrace_worker.standby import Standbys
+from headrace_worker.tidying import Tidying
 
 log = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGHUP)
@@ -208,7 +209,9 @@ class Daemon:
                 cutter = tasks.create_task(self._cut_logs(), name="cut logs")
                 cleaner = tasks.create_task(courier.clean(), name="delete acknowledged messages")
                 serving = tasks.create_task(session.run(), name="session")
-                lasting = [serving, sweeper, cutter, cleaner]
+                tidying = Tidying(store, settings.log_dir.absolute(), session.judge, self._busy_folders)
+                tidier = tasks.create_task(tidying.run(), name="tidy folders")
+                lasting = [serving, sweeper, cutter, cleaner, tidier]
                 if self._renewal is not None:
                     lasting.append(tasks.create_task(self._renewal.run(), name="renew the certificate"))
                 if settings.bubbles:
@@ -342,6 +345,10 @@ class Daemon:
         for attempt in list(self._attempts.values()):
             if index in attempt.assign.grant.slots:
                 attempt.fail(Ending(outcome=worker_pb2.EXIT_OUTCOME_RELEASED, error=why))
+
+    def _busy_folders(self) -> set[str]:
+        """The folders of the studies of which trials run here."""
+        return {folder_of(attempt.assign).split("/")[1] for attempt in self._attempts.values()}
 
     # Attempts.
 

@@ -57,6 +57,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+_JUDGE_S = 30.0
 
 
 class Schedulers(Protocol):
@@ -188,6 +189,18 @@ class Session:
         self._core.leave()
         self._give_up = "this worker stops"
         self._courier.wake.set()
+
+    async def judge(self, asked: worker_pb2.JudgeFoldersRequest) -> worker_pb2.JudgeFoldersResponse:
+        """Asks any scheduler which folders may go. Raises `OSError` where none answers."""
+        why = "no scheduler"
+        for address in turns_after(self._target.replicas):
+            try:
+                async with _channel(address, self._target.credentials()) as channel:
+                    call = worker_pb2_grpc.WorkerServiceStub(channel).JudgeFolders(asked, timeout=_JUDGE_S)
+                    return await call
+            except (grpc.aio.AioRpcError, InvalidFieldError) as error:
+                why = str(error.details() if isinstance(error, grpc.aio.AioRpcError) else error)
+        raise OSError(f"no scheduler says which folders may go: {why}")
 
     async def _one(self, address: str) -> str:
         """Holds one session; returns why it ended."""

@@ -58,7 +58,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
         "headrace.v1.StudyService",
         Permission.LOOK,
         "GetStudy ListStudies GetTrial ListTrials WatchStudy ExplainTrial PreviewStudy ListReports ListWorkers "
-        "FindRoom MeasureImportance ReadLog GetServerInfo",
+        "FindRoom MeasureImportance ReadLog GetServerInfo GetUpkeep",
     ),
     **_methods(
         "headrace.v1.StudyService",
@@ -69,7 +69,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     **_methods(
         "headrace.v1.StudyService",
         Permission.GOVERN,
-        "DrainWorker UndrainWorker CordonDevices UncordonDevices",
+        "DrainWorker UndrainWorker CordonDevices UncordonDevices CleanUp",
     ),
     **_methods("headrace.v1.IdentityService", Permission.KNOWN, "WhoAmI"),
     **_methods("headrace.v1.IdentityService", Permission.GOVERN, "CreateToken ListTokens RevokeToken"),
@@ -82,7 +82,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
         Permission.GOVERN,
         "CreateJoinToken ListJoinTokens RevokeJoinToken RevokeWorker",
     ),
-    **_methods("headrace.v1.WorkerService", Permission.WORK, "Session"),
+    **_methods("headrace.v1.WorkerService", Permission.WORK, "Session JudgeFolders"),
     **_methods("headrace.v1.PlannerService", Permission.LOOK, "Plan Simulate Explain"),
     **_methods(
         "headrace.v1.BubbleService", Permission.SOCKET, "ListBubbleJobs GetBubbleTimeline ShareProgress"

@@ -98,6 +98,23 @@ def scheduler(
             show_default=False,
         ),
     ] = "",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=AGE",
+            help="How long what has ended is kept, such as events=30d or studies=2y; again for other kinds. "
+            "`headrace gc --dry-run` lists the kinds. Ages: 12h, 30d, 8w, 2y, 0, forever.",
+            show_default=False,
+        ),
+    ] = None,
+    mark_restored: Annotated[
+        bool,
+        typer.Option(
+            "--mark-restored",
+            help="Note that the database was restored from a copy of the server's files, and end. "
+            "A dump that was loaded is noticed without this.",
+        ),
+    ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run a scheduler replica over Postgres.
@@ -111,9 +128,11 @@ def scheduler(
     headrace scheduler --database-url postgresql://headrace@db/headrace --listen 127.0.0.1:7440
     headrace scheduler --ca /etc/headrace/ca --listen 0.0.0.0:7440 --worker-listen 0.0.0.0:7442
     """
+    from headrace.ages import ages_of
     from headrace.hidden import hide_url
     from headrace.lifetimes import lifetime_of
     from headrace.target import Target
+    from headrace_services.scheduler import process
     from headrace_services.scheduler.log_aside import log_aside
     from headrace_services.scheduler.process import Settings, serve
     from headrace_services.scheduler.session.worker_session import Timing
@@ -128,6 +147,19 @@ def scheduler(
         found = Target.of(workers_at, field="--workers-at").replicas if workers_at else ()
     except HeadraceError as error:
         raise typer.BadParameter(str(error)) from None
+    try:
+        ages = ages_of(keep or [])
+        if mark_restored:
+            restored = asyncio.run(process.mark_restored(database_url))
+            count = restored.leases
+            typer.echo(
+                f"Noted. {count} trial{'s' * (count != 1)} that ran when the copy was made will go on from the last "
+                "checkpoint that it knows, in a new attempt. Start the schedulers now."
+            )
+            return
+    except HeadraceError as error:
+        typer.echo(f"headrace scheduler: {error}", err=True)
+        raise typer.Exit(1) from None
     settings = Settings(
         database_url=database_url,
         listen=listen,
@@ -149,6 +181,7 @@ def scheduler(
         sampler_processes=sampler_processes,
         migrates=migrate,
         metrics_listen=metrics_listen,
+        ages=ages,
     )
     try:
         with log_aside():

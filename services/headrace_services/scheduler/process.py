@@ -21,6 +21,7 @@ from grpc_health.v1.health import aio as health_aio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from headrace.ages import Ages
 from headrace.errors import InvalidFieldError, Violation
 from headrace.protocol import SPOKEN
 from headrace.scraping import parse_listen, scraped
@@ -34,9 +35,9 @@ from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
 from headrace_services.monitoring.registry import REGISTRY
 from headrace_services.scheduler.desk import Desk
-from headrace_services.scheduler.engine.cleaner import Cleaner
 from headrace_services.scheduler.engine.followers import Followers
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.janitor import Janitor
 from headrace_services.scheduler.engine.log_reads import LogReads
 from headrace_services.scheduler.engine.overview import OverviewTaker
 from headrace_services.scheduler.engine.schema_watch import SchemaWatch
@@ -55,6 +56,7 @@ from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import REPLICA, Timing
 from headrace_services.scheduler.store import log_reads, tokens
 from headrace_services.scheduler.store.database import open_engine, reached, transaction
+from headrace_services.scheduler.store.lineage import Restored, notice_restore
 from headrace_services.scheduler.store.migrate import look, migrate
 from headrace_services.scheduler.store.schema import UPDATE, SchemaError, head
 from headrace_services.scheduler.store.tokens import TokenRows
@@ -95,6 +97,8 @@ class Settings:
     """Whether to migrate the database at the start."""
     metrics_listen: str = ""
     """Where to show metrics; empty: nowhere."""
+    ages: Ages = field(default_factory=Ages)
+    """For how long what has ended is kept."""
 
 
 def check(settings: Settings) -> None:
@@ -176,12 +180,12 @@ async def _prepare(engine: AsyncEngine, *, migrates: bool) -> None:
             await conn.execute(text("SELECT 1"))
         if migrates:
             await migrate(engine)
-            return
-        if due := (await look(engine)).pending:
+        elif due := (await look(engine)).pending:
             raise SchemaError(
                 f"the database lacks {len(due)} migrations, up to {due[-1].revision}",
                 remedy="Run `headrace migrate`, or start the scheduler without --no-migrate.",
             )
+        await look_back(engine)
 
 
 class Stop:
@@ -204,6 +208,32 @@ async def _tell_of_first_token(engine: AsyncEngine) -> None:
                 "nobody can call yet: no token exists. Make the first one here: "
                 "headrace token create --role admin --database-url URL"
             )
+
+
+async def look_back(engine: AsyncEngine, *, certain: bool = False) -> Restored | None:
+    """Notice a database that was restored from a copy, before anything is issued from it."""
+    async with engine.begin() as conn:
+        restored = await notice_restore(conn, certain=certain)
+    if restored is not None:
+        log.warning(
+            "this database was restored from a copy: %d trials that ran when the copy was made go on from their last "
+            "checkpoints, in new attempts",
+            restored.leases,
+        )
+    return restored
+
+
+async def mark_restored(database_url: str) -> Restored:
+    """Note that a database was restored from a copy of the server's files. Raises HeadraceError."""
+    engine = open_engine(database_url)
+    try:
+        async with reached(engine):
+            await migrate(engine)
+            restored = await look_back(engine, certain=True)
+    finally:
+        await engine.dispose()
+    assert restored is not None, "it is certain"
+    return restored
 
 
 async def _serve(engine: AsyncEngine, settings: Settings) -> None:
@@ -245,12 +275,19 @@ async def _serve_bound(
         pool = Pool(settings.sampler_processes, limit_s=settings.proposal_limit_s)
         suggester = Suggester(hub, pool, tasks)
         hub.propose_with(suggester.want)
+        janitor = Janitor(engine, settings.ages)
         health = health_aio.HealthServicer()
         await tell_instance(health)
         workers = WorkerServicer(
-            hub, heartbeats, loads, registry, settings.timing, certified=for_workers is not None
+            hub,
+            heartbeats,
+            loads,
+            registry,
+            settings.timing,
+            settings.ages,
+            certified=for_workers is not None,
         )
-        studies = StudyServicer(hub, desk)
+        studies = StudyServicer(hub, desk, janitor)
         studies.logs = logs = LogReads(engine, registry.find, tasks)
         registry.hear(log_reads.CHANNEL, logs.heard)
         studies.info = _info(metrics)
@@ -279,7 +316,7 @@ async def _serve_bound(
             tasks.create_task(registry.run_listening()),
             tasks.create_task(Followers(hub, tasks).run()),
             tasks.create_task(Sweeper(hub, settings.timing.lease_ttl_s).run()),
-            tasks.create_task(Cleaner(engine).run()),
+            tasks.create_task(janitor.run()),
             tasks.create_task(suggester.run()),
         ]
         if metrics:

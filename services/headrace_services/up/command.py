@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import typer
 
+from headrace.ages import ages_of
 from headrace.environment import NAMED_IN, names_to_pass
 from headrace.errors import HeadraceError
 from headrace.hidden import close_to_others, hide_url
@@ -45,6 +46,8 @@ class Options:
     """Where a planner listens; None: there is none."""
     heartbeat_interval_s: float | None = None
     lease_ttl_s: float | None = None
+    keep: tuple[str, ...] = ()
+    """Ages of what has ended, as the schedulers take them."""
     instance: str = field(default_factory=lambda: uuid4().hex)
     """Tells this run's servers from those of another."""
 
@@ -116,6 +119,15 @@ def up(
         float | None,
         typer.Option(metavar="SECONDS", help="How long a worker may be silent before it loses its trials."),
     ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=AGE",
+            help="How long what has ended is kept, such as logs=2w; again for other kinds. "
+            "`headrace gc --dry-run` lists them.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run all of Headrace on this machine: Postgres, a scheduler and a worker, until Ctrl-C.
 
@@ -135,6 +147,7 @@ def up(
     notices = Notices()
     began = time.monotonic()
     place = (home or home_dir()).expanduser().resolve()
+    ages_of(keep or [])  # refused here, before anything is started
     with up_home.hold(place):
         options = Options(
             home=place,
@@ -147,6 +160,7 @@ def up(
             planner_port=None if planner is None else free_ports(planner, 1)[0],
             heartbeat_interval_s=heartbeat_interval,
             lease_ttl_s=lease_ttl,
+            keep=tuple(keep or ()),
         )
         asyncio.run(run(options, notices, began))
     notices.stopped(place)
@@ -195,12 +209,13 @@ def children(options: Options) -> list[ChildSpec]:
     timing = _option("--heartbeat-interval", options.heartbeat_interval_s) + _option(
         "--lease-ttl", options.lease_ttl_s
     )
+    ages = [word for one in options.keep for word in ("--keep", one)]
     for index, address in enumerate(options.addresses):
         name = f"scheduler-{index + 1}" if len(options.addresses) > 1 else "scheduler"
         specs.append(
             ChildSpec(
                 name=name,
-                command=_headrace("scheduler", "--listen", address, *timing),
+                command=_headrace("scheduler", "--listen", address, *timing, *ages),
                 env={**env, "HEADRACE_DATABASE_URL": database_url},
                 log_path=logs / f"{name}.log",
                 ready=scheduler_serves(address, options.instance),

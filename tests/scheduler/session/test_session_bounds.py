@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headrace.error_status import from_rpc_error
 from headrace.errors import InvalidFieldError
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_services.scheduler.store import studies
+from headrace_services.scheduler.store import removal
 from headrace_services.scheduler.store.database import transaction
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
@@ -85,7 +85,7 @@ async def test_a_report_out_of_bounds_of_a_study_that_is_gone_is_no_defect(
         await w.say(exited=exited)
         await w.hears("ack", lambda ack: 2 in ack.sequences)
         async with transaction(engine) as conn:
-            await studies.remove(conn, site.study_id)
+            await removal.mark_deleted(conn, site.study_id)
         await w.say(report=worker_pb2.Report(sequence=3, lease=lease, step=-1))
         await w.hears("ack", lambda ack: list(ack.sequences) == [3])
     assert [entry.getMessage() for entry in caplog.records if entry.exc_info] == []

@@ -5733,6 +5733,322 @@ func (x *ParameterImportance) GetTrials() int32 {
 	return 0
 }
 
+type GetUpkeepRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetUpkeepRequest) Reset() {
+	*x = GetUpkeepRequest{}
+	mi := &file_headrace_v1_study_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetUpkeepRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetUpkeepRequest) ProtoMessage() {}
+
+func (x *GetUpkeepRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetUpkeepRequest.ProtoReflect.Descriptor instead.
+func (*GetUpkeepRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{87}
+}
+
+type GetUpkeepResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What has an age.
+	Kinds []*KeptKind `protobuf:"bytes,1,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// The tables, the largest first.
+	Tables []*TableSize `protobuf:"bytes,2,rep,name=tables,proto3" json:"tables,omitempty"`
+	// Studies that users deleted, or that have lasted for their age, and whose rows are still to be removed.
+	DeletedStudies int64 `protobuf:"varint,3,opt,name=deleted_studies,json=deletedStudies,proto3" json:"deleted_studies,omitempty"`
+	// How often this database was restored from a copy.
+	Restores      int64 `protobuf:"varint,4,opt,name=restores,proto3" json:"restores,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetUpkeepResponse) Reset() {
+	*x = GetUpkeepResponse{}
+	mi := &file_headrace_v1_study_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetUpkeepResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetUpkeepResponse) ProtoMessage() {}
+
+func (x *GetUpkeepResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetUpkeepResponse.ProtoReflect.Descriptor instead.
+func (*GetUpkeepResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *GetUpkeepResponse) GetKinds() []*KeptKind {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *GetUpkeepResponse) GetTables() []*TableSize {
+	if x != nil {
+		return x.Tables
+	}
+	return nil
+}
+
+func (x *GetUpkeepResponse) GetDeletedStudies() int64 {
+	if x != nil {
+		return x.DeletedStudies
+	}
+	return 0
+}
+
+func (x *GetUpkeepResponse) GetRestores() int64 {
+	if x != nil {
+		return x.Restores
+	}
+	return 0
+}
+
+// For how long the scheduler keeps one kind of thing.
+type KeptKind struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as `events`.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Such as `90d`, or `forever`.
+	Age string `protobuf:"bytes,2,opt,name=age,proto3" json:"age,omitempty"`
+	// How many are due: studies of which something of this kind is to go, or rows where a kind is of no study.
+	Due int64 `protobuf:"varint,3,opt,name=due,proto3" json:"due,omitempty"`
+	// For people: what is meant.
+	What          string `protobuf:"bytes,4,opt,name=what,proto3" json:"what,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptKind) Reset() {
+	*x = KeptKind{}
+	mi := &file_headrace_v1_study_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptKind) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptKind) ProtoMessage() {}
+
+func (x *KeptKind) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptKind.ProtoReflect.Descriptor instead.
+func (*KeptKind) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *KeptKind) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *KeptKind) GetAge() string {
+	if x != nil {
+		return x.Age
+	}
+	return ""
+}
+
+func (x *KeptKind) GetDue() int64 {
+	if x != nil {
+		return x.Due
+	}
+	return 0
+}
+
+func (x *KeptKind) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+// What a table takes.
+type TableSize struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Table string                 `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	// With its indexes.
+	SizeBytes int64 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	// About how many rows it has.
+	Rows          int64 `protobuf:"varint,3,opt,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableSize) Reset() {
+	*x = TableSize{}
+	mi := &file_headrace_v1_study_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableSize) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableSize) ProtoMessage() {}
+
+func (x *TableSize) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableSize.ProtoReflect.Descriptor instead.
+func (*TableSize) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{90}
+}
+
+func (x *TableSize) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *TableSize) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *TableSize) GetRows() int64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+type CleanUpRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CleanUpRequest) Reset() {
+	*x = CleanUpRequest{}
+	mi := &file_headrace_v1_study_proto_msgTypes[91]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CleanUpRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CleanUpRequest) ProtoMessage() {}
+
+func (x *CleanUpRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[91]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CleanUpRequest.ProtoReflect.Descriptor instead.
+func (*CleanUpRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{91}
+}
+
+type CleanUpResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CleanUpResponse) Reset() {
+	*x = CleanUpResponse{}
+	mi := &file_headrace_v1_study_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CleanUpResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CleanUpResponse) ProtoMessage() {}
+
+func (x *CleanUpResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CleanUpResponse.ProtoReflect.Descriptor instead.
+func (*CleanUpResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{92}
+}
+
 var File_headrace_v1_study_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_study_proto_rawDesc = "" +
@@ -6178,7 +6494,25 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x13ParameterImportance\x12\x1c\n" +
 	"\tparameter\x18\x01 \x01(\tR\tparameter\x12\x14\n" +
 	"\x05share\x18\x02 \x01(\x01R\x05share\x12\x16\n" +
-	"\x06trials\x18\x03 \x01(\x05R\x06trials*\xa5\x01\n" +
+	"\x06trials\x18\x03 \x01(\x05R\x06trials\"\x12\n" +
+	"\x10GetUpkeepRequest\"\xb5\x01\n" +
+	"\x11GetUpkeepResponse\x12+\n" +
+	"\x05kinds\x18\x01 \x03(\v2\x15.headrace.v1.KeptKindR\x05kinds\x12.\n" +
+	"\x06tables\x18\x02 \x03(\v2\x16.headrace.v1.TableSizeR\x06tables\x12'\n" +
+	"\x0fdeleted_studies\x18\x03 \x01(\x03R\x0edeletedStudies\x12\x1a\n" +
+	"\brestores\x18\x04 \x01(\x03R\brestores\"V\n" +
+	"\bKeptKind\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x10\n" +
+	"\x03age\x18\x02 \x01(\tR\x03age\x12\x10\n" +
+	"\x03due\x18\x03 \x01(\x03R\x03due\x12\x12\n" +
+	"\x04what\x18\x04 \x01(\tR\x04what\"T\n" +
+	"\tTableSize\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x02 \x01(\x03R\tsizeBytes\x12\x12\n" +
+	"\x04rows\x18\x03 \x01(\x03R\x04rows\"\x10\n" +
+	"\x0eCleanUpRequest\"\x11\n" +
+	"\x0fCleanUpResponse*\xa5\x01\n" +
 	"\n" +
 	"StudyState\x12\x1b\n" +
 	"\x17STUDY_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -6186,7 +6520,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x12STUDY_STATE_PAUSED\x10\x02\x12\x19\n" +
 	"\x15STUDY_STATE_COMPLETED\x10\x03\x12\x17\n" +
 	"\x13STUDY_STATE_STOPPED\x10\x04\x12\x16\n" +
-	"\x12STUDY_STATE_FAILED\x10\x052\xcd\x14\n" +
+	"\x12STUDY_STATE_FAILED\x10\x052\xdf\x15\n" +
 	"\fStudyService\x12P\n" +
 	"\vCreateStudy\x12\x1f.headrace.v1.CreateStudyRequest\x1a .headrace.v1.CreateStudyResponse\x12G\n" +
 	"\bGetStudy\x12\x1c.headrace.v1.GetStudyRequest\x1a\x1d.headrace.v1.GetStudyResponse\x12P\n" +
@@ -6223,7 +6557,9 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\aReadLog\x12\x1b.headrace.v1.ReadLogRequest\x1a\x1c.headrace.v1.ReadLogResponse\x12V\n" +
 	"\rGetServerInfo\x12!.headrace.v1.GetServerInfoRequest\x1a\".headrace.v1.GetServerInfoResponse\x12G\n" +
 	"\bFindRoom\x12\x1c.headrace.v1.FindRoomRequest\x1a\x1d.headrace.v1.FindRoomResponse\x12b\n" +
-	"\x11MeasureImportance\x12%.headrace.v1.MeasureImportanceRequest\x1a&.headrace.v1.MeasureImportanceResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
+	"\x11MeasureImportance\x12%.headrace.v1.MeasureImportanceRequest\x1a&.headrace.v1.MeasureImportanceResponse\x12J\n" +
+	"\tGetUpkeep\x12\x1d.headrace.v1.GetUpkeepRequest\x1a\x1e.headrace.v1.GetUpkeepResponse\x12D\n" +
+	"\aCleanUp\x12\x1b.headrace.v1.CleanUpRequest\x1a\x1c.headrace.v1.CleanUpResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_study_proto_rawDescOnce sync.Once
@@ -6238,7 +6574,7 @@ func file_headrace_v1_study_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_study_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 90)
+var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 96)
 var file_headrace_v1_study_proto_goTypes = []any{
 	(StudyState)(0),                   // 0: headrace.v1.StudyState
 	(*Study)(nil),                     // 1: headrace.v1.Study
@@ -6328,38 +6664,44 @@ var file_headrace_v1_study_proto_goTypes = []any{
 	(*MeasureImportanceResponse)(nil), // 85: headrace.v1.MeasureImportanceResponse
 	(*Importance)(nil),                // 86: headrace.v1.Importance
 	(*ParameterImportance)(nil),       // 87: headrace.v1.ParameterImportance
-	nil,                               // 88: headrace.v1.ReportTrialRequest.MetricsEntry
-	nil,                               // 89: headrace.v1.TrialReport.MetricsEntry
-	nil,                               // 90: headrace.v1.WorkerStatus.LabelsEntry
-	(*StudySpec)(nil),                 // 91: headrace.v1.StudySpec
-	(*timestamppb.Timestamp)(nil),     // 92: google.protobuf.Timestamp
-	(*Trial)(nil),                     // 93: headrace.v1.Trial
-	(*ParameterAssignment)(nil),       // 94: headrace.v1.ParameterAssignment
-	(TrialState)(0),                   // 95: headrace.v1.TrialState
-	(*Event)(nil),                     // 96: headrace.v1.Event
-	(*durationpb.Duration)(nil),       // 97: google.protobuf.Duration
-	(*LeaseRef)(nil),                  // 98: headrace.v1.LeaseRef
-	(*Decision)(nil),                  // 99: headrace.v1.Decision
-	(*CheckpointRef)(nil),             // 100: headrace.v1.CheckpointRef
+	(*GetUpkeepRequest)(nil),          // 88: headrace.v1.GetUpkeepRequest
+	(*GetUpkeepResponse)(nil),         // 89: headrace.v1.GetUpkeepResponse
+	(*KeptKind)(nil),                  // 90: headrace.v1.KeptKind
+	(*TableSize)(nil),                 // 91: headrace.v1.TableSize
+	(*CleanUpRequest)(nil),            // 92: headrace.v1.CleanUpRequest
+	(*CleanUpResponse)(nil),           // 93: headrace.v1.CleanUpResponse
+	nil,                               // 94: headrace.v1.ReportTrialRequest.MetricsEntry
+	nil,                               // 95: headrace.v1.TrialReport.MetricsEntry
+	nil,                               // 96: headrace.v1.WorkerStatus.LabelsEntry
+	(*StudySpec)(nil),                 // 97: headrace.v1.StudySpec
+	(*timestamppb.Timestamp)(nil),     // 98: google.protobuf.Timestamp
+	(*Trial)(nil),                     // 99: headrace.v1.Trial
+	(*ParameterAssignment)(nil),       // 100: headrace.v1.ParameterAssignment
+	(TrialState)(0),                   // 101: headrace.v1.TrialState
+	(*Event)(nil),                     // 102: headrace.v1.Event
+	(*durationpb.Duration)(nil),       // 103: google.protobuf.Duration
+	(*LeaseRef)(nil),                  // 104: headrace.v1.LeaseRef
+	(*Decision)(nil),                  // 105: headrace.v1.Decision
+	(*CheckpointRef)(nil),             // 106: headrace.v1.CheckpointRef
 }
 var file_headrace_v1_study_proto_depIdxs = []int32{
-	91,  // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
+	97,  // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
 	0,   // 1: headrace.v1.Study.state:type_name -> headrace.v1.StudyState
 	5,   // 2: headrace.v1.Study.status:type_name -> headrace.v1.StudyStatus
-	92,  // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
-	92,  // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
+	98,  // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
+	98,  // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
 	2,   // 5: headrace.v1.Study.scale_choice:type_name -> headrace.v1.ScaleChoice
 	3,   // 6: headrace.v1.ScaleChoice.tried:type_name -> headrace.v1.ScaleTried
-	93,  // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
-	93,  // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
+	99,  // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
+	99,  // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
 	10,  // 9: headrace.v1.StudyStatus.rungs:type_name -> headrace.v1.RungStatus
-	93,  // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
+	99,  // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
 	9,   // 11: headrace.v1.StudyStatus.failures:type_name -> headrace.v1.TrialFailure
 	7,   // 12: headrace.v1.StudyStatus.bundle_sizes:type_name -> headrace.v1.BundleSize
 	6,   // 13: headrace.v1.StudyStatus.until:type_name -> headrace.v1.UntilProgress
-	92,  // 14: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
+	98,  // 14: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
 	8,   // 15: headrace.v1.BundleSize.turns:type_name -> headrace.v1.BundleTurn
-	91,  // 16: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	97,  // 16: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
 	1,   // 17: headrace.v1.CreateStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 18: headrace.v1.GetStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 19: headrace.v1.ListStudiesResponse.studies:type_name -> headrace.v1.Study
@@ -6367,136 +6709,142 @@ var file_headrace_v1_study_proto_depIdxs = []int32{
 	1,   // 21: headrace.v1.PauseStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 22: headrace.v1.ResumeStudyResponse.study:type_name -> headrace.v1.Study
 	1,   // 23: headrace.v1.StopStudyResponse.study:type_name -> headrace.v1.Study
-	94,  // 24: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
-	93,  // 25: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
+	100, // 24: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
+	99,  // 25: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
 	1,   // 26: headrace.v1.ExtendStudyResponse.study:type_name -> headrace.v1.Study
-	93,  // 27: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
-	95,  // 28: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
-	93,  // 29: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
+	99,  // 27: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
+	101, // 28: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
+	99,  // 29: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
 	4,   // 30: headrace.v1.ListTrialsResponse.unshown:type_name -> headrace.v1.Unshown
-	93,  // 31: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
-	93,  // 32: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
-	93,  // 33: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
-	96,  // 34: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
+	99,  // 31: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
+	99,  // 32: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
+	99,  // 33: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
+	102, // 34: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
 	1,   // 35: headrace.v1.WatchStudyResponse.study:type_name -> headrace.v1.Study
-	93,  // 36: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
-	96,  // 37: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
-	91,  // 38: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	99,  // 36: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
+	102, // 37: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
+	97,  // 38: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
 	49,  // 39: headrace.v1.PreviewStudyResponse.rungs:type_name -> headrace.v1.PreviewRung
-	97,  // 40: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
-	97,  // 41: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
-	94,  // 42: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
+	103, // 40: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
+	103, // 41: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
+	100, // 42: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
 	48,  // 43: headrace.v1.PreviewStudyResponse.sizes:type_name -> headrace.v1.PreviewSize
 	47,  // 44: headrace.v1.PreviewStudyResponse.companions:type_name -> headrace.v1.PreviewCompanion
-	97,  // 45: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
-	97,  // 46: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
-	97,  // 47: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
-	93,  // 48: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
-	98,  // 49: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
-	98,  // 50: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	88,  // 51: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
-	99,  // 52: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
-	98,  // 53: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	93,  // 54: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
-	98,  // 55: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	93,  // 56: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
+	103, // 45: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
+	103, // 46: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
+	103, // 47: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
+	99,  // 48: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
+	104, // 49: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
+	104, // 50: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	94,  // 51: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
+	105, // 52: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
+	104, // 53: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	99,  // 54: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
+	104, // 55: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	99,  // 56: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
 	60,  // 57: headrace.v1.ListReportsResponse.reports:type_name -> headrace.v1.TrialReport
 	4,   // 58: headrace.v1.ListReportsResponse.unshown:type_name -> headrace.v1.Unshown
-	89,  // 59: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
-	92,  // 60: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
-	100, // 61: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
+	95,  // 59: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
+	98,  // 60: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
+	106, // 61: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
 	67,  // 62: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
 	73,  // 63: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
 	4,   // 64: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
 	70,  // 65: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
-	90,  // 66: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
-	92,  // 67: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
+	96,  // 66: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
+	98,  // 67: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
 	69,  // 68: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
-	92,  // 69: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
-	92,  // 70: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
+	98,  // 69: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
+	98,  // 70: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
 	68,  // 71: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
-	92,  // 72: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
-	92,  // 73: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
-	92,  // 74: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
+	98,  // 72: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
+	98,  // 73: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
+	98,  // 74: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
 	72,  // 75: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
 	71,  // 76: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
-	92,  // 77: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
-	97,  // 78: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
+	98,  // 77: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
+	103, // 78: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
 	67,  // 79: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
 	67,  // 80: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
 	67,  // 81: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
 	67,  // 82: headrace.v1.UncordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
 	86,  // 83: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
 	87,  // 84: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
-	11,  // 85: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
-	13,  // 86: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
-	15,  // 87: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
-	17,  // 88: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
-	19,  // 89: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
-	21,  // 90: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
-	23,  // 91: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
-	25,  // 92: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
-	27,  // 93: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
-	29,  // 94: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
-	31,  // 95: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
-	33,  // 96: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
-	35,  // 97: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
-	37,  // 98: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
-	39,  // 99: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
-	41,  // 100: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
-	43,  // 101: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
-	45,  // 102: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
-	50,  // 103: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
-	52,  // 104: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
-	54,  // 105: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
-	56,  // 106: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
-	58,  // 107: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
-	65,  // 108: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
-	74,  // 109: headrace.v1.StudyService.DrainWorker:input_type -> headrace.v1.DrainWorkerRequest
-	76,  // 110: headrace.v1.StudyService.UndrainWorker:input_type -> headrace.v1.UndrainWorkerRequest
-	78,  // 111: headrace.v1.StudyService.CordonDevices:input_type -> headrace.v1.CordonDevicesRequest
-	80,  // 112: headrace.v1.StudyService.UncordonDevices:input_type -> headrace.v1.UncordonDevicesRequest
-	61,  // 113: headrace.v1.StudyService.ReadLog:input_type -> headrace.v1.ReadLogRequest
-	63,  // 114: headrace.v1.StudyService.GetServerInfo:input_type -> headrace.v1.GetServerInfoRequest
-	82,  // 115: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
-	84,  // 116: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
-	12,  // 117: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
-	14,  // 118: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
-	16,  // 119: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
-	18,  // 120: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
-	20,  // 121: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
-	22,  // 122: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
-	24,  // 123: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
-	26,  // 124: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
-	28,  // 125: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
-	30,  // 126: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
-	32,  // 127: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
-	34,  // 128: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
-	36,  // 129: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
-	38,  // 130: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
-	40,  // 131: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
-	42,  // 132: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
-	44,  // 133: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
-	46,  // 134: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
-	51,  // 135: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
-	53,  // 136: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
-	55,  // 137: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
-	57,  // 138: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
-	59,  // 139: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
-	66,  // 140: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
-	75,  // 141: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
-	77,  // 142: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
-	79,  // 143: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
-	81,  // 144: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
-	62,  // 145: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
-	64,  // 146: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
-	83,  // 147: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
-	85,  // 148: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
-	117, // [117:149] is the sub-list for method output_type
-	85,  // [85:117] is the sub-list for method input_type
-	85,  // [85:85] is the sub-list for extension type_name
-	85,  // [85:85] is the sub-list for extension extendee
-	0,   // [0:85] is the sub-list for field type_name
+	90,  // 85: headrace.v1.GetUpkeepResponse.kinds:type_name -> headrace.v1.KeptKind
+	91,  // 86: headrace.v1.GetUpkeepResponse.tables:type_name -> headrace.v1.TableSize
+	11,  // 87: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
+	13,  // 88: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
+	15,  // 89: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
+	17,  // 90: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
+	19,  // 91: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
+	21,  // 92: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
+	23,  // 93: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
+	25,  // 94: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
+	27,  // 95: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
+	29,  // 96: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
+	31,  // 97: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
+	33,  // 98: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
+	35,  // 99: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
+	37,  // 100: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
+	39,  // 101: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
+	41,  // 102: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
+	43,  // 103: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
+	45,  // 104: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
+	50,  // 105: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
+	52,  // 106: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
+	54,  // 107: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
+	56,  // 108: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
+	58,  // 109: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
+	65,  // 110: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
+	74,  // 111: headrace.v1.StudyService.DrainWorker:input_type -> headrace.v1.DrainWorkerRequest
+	76,  // 112: headrace.v1.StudyService.UndrainWorker:input_type -> headrace.v1.UndrainWorkerRequest
+	78,  // 113: headrace.v1.StudyService.CordonDevices:input_type -> headrace.v1.CordonDevicesRequest
+	80,  // 114: headrace.v1.StudyService.UncordonDevices:input_type -> headrace.v1.UncordonDevicesRequest
+	61,  // 115: headrace.v1.StudyService.ReadLog:input_type -> headrace.v1.ReadLogRequest
+	63,  // 116: headrace.v1.StudyService.GetServerInfo:input_type -> headrace.v1.GetServerInfoRequest
+	82,  // 117: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
+	84,  // 118: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
+	88,  // 119: headrace.v1.StudyService.GetUpkeep:input_type -> headrace.v1.GetUpkeepRequest
+	92,  // 120: headrace.v1.StudyService.CleanUp:input_type -> headrace.v1.CleanUpRequest
+	12,  // 121: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
+	14,  // 122: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
+	16,  // 123: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
+	18,  // 124: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
+	20,  // 125: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
+	22,  // 126: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
+	24,  // 127: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
+	26,  // 128: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
+	28,  // 129: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
+	30,  // 130: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
+	32,  // 131: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
+	34,  // 132: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
+	36,  // 133: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
+	38,  // 134: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
+	40,  // 135: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
+	42,  // 136: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
+	44,  // 137: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
+	46,  // 138: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
+	51,  // 139: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
+	53,  // 140: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
+	55,  // 141: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
+	57,  // 142: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
+	59,  // 143: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
+	66,  // 144: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
+	75,  // 145: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
+	77,  // 146: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
+	79,  // 147: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
+	81,  // 148: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
+	62,  // 149: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
+	64,  // 150: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
+	83,  // 151: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
+	85,  // 152: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
+	89,  // 153: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
+	93,  // 154: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
+	121, // [121:155] is the sub-list for method output_type
+	87,  // [87:121] is the sub-list for method input_type
+	87,  // [87:87] is the sub-list for extension type_name
+	87,  // [87:87] is the sub-list for extension extendee
+	0,   // [0:87] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_study_proto_init() }
@@ -6515,7 +6863,7 @@ func file_headrace_v1_study_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_study_proto_rawDesc), len(file_headrace_v1_study_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   90,
+			NumMessages:   96,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

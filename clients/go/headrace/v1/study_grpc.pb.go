@@ -53,6 +53,8 @@ const (
 	StudyService_GetServerInfo_FullMethodName     = "/headrace.v1.StudyService/GetServerInfo"
 	StudyService_FindRoom_FullMethodName          = "/headrace.v1.StudyService/FindRoom"
 	StudyService_MeasureImportance_FullMethodName = "/headrace.v1.StudyService/MeasureImportance"
+	StudyService_GetUpkeep_FullMethodName         = "/headrace.v1.StudyService/GetUpkeep"
+	StudyService_CleanUp_FullMethodName           = "/headrace.v1.StudyService/CleanUp"
 )
 
 // StudyServiceClient is the client API for StudyService service.
@@ -82,7 +84,7 @@ type StudyServiceClient interface {
 	ResumeStudy(ctx context.Context, in *ResumeStudyRequest, opts ...grpc.CallOption) (*ResumeStudyResponse, error)
 	// Cancels every live trial and ends the study.
 	StopStudy(ctx context.Context, in *StopStudyRequest, opts ...grpc.CallOption) (*StopStudyResponse, error)
-	// Removes an ended study with its trials and events.
+	// Removes an ended study. Its name is free at once; its rows, and its files on the workers, go soon after.
 	DeleteStudy(ctx context.Context, in *DeleteStudyRequest, opts ...grpc.CallOption) (*DeleteStudyResponse, error)
 	// Adds configurations to try before the sampler is asked again.
 	AddTrials(ctx context.Context, in *AddTrialsRequest, opts ...grpc.CallOption) (*AddTrialsResponse, error)
@@ -136,6 +138,10 @@ type StudyServiceClient interface {
 	FindRoom(ctx context.Context, in *FindRoomRequest, opts ...grpc.CallOption) (*FindRoomResponse, error)
 	// Says how much each parameter has to do with being among the best trials.
 	MeasureImportance(ctx context.Context, in *MeasureImportanceRequest, opts ...grpc.CallOption) (*MeasureImportanceResponse, error)
+	// Says for how long the scheduler keeps what has ended, what of it is due to go, and how large its tables are.
+	GetUpkeep(ctx context.Context, in *GetUpkeepRequest, opts ...grpc.CallOption) (*GetUpkeepResponse, error)
+	// Has the scheduler begin now to delete what is due. By itself it looks every minute.
+	CleanUp(ctx context.Context, in *CleanUpRequest, opts ...grpc.CallOption) (*CleanUpResponse, error)
 }
 
 type studyServiceClient struct {
@@ -475,6 +481,26 @@ func (c *studyServiceClient) MeasureImportance(ctx context.Context, in *MeasureI
 	return out, nil
 }
 
+func (c *studyServiceClient) GetUpkeep(ctx context.Context, in *GetUpkeepRequest, opts ...grpc.CallOption) (*GetUpkeepResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetUpkeepResponse)
+	err := c.cc.Invoke(ctx, StudyService_GetUpkeep_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *studyServiceClient) CleanUp(ctx context.Context, in *CleanUpRequest, opts ...grpc.CallOption) (*CleanUpResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CleanUpResponse)
+	err := c.cc.Invoke(ctx, StudyService_CleanUp_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // StudyServiceServer is the server API for StudyService service.
 // All implementations must embed UnimplementedStudyServiceServer
 // for forward compatibility.
@@ -502,7 +528,7 @@ type StudyServiceServer interface {
 	ResumeStudy(context.Context, *ResumeStudyRequest) (*ResumeStudyResponse, error)
 	// Cancels every live trial and ends the study.
 	StopStudy(context.Context, *StopStudyRequest) (*StopStudyResponse, error)
-	// Removes an ended study with its trials and events.
+	// Removes an ended study. Its name is free at once; its rows, and its files on the workers, go soon after.
 	DeleteStudy(context.Context, *DeleteStudyRequest) (*DeleteStudyResponse, error)
 	// Adds configurations to try before the sampler is asked again.
 	AddTrials(context.Context, *AddTrialsRequest) (*AddTrialsResponse, error)
@@ -556,6 +582,10 @@ type StudyServiceServer interface {
 	FindRoom(context.Context, *FindRoomRequest) (*FindRoomResponse, error)
 	// Says how much each parameter has to do with being among the best trials.
 	MeasureImportance(context.Context, *MeasureImportanceRequest) (*MeasureImportanceResponse, error)
+	// Says for how long the scheduler keeps what has ended, what of it is due to go, and how large its tables are.
+	GetUpkeep(context.Context, *GetUpkeepRequest) (*GetUpkeepResponse, error)
+	// Has the scheduler begin now to delete what is due. By itself it looks every minute.
+	CleanUp(context.Context, *CleanUpRequest) (*CleanUpResponse, error)
 	mustEmbedUnimplementedStudyServiceServer()
 }
 
@@ -661,6 +691,12 @@ func (UnimplementedStudyServiceServer) FindRoom(context.Context, *FindRoomReques
 }
 func (UnimplementedStudyServiceServer) MeasureImportance(context.Context, *MeasureImportanceRequest) (*MeasureImportanceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method MeasureImportance not implemented")
+}
+func (UnimplementedStudyServiceServer) GetUpkeep(context.Context, *GetUpkeepRequest) (*GetUpkeepResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetUpkeep not implemented")
+}
+func (UnimplementedStudyServiceServer) CleanUp(context.Context, *CleanUpRequest) (*CleanUpResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CleanUp not implemented")
 }
 func (UnimplementedStudyServiceServer) mustEmbedUnimplementedStudyServiceServer() {}
 func (UnimplementedStudyServiceServer) testEmbeddedByValue()                      {}
@@ -1252,6 +1288,42 @@ func _StudyService_MeasureImportance_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _StudyService_GetUpkeep_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetUpkeepRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StudyServiceServer).GetUpkeep(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StudyService_GetUpkeep_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StudyServiceServer).GetUpkeep(ctx, req.(*GetUpkeepRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StudyService_CleanUp_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CleanUpRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StudyServiceServer).CleanUp(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StudyService_CleanUp_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StudyServiceServer).CleanUp(ctx, req.(*CleanUpRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // StudyService_ServiceDesc is the grpc.ServiceDesc for StudyService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1382,6 +1454,14 @@ var StudyService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "MeasureImportance",
 			Handler:    _StudyService_MeasureImportance_Handler,
+		},
+		{
+			MethodName: "GetUpkeep",
+			Handler:    _StudyService_GetUpkeep_Handler,
+		},
+		{
+			MethodName: "CleanUp",
+			Handler:    _StudyService_CleanUp_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -2633,6 +2633,177 @@ func (x *LogChunk) GetTrouble() LogTrouble {
 	return LogTrouble_LOG_TROUBLE_UNSPECIFIED
 }
 
+type JudgeFoldersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names of folders, each `{study}-{uid}`.
+	Folders       []string `protobuf:"bytes,1,rep,name=folders,proto3" json:"folders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JudgeFoldersRequest) Reset() {
+	*x = JudgeFoldersRequest{}
+	mi := &file_headrace_v1_worker_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JudgeFoldersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JudgeFoldersRequest) ProtoMessage() {}
+
+func (x *JudgeFoldersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_worker_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JudgeFoldersRequest.ProtoReflect.Descriptor instead.
+func (*JudgeFoldersRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *JudgeFoldersRequest) GetFolders() []string {
+	if x != nil {
+		return x.Folders
+	}
+	return nil
+}
+
+type JudgeFoldersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those of which something may go.
+	Verdicts      []*FolderVerdict `protobuf:"bytes,1,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JudgeFoldersResponse) Reset() {
+	*x = JudgeFoldersResponse{}
+	mi := &file_headrace_v1_worker_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JudgeFoldersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JudgeFoldersResponse) ProtoMessage() {}
+
+func (x *JudgeFoldersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_worker_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JudgeFoldersResponse.ProtoReflect.Descriptor instead.
+func (*JudgeFoldersResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *JudgeFoldersResponse) GetVerdicts() []*FolderVerdict {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+// What of a study's folders may go.
+type FolderVerdict struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Folder string                 `protobuf:"bytes,1,opt,name=folder,proto3" json:"folder,omitempty"`
+	// The study was deleted: all of it may go.
+	Deleted bool `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	// Its checkpoints may go, but for those of `kept`. A checkpoint that was stored after the question was asked stays.
+	Checkpoints bool `protobuf:"varint,3,opt,name=checkpoints,proto3" json:"checkpoints,omitempty"`
+	// Its logs may go.
+	Logs bool `protobuf:"varint,4,opt,name=logs,proto3" json:"logs,omitempty"`
+	// The addresses of checkpoints that stay.
+	Kept          []string `protobuf:"bytes,5,rep,name=kept,proto3" json:"kept,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FolderVerdict) Reset() {
+	*x = FolderVerdict{}
+	mi := &file_headrace_v1_worker_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FolderVerdict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FolderVerdict) ProtoMessage() {}
+
+func (x *FolderVerdict) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_worker_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FolderVerdict.ProtoReflect.Descriptor instead.
+func (*FolderVerdict) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *FolderVerdict) GetFolder() string {
+	if x != nil {
+		return x.Folder
+	}
+	return ""
+}
+
+func (x *FolderVerdict) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
+}
+
+func (x *FolderVerdict) GetCheckpoints() bool {
+	if x != nil {
+		return x.Checkpoints
+	}
+	return false
+}
+
+func (x *FolderVerdict) GetLogs() bool {
+	if x != nil {
+		return x.Logs
+	}
+	return false
+}
+
+func (x *FolderVerdict) GetKept() []string {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
+}
+
 var File_headrace_v1_worker_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_worker_proto_rawDesc = "" +
@@ -2823,7 +2994,17 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\vnext_offset\x18\x03 \x01(\x03R\n" +
 	"nextOffset\x12\x12\n" +
 	"\x04live\x18\x04 \x01(\bR\x04live\x121\n" +
-	"\atrouble\x18\x05 \x01(\x0e2\x17.headrace.v1.LogTroubleR\atrouble*\x81\x01\n" +
+	"\atrouble\x18\x05 \x01(\x0e2\x17.headrace.v1.LogTroubleR\atrouble\"/\n" +
+	"\x13JudgeFoldersRequest\x12\x18\n" +
+	"\afolders\x18\x01 \x03(\tR\afolders\"N\n" +
+	"\x14JudgeFoldersResponse\x126\n" +
+	"\bverdicts\x18\x01 \x03(\v2\x1a.headrace.v1.FolderVerdictR\bverdicts\"\x8b\x01\n" +
+	"\rFolderVerdict\x12\x16\n" +
+	"\x06folder\x18\x01 \x01(\tR\x06folder\x12\x18\n" +
+	"\adeleted\x18\x02 \x01(\bR\adeleted\x12 \n" +
+	"\vcheckpoints\x18\x03 \x01(\bR\vcheckpoints\x12\x12\n" +
+	"\x04logs\x18\x04 \x01(\bR\x04logs\x12\x12\n" +
+	"\x04kept\x18\x05 \x03(\tR\x04kept*\x81\x01\n" +
 	"\bLinkKind\x12\x19\n" +
 	"\x15LINK_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10LINK_KIND_NVLINK\x10\x01\x12\x14\n" +
@@ -2846,9 +3027,10 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"LogTrouble\x12\x1b\n" +
 	"\x17LOG_TROUBLE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10LOG_TROUBLE_GONE\x10\x01\x12\x14\n" +
-	"\x10LOG_TROUBLE_AWAY\x10\x022Y\n" +
+	"\x10LOG_TROUBLE_AWAY\x10\x022\xae\x01\n" +
 	"\rWorkerService\x12H\n" +
-	"\aSession\x12\x1b.headrace.v1.SessionRequest\x1a\x1c.headrace.v1.SessionResponse(\x010\x01B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
+	"\aSession\x12\x1b.headrace.v1.SessionRequest\x1a\x1c.headrace.v1.SessionResponse(\x010\x01\x12S\n" +
+	"\fJudgeFolders\x12 .headrace.v1.JudgeFoldersRequest\x1a!.headrace.v1.JudgeFoldersResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_worker_proto_rawDescOnce sync.Once
@@ -2863,51 +3045,54 @@ func file_headrace_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_headrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_headrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_headrace_v1_worker_proto_goTypes = []any{
-	(LinkKind)(0),               // 0: headrace.v1.LinkKind
-	(DeviceKind)(0),             // 1: headrace.v1.DeviceKind
-	(ExitOutcome)(0),            // 2: headrace.v1.ExitOutcome
-	(LogTrouble)(0),             // 3: headrace.v1.LogTrouble
-	(*SessionRequest)(nil),      // 4: headrace.v1.SessionRequest
-	(*SessionResponse)(nil),     // 5: headrace.v1.SessionResponse
-	(*Hello)(nil),               // 6: headrace.v1.Hello
-	(*Device)(nil),              // 7: headrace.v1.Device
-	(*Bubbles)(nil),             // 8: headrace.v1.Bubbles
-	(*Heartbeat)(nil),           // 9: headrace.v1.Heartbeat
-	(*DeviceDefect)(nil),        // 10: headrace.v1.DeviceDefect
-	(*DeviceTelemetry)(nil),     // 11: headrace.v1.DeviceTelemetry
-	(*Report)(nil),              // 12: headrace.v1.Report
-	(*Reports)(nil),             // 13: headrace.v1.Reports
-	(*Restored)(nil),            // 14: headrace.v1.Restored
-	(*Exited)(nil),              // 15: headrace.v1.Exited
-	(*Welcome)(nil),             // 16: headrace.v1.Welcome
-	(*Assign)(nil),              // 17: headrace.v1.Assign
-	(*Grant)(nil),               // 18: headrace.v1.Grant
-	(*LeaseDecision)(nil),       // 19: headrace.v1.LeaseDecision
-	(*Decisions)(nil),           // 20: headrace.v1.Decisions
-	(*Cancel)(nil),              // 21: headrace.v1.Cancel
-	(*Vacate)(nil),              // 22: headrace.v1.Vacate
-	(*Withdraw)(nil),            // 23: headrace.v1.Withdraw
-	(*Uncordon)(nil),            // 24: headrace.v1.Uncordon
-	(*Drain)(nil),               // 25: headrace.v1.Drain
-	(*Ack)(nil),                 // 26: headrace.v1.Ack
-	(*Refused)(nil),             // 27: headrace.v1.Refused
-	(*ReadLog)(nil),             // 28: headrace.v1.ReadLog
-	(*LogChunk)(nil),            // 29: headrace.v1.LogChunk
-	nil,                         // 30: headrace.v1.Hello.LabelsEntry
-	nil,                         // 31: headrace.v1.Report.MetricsEntry
-	(*LeaseRef)(nil),            // 32: headrace.v1.LeaseRef
-	(*CheckpointRef)(nil),       // 33: headrace.v1.CheckpointRef
-	(*durationpb.Duration)(nil), // 34: google.protobuf.Duration
-	(*TurnCost)(nil),            // 35: headrace.v1.TurnCost
-	(*ParameterAssignment)(nil), // 36: headrace.v1.ParameterAssignment
-	(*TrialTemplate)(nil),       // 37: headrace.v1.TrialTemplate
-	(*Surrogate)(nil),           // 38: headrace.v1.Surrogate
-	(*Gate)(nil),                // 39: headrace.v1.Gate
-	(*KeepBest)(nil),            // 40: headrace.v1.KeepBest
-	(Processes)(0),              // 41: headrace.v1.Processes
-	(*Decision)(nil),            // 42: headrace.v1.Decision
+	(LinkKind)(0),                // 0: headrace.v1.LinkKind
+	(DeviceKind)(0),              // 1: headrace.v1.DeviceKind
+	(ExitOutcome)(0),             // 2: headrace.v1.ExitOutcome
+	(LogTrouble)(0),              // 3: headrace.v1.LogTrouble
+	(*SessionRequest)(nil),       // 4: headrace.v1.SessionRequest
+	(*SessionResponse)(nil),      // 5: headrace.v1.SessionResponse
+	(*Hello)(nil),                // 6: headrace.v1.Hello
+	(*Device)(nil),               // 7: headrace.v1.Device
+	(*Bubbles)(nil),              // 8: headrace.v1.Bubbles
+	(*Heartbeat)(nil),            // 9: headrace.v1.Heartbeat
+	(*DeviceDefect)(nil),         // 10: headrace.v1.DeviceDefect
+	(*DeviceTelemetry)(nil),      // 11: headrace.v1.DeviceTelemetry
+	(*Report)(nil),               // 12: headrace.v1.Report
+	(*Reports)(nil),              // 13: headrace.v1.Reports
+	(*Restored)(nil),             // 14: headrace.v1.Restored
+	(*Exited)(nil),               // 15: headrace.v1.Exited
+	(*Welcome)(nil),              // 16: headrace.v1.Welcome
+	(*Assign)(nil),               // 17: headrace.v1.Assign
+	(*Grant)(nil),                // 18: headrace.v1.Grant
+	(*LeaseDecision)(nil),        // 19: headrace.v1.LeaseDecision
+	(*Decisions)(nil),            // 20: headrace.v1.Decisions
+	(*Cancel)(nil),               // 21: headrace.v1.Cancel
+	(*Vacate)(nil),               // 22: headrace.v1.Vacate
+	(*Withdraw)(nil),             // 23: headrace.v1.Withdraw
+	(*Uncordon)(nil),             // 24: headrace.v1.Uncordon
+	(*Drain)(nil),                // 25: headrace.v1.Drain
+	(*Ack)(nil),                  // 26: headrace.v1.Ack
+	(*Refused)(nil),              // 27: headrace.v1.Refused
+	(*ReadLog)(nil),              // 28: headrace.v1.ReadLog
+	(*LogChunk)(nil),             // 29: headrace.v1.LogChunk
+	(*JudgeFoldersRequest)(nil),  // 30: headrace.v1.JudgeFoldersRequest
+	(*JudgeFoldersResponse)(nil), // 31: headrace.v1.JudgeFoldersResponse
+	(*FolderVerdict)(nil),        // 32: headrace.v1.FolderVerdict
+	nil,                          // 33: headrace.v1.Hello.LabelsEntry
+	nil,                          // 34: headrace.v1.Report.MetricsEntry
+	(*LeaseRef)(nil),             // 35: headrace.v1.LeaseRef
+	(*CheckpointRef)(nil),        // 36: headrace.v1.CheckpointRef
+	(*durationpb.Duration)(nil),  // 37: google.protobuf.Duration
+	(*TurnCost)(nil),             // 38: headrace.v1.TurnCost
+	(*ParameterAssignment)(nil),  // 39: headrace.v1.ParameterAssignment
+	(*TrialTemplate)(nil),        // 40: headrace.v1.TrialTemplate
+	(*Surrogate)(nil),            // 41: headrace.v1.Surrogate
+	(*Gate)(nil),                 // 42: headrace.v1.Gate
+	(*KeepBest)(nil),             // 43: headrace.v1.KeepBest
+	(Processes)(0),               // 44: headrace.v1.Processes
+	(*Decision)(nil),             // 45: headrace.v1.Decision
 }
 var file_headrace_v1_worker_proto_depIdxs = []int32{
 	6,  // 0: headrace.v1.SessionRequest.hello:type_name -> headrace.v1.Hello
@@ -2930,52 +3115,55 @@ var file_headrace_v1_worker_proto_depIdxs = []int32{
 	23, // 17: headrace.v1.SessionResponse.withdraw:type_name -> headrace.v1.Withdraw
 	24, // 18: headrace.v1.SessionResponse.uncordon:type_name -> headrace.v1.Uncordon
 	7,  // 19: headrace.v1.Hello.devices:type_name -> headrace.v1.Device
-	30, // 20: headrace.v1.Hello.labels:type_name -> headrace.v1.Hello.LabelsEntry
-	32, // 21: headrace.v1.Hello.held:type_name -> headrace.v1.LeaseRef
+	33, // 20: headrace.v1.Hello.labels:type_name -> headrace.v1.Hello.LabelsEntry
+	35, // 21: headrace.v1.Hello.held:type_name -> headrace.v1.LeaseRef
 	1,  // 22: headrace.v1.Device.kind:type_name -> headrace.v1.DeviceKind
 	0,  // 23: headrace.v1.Device.links:type_name -> headrace.v1.LinkKind
 	8,  // 24: headrace.v1.Device.bubbles:type_name -> headrace.v1.Bubbles
 	11, // 25: headrace.v1.Heartbeat.telemetry:type_name -> headrace.v1.DeviceTelemetry
-	32, // 26: headrace.v1.Heartbeat.held:type_name -> headrace.v1.LeaseRef
+	35, // 26: headrace.v1.Heartbeat.held:type_name -> headrace.v1.LeaseRef
 	10, // 27: headrace.v1.Heartbeat.defects:type_name -> headrace.v1.DeviceDefect
-	32, // 28: headrace.v1.Report.lease:type_name -> headrace.v1.LeaseRef
-	31, // 29: headrace.v1.Report.metrics:type_name -> headrace.v1.Report.MetricsEntry
-	33, // 30: headrace.v1.Report.checkpoint:type_name -> headrace.v1.CheckpointRef
-	34, // 31: headrace.v1.Report.train_time:type_name -> google.protobuf.Duration
-	35, // 32: headrace.v1.Report.turn:type_name -> headrace.v1.TurnCost
+	35, // 28: headrace.v1.Report.lease:type_name -> headrace.v1.LeaseRef
+	34, // 29: headrace.v1.Report.metrics:type_name -> headrace.v1.Report.MetricsEntry
+	36, // 30: headrace.v1.Report.checkpoint:type_name -> headrace.v1.CheckpointRef
+	37, // 31: headrace.v1.Report.train_time:type_name -> google.protobuf.Duration
+	38, // 32: headrace.v1.Report.turn:type_name -> headrace.v1.TurnCost
 	12, // 33: headrace.v1.Reports.reports:type_name -> headrace.v1.Report
-	32, // 34: headrace.v1.Restored.lease:type_name -> headrace.v1.LeaseRef
-	34, // 35: headrace.v1.Restored.read_time:type_name -> google.protobuf.Duration
-	32, // 36: headrace.v1.Exited.lease:type_name -> headrace.v1.LeaseRef
+	35, // 34: headrace.v1.Restored.lease:type_name -> headrace.v1.LeaseRef
+	37, // 35: headrace.v1.Restored.read_time:type_name -> google.protobuf.Duration
+	35, // 36: headrace.v1.Exited.lease:type_name -> headrace.v1.LeaseRef
 	2,  // 37: headrace.v1.Exited.outcome:type_name -> headrace.v1.ExitOutcome
-	34, // 38: headrace.v1.Welcome.heartbeat_interval:type_name -> google.protobuf.Duration
-	34, // 39: headrace.v1.Welcome.lease_ttl:type_name -> google.protobuf.Duration
-	32, // 40: headrace.v1.Welcome.held:type_name -> headrace.v1.LeaseRef
-	32, // 41: headrace.v1.Assign.lease:type_name -> headrace.v1.LeaseRef
-	36, // 42: headrace.v1.Assign.parameters:type_name -> headrace.v1.ParameterAssignment
-	37, // 43: headrace.v1.Assign.template:type_name -> headrace.v1.TrialTemplate
-	33, // 44: headrace.v1.Assign.checkpoint:type_name -> headrace.v1.CheckpointRef
+	37, // 38: headrace.v1.Welcome.heartbeat_interval:type_name -> google.protobuf.Duration
+	37, // 39: headrace.v1.Welcome.lease_ttl:type_name -> google.protobuf.Duration
+	35, // 40: headrace.v1.Welcome.held:type_name -> headrace.v1.LeaseRef
+	35, // 41: headrace.v1.Assign.lease:type_name -> headrace.v1.LeaseRef
+	39, // 42: headrace.v1.Assign.parameters:type_name -> headrace.v1.ParameterAssignment
+	40, // 43: headrace.v1.Assign.template:type_name -> headrace.v1.TrialTemplate
+	36, // 44: headrace.v1.Assign.checkpoint:type_name -> headrace.v1.CheckpointRef
 	18, // 45: headrace.v1.Assign.grant:type_name -> headrace.v1.Grant
-	38, // 46: headrace.v1.Assign.surrogate:type_name -> headrace.v1.Surrogate
-	39, // 47: headrace.v1.Assign.gate:type_name -> headrace.v1.Gate
-	40, // 48: headrace.v1.Assign.keep_best:type_name -> headrace.v1.KeepBest
-	41, // 49: headrace.v1.Grant.processes:type_name -> headrace.v1.Processes
-	32, // 50: headrace.v1.LeaseDecision.lease:type_name -> headrace.v1.LeaseRef
-	42, // 51: headrace.v1.LeaseDecision.decision:type_name -> headrace.v1.Decision
+	41, // 46: headrace.v1.Assign.surrogate:type_name -> headrace.v1.Surrogate
+	42, // 47: headrace.v1.Assign.gate:type_name -> headrace.v1.Gate
+	43, // 48: headrace.v1.Assign.keep_best:type_name -> headrace.v1.KeepBest
+	44, // 49: headrace.v1.Grant.processes:type_name -> headrace.v1.Processes
+	35, // 50: headrace.v1.LeaseDecision.lease:type_name -> headrace.v1.LeaseRef
+	45, // 51: headrace.v1.LeaseDecision.decision:type_name -> headrace.v1.Decision
 	19, // 52: headrace.v1.Decisions.decisions:type_name -> headrace.v1.LeaseDecision
-	32, // 53: headrace.v1.Cancel.lease:type_name -> headrace.v1.LeaseRef
-	32, // 54: headrace.v1.Vacate.lease:type_name -> headrace.v1.LeaseRef
-	34, // 55: headrace.v1.Withdraw.grace:type_name -> google.protobuf.Duration
-	34, // 56: headrace.v1.Drain.grace:type_name -> google.protobuf.Duration
-	32, // 57: headrace.v1.ReadLog.lease:type_name -> headrace.v1.LeaseRef
+	35, // 53: headrace.v1.Cancel.lease:type_name -> headrace.v1.LeaseRef
+	35, // 54: headrace.v1.Vacate.lease:type_name -> headrace.v1.LeaseRef
+	37, // 55: headrace.v1.Withdraw.grace:type_name -> google.protobuf.Duration
+	37, // 56: headrace.v1.Drain.grace:type_name -> google.protobuf.Duration
+	35, // 57: headrace.v1.ReadLog.lease:type_name -> headrace.v1.LeaseRef
 	3,  // 58: headrace.v1.LogChunk.trouble:type_name -> headrace.v1.LogTrouble
-	4,  // 59: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
-	5,  // 60: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
-	60, // [60:61] is the sub-list for method output_type
-	59, // [59:60] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	32, // 59: headrace.v1.JudgeFoldersResponse.verdicts:type_name -> headrace.v1.FolderVerdict
+	4,  // 60: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
+	30, // 61: headrace.v1.WorkerService.JudgeFolders:input_type -> headrace.v1.JudgeFoldersRequest
+	5,  // 62: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
+	31, // 63: headrace.v1.WorkerService.JudgeFolders:output_type -> headrace.v1.JudgeFoldersResponse
+	62, // [62:64] is the sub-list for method output_type
+	60, // [60:62] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_worker_proto_init() }
@@ -3015,7 +3203,7 @@ func file_headrace_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_worker_proto_rawDesc), len(file_headrace_v1_worker_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   28,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,7 +21,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	WorkerService_Session_FullMethodName = "/headrace.v1.WorkerService/Session"
+	WorkerService_Session_FullMethodName      = "/headrace.v1.WorkerService/Session"
+	WorkerService_JudgeFolders_FullMethodName = "/headrace.v1.WorkerService/JudgeFolders"
 )
 
 // WorkerServiceClient is the client API for WorkerService service.
@@ -40,6 +41,9 @@ type WorkerServiceClient interface {
 	// decision of the first time. The scheduler repeats `Assign` and `Cancel` in the same way, and the
 	// worker recognises a lease that it already holds.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
+	// Says which of the folders that a worker keeps for studies may go, or what in them. A folder of a study that the
+	// scheduler does not know, and never deleted, stays: it may be another cluster's.
+	JudgeFolders(ctx context.Context, in *JudgeFoldersRequest, opts ...grpc.CallOption) (*JudgeFoldersResponse, error)
 }
 
 type workerServiceClient struct {
@@ -63,6 +67,16 @@ func (c *workerServiceClient) Session(ctx context.Context, opts ...grpc.CallOpti
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkerService_SessionClient = grpc.BidiStreamingClient[SessionRequest, SessionResponse]
 
+func (c *workerServiceClient) JudgeFolders(ctx context.Context, in *JudgeFoldersRequest, opts ...grpc.CallOption) (*JudgeFoldersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(JudgeFoldersResponse)
+	err := c.cc.Invoke(ctx, WorkerService_JudgeFolders_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // WorkerServiceServer is the server API for WorkerService service.
 // All implementations must embed UnimplementedWorkerServiceServer
 // for forward compatibility.
@@ -79,6 +93,9 @@ type WorkerServiceServer interface {
 	// decision of the first time. The scheduler repeats `Assign` and `Cancel` in the same way, and the
 	// worker recognises a lease that it already holds.
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
+	// Says which of the folders that a worker keeps for studies may go, or what in them. A folder of a study that the
+	// scheduler does not know, and never deleted, stays: it may be another cluster's.
+	JudgeFolders(context.Context, *JudgeFoldersRequest) (*JudgeFoldersResponse, error)
 	mustEmbedUnimplementedWorkerServiceServer()
 }
 
@@ -91,6 +108,9 @@ type UnimplementedWorkerServiceServer struct{}
 
 func (UnimplementedWorkerServiceServer) Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error {
 	return status.Error(codes.Unimplemented, "method Session not implemented")
+}
+func (UnimplementedWorkerServiceServer) JudgeFolders(context.Context, *JudgeFoldersRequest) (*JudgeFoldersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method JudgeFolders not implemented")
 }
 func (UnimplementedWorkerServiceServer) mustEmbedUnimplementedWorkerServiceServer() {}
 func (UnimplementedWorkerServiceServer) testEmbeddedByValue()                       {}
@@ -120,13 +140,36 @@ func _WorkerService_Session_Handler(srv interface{}, stream grpc.ServerStream) e
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkerService_SessionServer = grpc.BidiStreamingServer[SessionRequest, SessionResponse]
 
+func _WorkerService_JudgeFolders_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(JudgeFoldersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServiceServer).JudgeFolders(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkerService_JudgeFolders_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServiceServer).JudgeFolders(ctx, req.(*JudgeFoldersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // WorkerService_ServiceDesc is the grpc.ServiceDesc for WorkerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var WorkerService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "headrace.v1.WorkerService",
 	HandlerType: (*WorkerServiceServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "JudgeFolders",
+			Handler:    _WorkerService_JudgeFolders_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Session",

@@ -103,4 +103,6 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     "ListProjectsRequest": _PAGE,
     "SetProjectRequest": {"request_id": REQUEST_ID, "name": PROJECT},
     "ProjectLimit": {"most": MOST},
+    "GetUpkeepRequest": {},
+    "CleanUpRequest": {},
 }

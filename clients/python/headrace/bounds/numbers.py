@@ -57,6 +57,8 @@ SECONDS: Final = 10**9
 """A duration: 31 years."""
 HOURS: Final = 100_000
 """How long a study may be told to go on at most: 11 years."""
+FOLDERS: Final = 1000
+"""Folders of studies that a worker asks about at once."""
 EXTENSIONS: Final = 256
 """Full budgets that a study had before."""
 DEVICES: Final = 1024

@@ -73,6 +73,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "warnings": WARNINGS,
     },
     "Reports": {"reports": MEMBERS},
+    "JudgeFoldersRequest": {"folders": Items(n.FOLDERS, NAME)},
     "CheckpointRef": {
         "uri": TEXT,
         "step": STEPS,

@@ -79,6 +79,10 @@ class CheckpointStore(Protocol):
         """
         ...
 
+    def studies(self) -> list[str]:
+        """Names what lies below `studies/`: the folders of studies, such as `digits-1a2b`. Empty where nothing does."""
+        ...
+
     def list(self, trial: str) -> list[str]:
         """Names the trial's complete checkpoints, oldest first."""
         ...

@@ -108,6 +108,13 @@ class DirectoryStore:
         """A root that is gone with it may be a file system that is not mounted."""
         return (CheckpointGoneError if self._root.is_dir() else CheckpointMissingError)(what)
 
+    def studies(self) -> list[str]:
+        """The folders of studies; see `CheckpointStore.studies`."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            folders = (self._root / "studies").iterdir()
+            return sorted(folder.name for folder in folders if folder.is_dir() and not folder.is_symlink())
+        return []
+
     def list(self, trial: str) -> list[str]:
         """Names the complete checkpoints, oldest first."""
         parent = self._root / trial

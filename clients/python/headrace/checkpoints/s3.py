@@ -101,6 +101,12 @@ class S3Store:
                 write_verified(body, local_dir / entry.path, entry, ref.uri)
         return manifest
 
+    def studies(self) -> list[str]:
+        """The folders of studies; see `CheckpointStore.studies`."""
+        with self._reaching():
+            found = obstore.list_with_delimiter(self._objects, prefix=self._key("studies"))
+        return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in found["common_prefixes"])
+
     def list(self, trial: str) -> list[str]:
         """Names the complete checkpoints, oldest first."""
         prefix = self._key(trial)

@@ -98,7 +98,7 @@ def stop(
 def delete(context: typer.Context, study: StudyArgument, yes: Yes = False) -> None:
     """Remove an ended study with its trials and events. Asks first; where there is no terminal, give --yes.
 
-    Checkpoints and logs stay where they are: `headrace gc STUDY` deletes those, as long as the study is known.
+    Its name is free at once. Its checkpoints and logs go within the hour, wherever a worker runs that keeps some.
     """
     session = Session.of(context)
     with session.client() as client:

@@ -33,6 +33,8 @@ LOW_DISK_BYTES = 5 * 2**30
 NO_DISK_BYTES = 2**28
 MOST_NAMES = 12
 SOON = timedelta(days=7)
+MOST_DUE = 10_000
+"""So much may be due at a time: it takes the scheduler some minutes."""
 PACKAGES = {
     "grpcio": None,
     "protobuf": None,
@@ -134,6 +136,7 @@ def _service(session: Session) -> Iterator[Finding]:
             who = _who(client)
             workers = client.workers()
             info = _server_info(client)
+            kept = _kept(client)
     except HeadraceError as error:
         yield Finding(Level.FAIL, "scheduler", error.message, error.remedy)
         return
@@ -142,6 +145,7 @@ def _service(session: Session) -> Iterator[Finding]:
         yield _identity(who, where)
     if info is not None:
         yield from _upkeep(info, workers)
+    yield kept
     connected = [worker for worker in workers if worker.connected]
     slots = sum(len(worker.slots) for worker in connected)
     if not slots:
@@ -290,6 +294,25 @@ def _upkeep(info: ServerInfo, workers: Sequence[Worker]) -> Iterator[Finding]:
             f"connected workers run {', '.join(others)}, and the scheduler {info.version}",
             "They work together while they can; update what is older.",
         )
+
+
+def _kept(client: Client) -> Finding:
+    """How large the scheduler's database is, and whether what is due goes."""
+    try:
+        upkeep = client.upkeep()
+    except HeadraceError as error:  # a scheduler of before does not know the call
+        return Finding(Level.WARN, "database", f"its size is not known: {error.message}")
+    most = ", ".join(f"{one.table} {wording.size(one.size_bytes)}" for one in upkeep.tables[:2])
+    text = f"{wording.size(upkeep.size_bytes)} ({most})"
+    if upkeep.due > MOST_DUE:
+        due = ", ".join(f"{one.due} {one.kind}" for one in upkeep.kinds if one.due)
+        return Finding(
+            Level.WARN,
+            "database",
+            f"{text}; due to be deleted: {due}",
+            "The scheduler deletes it by itself. If this stays so, its log says what is in the way.",
+        )
+    return Finding(Level.OK, "database", text)
 
 
 def _planner() -> Iterator[Finding]:

@@ -1,5 +1,6 @@
-"""`headrace gc`: what ended studies have left on disk, listed or deleted."""
+"""`headrace gc`: what ended studies have left on disk, and what is due in the scheduler's database."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from headrace.cli.failure import FAILED
 from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
 from headrace.client import Client, leftovers
+from headrace.client.upkeep import Upkeep
 
 
 def gc(
@@ -37,11 +39,14 @@ def gc(
     touched, and only the folders that carry the name and the uid of an ended one are. A study that goes on while this
     runs is left alone from then on.
 
+    Schedulers and workers delete by themselves what has lasted for its age. This lists the ages (they are set with
+    `headrace scheduler --keep`) and what is due, and has the scheduler delete that now. With STUDY it does not.
+
     A trial whose checkpoint was deleted begins anew when `headrace retry` or `headrace extend` lets it go on.
 
     Only what this machine sees is listed: folders here or shared, and checkpoints on S3, with the workers' AWS_*
-    variables. Run it on each machine that keeps files of its own. Of a study that is deleted nothing is found any
-    more, so run this first.
+    variables. Run it on each machine that keeps files of its own. The files of a deleted study go by themselves,
+    within the hour, wherever a worker runs.
 
     [bold]Examples[/bold]
 
@@ -55,16 +60,22 @@ def gc(
     output = session.output
     with session.client() as client:
         found = leftovers.find(client, studies or (), best_too=best_too)
+        upkeep = None if studies else client.upkeep()
     total = gone = sum(one.size_bytes for one in found.leftovers)
     names = {one.study for one in found.leftovers}
     failed: list[str] = []
     if not as_json:
         _show(found, output)
+        if upkeep is not None:
+            _show_upkeep(upkeep, output)
     if found.leftovers and not dry_run:
         of = wording.plural(len(names), "ended study", "ended studies")
         confirm(f"Delete {wording.size(total)} of {of}?", yes=yes)
         with session.client() as client:
             gone, failed = _delete(client, found)
+    if upkeep is not None and not dry_run and (upkeep.due or upkeep.deleted_studies):
+        with session.client() as client:
+            client.clean_up()
     if as_json:
         output.json(
             {
@@ -83,6 +94,7 @@ def gc(
                 ],
                 "elsewhere": found.elsewhere,
                 "failures": failed,
+                "scheduler": None if upkeep is None else asdict(upkeep),
             }
         )
     elif found.leftovers:
@@ -109,6 +121,19 @@ def _show(found: leftovers.Found, output: Output) -> None:
         )
     for place in found.elsewhere:
         output.note(f"{place} cannot be read from here: run this on the machine that has it.")
+
+
+def _show_upkeep(upkeep: Upkeep, output: Output) -> None:
+    output.table(
+        ["IN THE SCHEDULER", "KEPT FOR", "DUE", "WHAT"],
+        [[one.kind, one.age, str(one.due), one.what] for one in upkeep.kinds],
+        right=["DUE"],
+    )
+    tables = ", ".join(f"{one.table} {wording.size(one.size_bytes)}" for one in upkeep.tables[:4])
+    output.note(f"The database takes {wording.size(upkeep.size_bytes)}: {tables}.")
+    if upkeep.deleted_studies:
+        studies = wording.plural(upkeep.deleted_studies, "deleted study", "deleted studies")
+        output.note(f"The rows of {studies} are still to be removed.")
 
 
 def _delete(client: Client, found: leftovers.Found) -> tuple[int, list[str]]:

@@ -187,6 +187,8 @@ class AsyncClient:
     undrain = awaiting(machine_flows.undrain)
     cordon = awaiting(machine_flows.cordon)
     uncordon = awaiting(machine_flows.uncordon)
+    upkeep = awaiting(flows.upkeep)
+    clean_up = awaiting(flows.clean_up)
 
     def study(self, name: str) -> AsyncStudy:
         """The handle of a study."""

@@ -27,7 +27,7 @@ from headrace.client.model import (
     Value,
 )
 from headrace.client.names import study_name, trial_name
-from headrace.client.upkeep import LogPart, ServerInfo
+from headrace.client.upkeep import KeptKind, LogPart, ServerInfo, TableSize, Upkeep
 from headrace.errors import (
     InvalidFieldError,
     StudyExistsError,
@@ -171,6 +171,26 @@ def server_info(_: object) -> Flow[ServerInfo]:
         protocol=found.protocol,
         metrics=found.metrics,
     )
+
+
+def upkeep(_: object) -> Flow[Upkeep]:
+    """For how long the scheduler keeps what has ended, what of it is due to go, and how large its tables are."""
+    response = yield from rpc(methods.GET_UPKEEP, pb.GetUpkeepRequest())
+    return Upkeep(
+        kinds=tuple(
+            KeptKind(kind=one.kind, age=one.age, due=one.due, what=one.what) for one in response.kinds
+        ),
+        tables=tuple(
+            TableSize(table=one.table, size_bytes=one.size_bytes, rows=one.rows) for one in response.tables
+        ),
+        deleted_studies=response.deleted_studies,
+        restores=response.restores,
+    )
+
+
+def clean_up(_: object) -> Flow[None]:
+    """Has the scheduler begin now to delete what is due. By itself it looks every minute."""
+    yield from rpc(methods.CLEAN_UP, pb.CleanUpRequest())
 
 
 def shares(_: object) -> Flow[list[StudyShare]]:

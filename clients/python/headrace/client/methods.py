@@ -35,3 +35,5 @@ UNCORDON_DEVICES = Method("UncordonDevices", pb.UncordonDevicesRequest, pb.Uncor
 LIST_WORKERS = Method("ListWorkers", pb.ListWorkersRequest, pb.ListWorkersResponse)
 READ_LOG = Method("ReadLog", pb.ReadLogRequest, pb.ReadLogResponse)
 GET_SERVER_INFO = Method("GetServerInfo", pb.GetServerInfoRequest, pb.GetServerInfoResponse)
+GET_UPKEEP = Method("GetUpkeep", pb.GetUpkeepRequest, pb.GetUpkeepResponse)
+CLEAN_UP = Method("CleanUp", pb.CleanUpRequest, pb.CleanUpResponse)

@@ -184,6 +184,8 @@ class Client:
     undrain = blocking(machine_flows.undrain)
     cordon = blocking(machine_flows.cordon)
     uncordon = blocking(machine_flows.uncordon)
+    upkeep = blocking(flows.upkeep)
+    clean_up = blocking(flows.clean_up)
 
     def study(self, name: str) -> Study:
         """The handle of a study."""

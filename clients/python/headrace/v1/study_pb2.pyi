@@ -2745,3 +2745,147 @@ class ParameterImportance(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ParameterImportance: _TypeAlias = ParameterImportance  # noqa: Y015
+
+@_typing.final
+class GetUpkeepRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUpkeepRequest: _TypeAlias = GetUpkeepRequest  # noqa: Y015
+
+@_typing.final
+class GetUpkeepResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KINDS_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    DELETED_STUDIES_FIELD_NUMBER: _builtins.int
+    RESTORES_FIELD_NUMBER: _builtins.int
+    deleted_studies: _builtins.int
+    """Studies that users deleted, or that have lasted for their age, and whose rows are still to be removed."""
+    restores: _builtins.int
+    """How often this database was restored from a copy."""
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptKind]:
+        """What has an age."""
+
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableSize]:
+        """The tables, the largest first."""
+
+    def __init__(
+        self,
+        *,
+        kinds: _abc.Iterable[Global___KeptKind] | None = ...,
+        tables: _abc.Iterable[Global___TableSize] | None = ...,
+        deleted_studies: _builtins.int = ...,
+        restores: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_studies", b"deleted_studies", "kinds", b"kinds", "restores", b"restores", "tables", b"tables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUpkeepResponse: _TypeAlias = GetUpkeepResponse  # noqa: Y015
+
+@_typing.final
+class KeptKind(_message.Message):
+    """For how long the scheduler keeps one kind of thing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    DUE_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """Such as `events`."""
+    age: _builtins.str
+    """Such as `90d`, or `forever`."""
+    due: _builtins.int
+    """How many are due: studies of which something of this kind is to go, or rows where a kind is of no study."""
+    what: _builtins.str
+    """For people: what is meant."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        age: _builtins.str = ...,
+        due: _builtins.int = ...,
+        what: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "due", b"due", "kind", b"kind", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeptKind: _TypeAlias = KeptKind  # noqa: Y015
+
+@_typing.final
+class TableSize(_message.Message):
+    """What a table takes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    table: _builtins.str
+    size_bytes: _builtins.int
+    """With its indexes."""
+    rows: _builtins.int
+    """About how many rows it has."""
+    def __init__(
+        self,
+        *,
+        table: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "size_bytes", b"size_bytes", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableSize: _TypeAlias = TableSize  # noqa: Y015
+
+@_typing.final
+class CleanUpRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CleanUpRequest: _TypeAlias = CleanUpRequest  # noqa: Y015
+
+@_typing.final
+class CleanUpResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CleanUpResponse: _TypeAlias = CleanUpResponse  # noqa: Y015

@@ -204,6 +204,16 @@ class StudyServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_study__pb2.MeasureImportanceRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_study__pb2.MeasureImportanceResponse.FromString,
                 _registered_method=True)
+        self.GetUpkeep = channel.unary_unary(
+                '/headrace.v1.StudyService/GetUpkeep',
+                request_serializer=headrace_dot_v1_dot_study__pb2.GetUpkeepRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.GetUpkeepResponse.FromString,
+                _registered_method=True)
+        self.CleanUp = channel.unary_unary(
+                '/headrace.v1.StudyService/CleanUp',
+                request_serializer=headrace_dot_v1_dot_study__pb2.CleanUpRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.CleanUpResponse.FromString,
+                _registered_method=True)
 
 
 class StudyServiceServicer(object):
@@ -262,7 +272,7 @@ class StudyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteStudy(self, request, context):
-        """Removes an ended study with its trials and events.
+        """Removes an ended study. Its name is free at once; its rows, and its files on the workers, go soon after.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -445,6 +455,20 @@ class StudyServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetUpkeep(self, request, context):
+        """Says for how long the scheduler keeps what has ended, what of it is due to go, and how large its tables are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CleanUp(self, request, context):
+        """Has the scheduler begin now to delete what is due. By itself it looks every minute.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StudyServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -607,6 +631,16 @@ def add_StudyServiceServicer_to_server(servicer, server):
                     servicer.MeasureImportance,
                     request_deserializer=headrace_dot_v1_dot_study__pb2.MeasureImportanceRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_study__pb2.MeasureImportanceResponse.SerializeToString,
+            ),
+            'GetUpkeep': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUpkeep,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.GetUpkeepRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.GetUpkeepResponse.SerializeToString,
+            ),
+            'CleanUp': grpc.unary_unary_rpc_method_handler(
+                    servicer.CleanUp,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.CleanUpRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.CleanUpResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1483,6 +1517,60 @@ class StudyService(object):
             '/headrace.v1.StudyService/MeasureImportance',
             headrace_dot_v1_dot_study__pb2.MeasureImportanceRequest.SerializeToString,
             headrace_dot_v1_dot_study__pb2.MeasureImportanceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUpkeep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/GetUpkeep',
+            headrace_dot_v1_dot_study__pb2.GetUpkeepRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.GetUpkeepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CleanUp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/CleanUp',
+            headrace_dot_v1_dot_study__pb2.CleanUpRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.CleanUpResponse.FromString,
             options,
             channel_credentials,
             insecure,

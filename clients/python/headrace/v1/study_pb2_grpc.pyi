@@ -56,7 +56,7 @@ class StudyServiceStub:
     StopStudy: _grpc.UnaryUnaryMultiCallable[_study_pb2.StopStudyRequest, _study_pb2.StopStudyResponse]
     """Cancels every live trial and ends the study."""
     DeleteStudy: _grpc.UnaryUnaryMultiCallable[_study_pb2.DeleteStudyRequest, _study_pb2.DeleteStudyResponse]
-    """Removes an ended study with its trials and events."""
+    """Removes an ended study. Its name is free at once; its rows, and its files on the workers, go soon after."""
     AddTrials: _grpc.UnaryUnaryMultiCallable[_study_pb2.AddTrialsRequest, _study_pb2.AddTrialsResponse]
     """Adds configurations to try before the sampler is asked again."""
     RetryTrials: _grpc.UnaryUnaryMultiCallable[_study_pb2.RetryTrialsRequest, _study_pb2.RetryTrialsResponse]
@@ -111,6 +111,10 @@ class StudyServiceStub:
     """Says what a study's trials need that no connected worker has, whoever is on it."""
     MeasureImportance: _grpc.UnaryUnaryMultiCallable[_study_pb2.MeasureImportanceRequest, _study_pb2.MeasureImportanceResponse]
     """Says how much each parameter has to do with being among the best trials."""
+    GetUpkeep: _grpc.UnaryUnaryMultiCallable[_study_pb2.GetUpkeepRequest, _study_pb2.GetUpkeepResponse]
+    """Says for how long the scheduler keeps what has ended, what of it is due to go, and how large its tables are."""
+    CleanUp: _grpc.UnaryUnaryMultiCallable[_study_pb2.CleanUpRequest, _study_pb2.CleanUpResponse]
+    """Has the scheduler begin now to delete what is due. By itself it looks every minute."""
 
 @_typing.type_check_only
 class StudyServiceAsyncStub(StudyServiceStub):
@@ -140,7 +144,7 @@ class StudyServiceAsyncStub(StudyServiceStub):
     StopStudy: _aio.UnaryUnaryMultiCallable[_study_pb2.StopStudyRequest, _study_pb2.StopStudyResponse]  # type: ignore[assignment]
     """Cancels every live trial and ends the study."""
     DeleteStudy: _aio.UnaryUnaryMultiCallable[_study_pb2.DeleteStudyRequest, _study_pb2.DeleteStudyResponse]  # type: ignore[assignment]
-    """Removes an ended study with its trials and events."""
+    """Removes an ended study. Its name is free at once; its rows, and its files on the workers, go soon after."""
     AddTrials: _aio.UnaryUnaryMultiCallable[_study_pb2.AddTrialsRequest, _study_pb2.AddTrialsResponse]  # type: ignore[assignment]
     """Adds configurations to try before the sampler is asked again."""
     RetryTrials: _aio.UnaryUnaryMultiCallable[_study_pb2.RetryTrialsRequest, _study_pb2.RetryTrialsResponse]  # type: ignore[assignment]
@@ -195,6 +199,10 @@ class StudyServiceAsyncStub(StudyServiceStub):
     """Says what a study's trials need that no connected worker has, whoever is on it."""
     MeasureImportance: _aio.UnaryUnaryMultiCallable[_study_pb2.MeasureImportanceRequest, _study_pb2.MeasureImportanceResponse]  # type: ignore[assignment]
     """Says how much each parameter has to do with being among the best trials."""
+    GetUpkeep: _aio.UnaryUnaryMultiCallable[_study_pb2.GetUpkeepRequest, _study_pb2.GetUpkeepResponse]  # type: ignore[assignment]
+    """Says for how long the scheduler keeps what has ended, what of it is due to go, and how large its tables are."""
+    CleanUp: _aio.UnaryUnaryMultiCallable[_study_pb2.CleanUpRequest, _study_pb2.CleanUpResponse]  # type: ignore[assignment]
+    """Has the scheduler begin now to delete what is due. By itself it looks every minute."""
 
 class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
     """What users call: the SDK, the CLI, the console and clients in other languages.
@@ -263,7 +271,7 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _study_pb2.DeleteStudyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.DeleteStudyResponse, _abc.Awaitable[_study_pb2.DeleteStudyResponse]]:
-        """Removes an ended study with its trials and events."""
+        """Removes an ended study. Its name is free at once; its rows, and its files on the workers, go soon after."""
 
     @_abc_1.abstractmethod
     def AddTrials(
@@ -468,5 +476,21 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.MeasureImportanceResponse, _abc.Awaitable[_study_pb2.MeasureImportanceResponse]]:
         """Says how much each parameter has to do with being among the best trials."""
+
+    @_abc_1.abstractmethod
+    def GetUpkeep(
+        self,
+        request: _study_pb2.GetUpkeepRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.GetUpkeepResponse, _abc.Awaitable[_study_pb2.GetUpkeepResponse]]:
+        """Says for how long the scheduler keeps what has ended, what of it is due to go, and how large its tables are."""
+
+    @_abc_1.abstractmethod
+    def CleanUp(
+        self,
+        request: _study_pb2.CleanUpRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.CleanUpResponse, _abc.Awaitable[_study_pb2.CleanUpResponse]]:
+        """Has the scheduler begin now to delete what is due. By itself it looks every minute."""
 
 def add_StudyServiceServicer_to_server(servicer: StudyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

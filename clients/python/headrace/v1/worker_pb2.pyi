@@ -1273,3 +1273,86 @@ class LogChunk(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogChunk: _TypeAlias = LogChunk  # noqa: Y015
+
+@_typing.final
+class JudgeFoldersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOLDERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def folders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of folders, each `{study}-{uid}`."""
+
+    def __init__(
+        self,
+        *,
+        folders: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["folders", b"folders"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JudgeFoldersRequest: _TypeAlias = JudgeFoldersRequest  # noqa: Y015
+
+@_typing.final
+class JudgeFoldersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERDICTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def verdicts(self) -> _containers.RepeatedCompositeFieldContainer[Global___FolderVerdict]:
+        """Those of which something may go."""
+
+    def __init__(
+        self,
+        *,
+        verdicts: _abc.Iterable[Global___FolderVerdict] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["verdicts", b"verdicts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JudgeFoldersResponse: _TypeAlias = JudgeFoldersResponse  # noqa: Y015
+
+@_typing.final
+class FolderVerdict(_message.Message):
+    """What of a study's folders may go."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOLDER_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    folder: _builtins.str
+    deleted: _builtins.bool
+    """The study was deleted: all of it may go."""
+    checkpoints: _builtins.bool
+    """Its checkpoints may go, but for those of `kept`. A checkpoint that was stored after the question was asked stays."""
+    logs: _builtins.bool
+    """Its logs may go."""
+    @_builtins.property
+    def kept(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The addresses of checkpoints that stay."""
+
+    def __init__(
+        self,
+        *,
+        folder: _builtins.str = ...,
+        deleted: _builtins.bool = ...,
+        checkpoints: _builtins.bool = ...,
+        logs: _builtins.bool = ...,
+        kept: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "deleted", b"deleted", "folder", b"folder", "kept", b"kept", "logs", b"logs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FolderVerdict: _TypeAlias = FolderVerdict  # noqa: Y015

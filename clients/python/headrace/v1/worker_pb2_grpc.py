@@ -40,6 +40,11 @@ class WorkerServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_worker__pb2.SessionRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_worker__pb2.SessionResponse.FromString,
                 _registered_method=True)
+        self.JudgeFolders = channel.unary_unary(
+                '/headrace.v1.WorkerService/JudgeFolders',
+                request_serializer=headrace_dot_v1_dot_worker__pb2.JudgeFoldersRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_worker__pb2.JudgeFoldersResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer(object):
@@ -61,6 +66,14 @@ class WorkerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JudgeFolders(self, request, context):
+        """Says which of the folders that a worker keeps for studies may go, or what in them. A folder of a study that the
+        scheduler does not know, and never deleted, stays: it may be another cluster's.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -68,6 +81,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.Session,
                     request_deserializer=headrace_dot_v1_dot_worker__pb2.SessionRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_worker__pb2.SessionResponse.SerializeToString,
+            ),
+            'JudgeFolders': grpc.unary_unary_rpc_method_handler(
+                    servicer.JudgeFolders,
+                    request_deserializer=headrace_dot_v1_dot_worker__pb2.JudgeFoldersRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_worker__pb2.JudgeFoldersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -98,6 +116,33 @@ class WorkerService(object):
             '/headrace.v1.WorkerService/Session',
             headrace_dot_v1_dot_worker__pb2.SessionRequest.SerializeToString,
             headrace_dot_v1_dot_worker__pb2.SessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JudgeFolders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.WorkerService/JudgeFolders',
+            headrace_dot_v1_dot_worker__pb2.JudgeFoldersRequest.SerializeToString,
+            headrace_dot_v1_dot_worker__pb2.JudgeFoldersResponse.FromString,
             options,
             channel_credentials,
             insecure,

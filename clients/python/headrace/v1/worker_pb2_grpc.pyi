@@ -44,6 +44,10 @@ class WorkerServiceStub:
     decision of the first time. The scheduler repeats `Assign` and `Cancel` in the same way, and the
     worker recognises a lease that it already holds.
     """
+    JudgeFolders: _grpc.UnaryUnaryMultiCallable[_worker_pb2.JudgeFoldersRequest, _worker_pb2.JudgeFoldersResponse]
+    """Says which of the folders that a worker keeps for studies may go, or what in them. A folder of a study that the
+    scheduler does not know, and never deleted, stays: it may be another cluster's.
+    """
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -60,6 +64,10 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     to whichever replica answers. Duplicates are recognised, acknowledged again and answered with the
     decision of the first time. The scheduler repeats `Assign` and `Cancel` in the same way, and the
     worker recognises a lease that it already holds.
+    """
+    JudgeFolders: _aio.UnaryUnaryMultiCallable[_worker_pb2.JudgeFoldersRequest, _worker_pb2.JudgeFoldersResponse]  # type: ignore[assignment]
+    """Says which of the folders that a worker keeps for studies may go, or what in them. A folder of a study that the
+    scheduler does not know, and never deleted, stays: it may be another cluster's.
     """
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -80,6 +88,16 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         to whichever replica answers. Duplicates are recognised, acknowledged again and answered with the
         decision of the first time. The scheduler repeats `Assign` and `Cancel` in the same way, and the
         worker recognises a lease that it already holds.
+        """
+
+    @_abc_1.abstractmethod
+    def JudgeFolders(
+        self,
+        request: _worker_pb2.JudgeFoldersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.JudgeFoldersResponse, _abc.Awaitable[_worker_pb2.JudgeFoldersResponse]]:
+        """Says which of the folders that a worker keeps for studies may go, or what in them. A folder of a study that the
+        scheduler does not know, and never deleted, stays: it may be another cluster's.
         """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

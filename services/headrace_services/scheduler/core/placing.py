@@ -281,7 +281,7 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
         slots = state.bundles[bundle.id]
     if trial.number in state.queue:
         state.queue.remove(trial.number)
-    attempt = trial.attempt + 1
+    attempt = max(trial.attempt, state.study.attempts_from) + 1
     resume = trial.checkpoint if trial.state is State.PAUSED else None
     client = None if slots else state.pending_suggestions.pop(0)
     lease_id = f"{state.study.uid}.{trial.number}.{attempt}"

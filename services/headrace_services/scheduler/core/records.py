@@ -56,6 +56,9 @@ class Study(Struct, frozen=True, kw_only=True):
     """Its grants that are to end for other studies, by grant."""
     revision: int = 0
     """How often trials of it were reopened, or its spec changed. What was computed at another revision is void."""
+    attempts_from: int = 0
+    """The attempts of its trials are numbered above this. A database that was restored raises it: what it issued
+    after the copy was made it does not know, and must not issue again."""
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):

@@ -241,7 +241,7 @@ class Replay:
             self._take(lambda fold: fold.policy.withdraw(trial))
         elif moved.action == "reopen":
             self._reopened(trial, moved)
-        elif moved.action == "launch" and moved.attempt == 1:
+        elif moved.action == "launch" and trial in self._unstarted:
             self._starts += 1
             self._unstarted.discard(trial)
             promotion = None if self._policy.new_trials_first else self._promotion()

@@ -21,6 +21,7 @@ from headrace_services.scheduler.core.inputs import Command, ExitedArrived, Outc
 from headrace_services.scheduler.core.records import Study, TrialView
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.janitor import Janitor
 from headrace_services.scheduler.engine.submissions import Shown, Submission
 from headrace_services.scheduler.rpc import convert, pages
 from headrace_services.scheduler.rpc.caller import caller
@@ -49,9 +50,10 @@ Change = Command | ReportArrived | ExitedArrived
 class Calls:
     """What every group of calls works with."""
 
-    def __init__(self, hub: Hub, desk: Desk) -> None:
+    def __init__(self, hub: Hub, desk: Desk, janitor: Janitor | None = None) -> None:
         self.hub = hub
         self.desk = desk
+        self.janitor = janitor or Janitor(hub.engine)
         self.snapshots = Snapshots(partial(whole_study, hub.engine, desk))
         self._known: dict[tuple[str, str], Study] = {}
         """Studies by project and name, for what of them never changes."""

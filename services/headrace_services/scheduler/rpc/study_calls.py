@@ -46,7 +46,15 @@ from headrace_services.scheduler.rpc.watching import watch
 from headrace_services.scheduler.samplers import importance
 from headrace_services.scheduler.samplers.history import Result
 from headrace_services.scheduler.samplers.spread import pilot_configurations
-from headrace_services.scheduler.store import cluster, load, placement, proposals, quotas, studies
+from headrace_services.scheduler.store import (
+    cluster,
+    load,
+    placement,
+    proposals,
+    quotas,
+    removal,
+    studies,
+)
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import each, within
 from headrace_services.scheduler.store.requests import Request
@@ -140,7 +148,7 @@ class StudyCalls(Calls):
             return pb.Study.FromString(stored)
 
     async def DeleteStudy(self, request: pb.DeleteStudyRequest, context: Context) -> pb.DeleteStudyResponse:
-        """Remove an ended study with its trials and events."""
+        """Remove an ended study. Its name is free at once; its rows and files go soon, a little at a time."""
         study_id = names.parse_study(request.name)
 
         async def delete(conn: AsyncConnection) -> pb.DeleteStudyResponse:
@@ -152,10 +160,11 @@ class StudyCalls(Calls):
             head = await studies.head(conn, study.id)
             if head is not None and head.ending:
                 raise StudyNotEndedError(f"trials of study '{study_id}' are still being ended")
-            await studies.remove(conn, study.id)
+            await removal.mark_deleted(conn, study.id)
             return pb.DeleteStudyResponse()
 
         response = await once(self.hub.engine, identity_of(request, request.request_id), delete)
+        self.janitor.wake()
         return pb.DeleteStudyResponse.FromString(response)
 
     async def WatchStudy(

@@ -14,6 +14,7 @@ from headrace_services.scheduler.rpc.machine_calls import MachineCalls
 from headrace_services.scheduler.rpc.server_calls import ServerCalls
 from headrace_services.scheduler.rpc.study_calls import StudyCalls
 from headrace_services.scheduler.rpc.trial_calls import TrialCalls
+from headrace_services.scheduler.rpc.upkeep_calls import UpkeepCalls
 from headrace_services.scheduler.store import cluster
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.defects import each, within
@@ -25,7 +26,14 @@ MOST_SLOTS_IN_AN_HOUR = 400
 
 
 class StudyServicer(
-    StudyCalls, TrialCalls, AskTellCalls, MachineCalls, LogCalls, ServerCalls, StudyServiceServicer
+    StudyCalls,
+    TrialCalls,
+    AskTellCalls,
+    MachineCalls,
+    LogCalls,
+    ServerCalls,
+    UpkeepCalls,
+    StudyServiceServicer,
 ):
     """What users call. Construct with the replica's hub, and its desk for what is large.
 

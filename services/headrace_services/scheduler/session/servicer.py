@@ -8,6 +8,7 @@ import grpc
 from grpc.aio import ServicerContext
 
 from headrace import bounds
+from headrace.ages import Ages
 from headrace.errors import (
     DrainingError,
     HeadraceError,
@@ -27,7 +28,7 @@ from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.outgoing import SlowWorkerError, StreamBrokeError
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.worker_session import SupersededError, Timing, WorkerSession
-from headrace_services.scheduler.store import workers
+from headrace_services.scheduler.store import leftovers, lineage, workers
 from headrace_services.scheduler.store.database import transaction
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         loads: Loads,
         registry: Registry,
         timing: Timing,
+        ages: Ages | None = None,
         *,
         certified: bool = False,
     ) -> None:
@@ -60,6 +62,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._registry = registry
         self._timing = timing
         self._certified = certified
+        self._ages = ages or Ages()
         self._studies = KnownStudies(hub.engine)
 
     # grpc.aio also takes a coroutine that writes to the context, which the stubs do not know.
@@ -74,6 +77,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         _check_protocol(hello)
         greeting = messages.greeting(hello)
         certificate = certificate_of(context) if self._certified else None
+        await self._look_back(hello)
         async with transaction(self._hub.engine) as conn:
             if certificate is not None:
                 greeting = await identified(conn, greeting, certificate)
@@ -102,6 +106,41 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._registry.remove(worker_id, session)
             log.info("worker '%s' disconnected", greeting.name)
             self._heartbeats.ended(worker_id, number)
+
+    async def _look_back(self, hello: worker_pb2.Hello) -> None:
+        """Notice a database that was restored from a copy of files, by what a worker holds."""
+        if not hello.held:
+            return
+        async with transaction(self._hub.engine) as conn:
+            if not await lineage.knows_not(conn, [ref.lease_id for ref in hello.held]):
+                return
+            await lineage.notice_restore(conn, certain=True)
+        log.warning(
+            "worker '%s' holds an attempt that this database never issued, so it was restored from a copy: all trials "
+            "that run go on from their last checkpoints, in new attempts",
+            hello.worker,
+        )
+
+    async def JudgeFolders(  # noqa: N802
+        self,
+        request: worker_pb2.JudgeFoldersRequest,
+        context: Context,  # noqa: ARG002
+    ) -> worker_pb2.JudgeFoldersResponse:
+        """Say which of a worker's folders may go, or what in them."""
+        async with transaction(self._hub.engine) as conn:
+            found = await leftovers.judge(conn, request.folders, self._ages)
+        return worker_pb2.JudgeFoldersResponse(
+            verdicts=[
+                worker_pb2.FolderVerdict(
+                    folder=one.folder,
+                    deleted=one.deleted,
+                    checkpoints=one.checkpoints,
+                    logs=one.logs,
+                    kept=one.kept,
+                )
+                for one in found
+            ]
+        )
 
     async def _hello(self, requests: AsyncIterator[worker_pb2.SessionRequest]) -> worker_pb2.Hello:
         try:

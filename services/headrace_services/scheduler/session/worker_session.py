@@ -47,6 +47,7 @@ from headrace_services.scheduler.session.refusals import Durable
 from headrace_services.scheduler.store import workers
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.heartbeats import Beat
+from headrace_services.scheduler.store.lineage import RESTORED
 
 log = logging.getLogger(__name__)
 
@@ -421,13 +422,17 @@ class WorkerSession:
         else:
             # An earlier incarnation held the lease. One that remembered it would have named it: it is going to report
             # it lost, in order, behind what the trial still had to say. This one has lost its memory, and the trial.
+            # Or the database was restored from a copy, and nobody holds the lease (`store.lineage`).
+            why = f"worker '{self._name}' was restarted and knows nothing of the trial"
+            if lease.incarnation == RESTORED:
+                why = "the database was restored from a copy: what it issued before counts no more"
             exited = ExitedArrived(
                 lease_id=lease.id,
                 number=lease.number,
                 attempt=lease.attempt,
                 sequence=None,
                 outcome="LOST",
-                error=f"worker '{self._name}' was restarted and knows nothing of the trial",
+                error=why,
             )
             try:
                 async with asyncio.timeout(in_flight.PATIENCE_S):

@@ -40,7 +40,9 @@ async def brief_named(conn: AsyncConnection, project: str, name: str, *, lock: b
 
 async def _brief(conn: AsyncConnection, which: ColumnElement[bool], *, lock: bool) -> Brief | None:
     s = tables.study
-    query = select(s.c.id, s.c.name, s.c.project, s.c.state, s.c.detail, s.c.cursor).where(which)
+    query = select(s.c.id, s.c.name, s.c.project, s.c.state, s.c.detail, s.c.cursor).where(
+        which, s.c.delete_time.is_(None)
+    )
     row = (await conn.execute(query.with_for_update() if lock else query)).one_or_none()
     if row is None:
         return None

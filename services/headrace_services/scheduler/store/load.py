@@ -396,7 +396,8 @@ def _locking(*columns: Any) -> Statement:
         cast(func.extract("epoch", now), Double).label("now_s"),
         select(asked).where(lv.c.study_id == _study).scalar_subquery().label("leaving"),
     )
-    return compiled(query.where(tables.study.c.id == _study).with_for_update(of=tables.study))
+    here = and_(tables.study.c.id == _study, tables.study.c.delete_time.is_(None))
+    return compiled(query.where(here).with_for_update(of=tables.study))
 
 
 _t, _le = tables.trial, tables.lease

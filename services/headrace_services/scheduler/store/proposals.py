@@ -43,7 +43,9 @@ class Measured:
 
 async def standing(conn: AsyncConnection, study_id: int) -> Standing | None:
     """How a study stands; None when it was deleted."""
-    row = (await conn.execute(select(tables.study).where(tables.study.c.id == study_id))).one_or_none()
+    s = tables.study
+    query = select(s).where(s.c.id == study_id, s.c.delete_time.is_(None))
+    row = (await conn.execute(query)).one_or_none()
     if row is None:
         return None
     t, le = tables.trial, tables.lease

@@ -1,4 +1,4 @@
-"""Answers to requests, kept for a day: a request that arrives twice changes things once."""
+"""Answers to requests, kept for a while: a request that arrives twice changes things once."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,8 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.errors import RequestIdReusedError
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.pipeline import Pipeline, Reply, compiled, pipeline
-
-KEPT_FOR = timedelta(days=1)
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -97,11 +95,11 @@ def remember_all(sent: Pipeline, answers: Sequence[tuple[Request, bytes]]) -> No
         )
 
 
-async def forget_old(conn: AsyncConnection, most: int) -> int:
-    """Forget at most so many answers older than a day, those of no other transaction. Returns how many."""
+async def forget_old(conn: AsyncConnection, age: timedelta, most: int) -> int:
+    """Forget at most so many answers of this age, those of no other transaction. Returns how many."""
     r = tables.request
     old = select(r.c.project, r.c.request_id).where(
-        r.c.time < func.now() - KEPT_FOR
+        r.c.time < func.now() - age
     )  # the clock itself would use no index
     some = old.order_by(r.c.time).limit(most).with_for_update(skip_locked=True).cte("some")
     this = (r.c.project == some.c.project, r.c.request_id == some.c.request_id)

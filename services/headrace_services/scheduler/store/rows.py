@@ -65,6 +65,7 @@ def study(row: AnyRow, known: KnownSpec | None = None) -> Study:
         end_time=row.end_time,
         standing=standing(row.standing),
         revision=row.revision,
+        attempts_from=row.attempts_from,
         now=datetime.fromtimestamp(now_s, UTC),
         now_s=now_s,
         leaving={

@@ -16,7 +16,6 @@ from sqlalchemy import (
     Select,
     and_,
     case,
-    delete,
     func,
     insert,
     literal_column,
@@ -125,7 +124,8 @@ async def get(conn: AsyncConnection, study_id: int) -> Study | None:
 
 async def _one(conn: AsyncConnection, which: ColumnElement[bool], called: str) -> Study | None:
     try:
-        row = (await conn.execute(select(tables.study).where(which))).one_or_none()
+        here = tables.study.c.delete_time.is_(None)
+        row = (await conn.execute(select(tables.study).where(which, here))).one_or_none()
         return rows.study(row) if row else None
     except Exception as error:
         if is_transient(error):
@@ -136,7 +136,8 @@ async def _one(conn: AsyncConnection, which: ColumnElement[bool], called: str) -
 async def head(conn: AsyncConnection, study_id: int) -> Head | None:
     """Where a study is now; None when it was deleted."""
     s = tables.study
-    query = select(s.c.cursor, s.c.state, _ENDING.label("ending")).where(s.c.id == study_id)
+    query = select(s.c.cursor, s.c.state, _ENDING.label("ending"))
+    query = query.where(s.c.id == study_id, s.c.delete_time.is_(None))
     row = (await conn.execute(query)).one_or_none()
     return Head(cursor=row.cursor, state=StudyState(row.state), ending=row.ending) if row else None
 
@@ -179,7 +180,7 @@ async def newest(conn: AsyncConnection, project: str, *, before_id: int | None, 
     """A project's studies in the reverse order of their creation, after the one of `before_id`."""
     s = tables.study
     size = func.pg_column_size(s.c.spec).label("size")
-    query = select(s.c.id, s.c.name, size).where(s.c.project == project)
+    query = select(s.c.id, s.c.name, size).where(s.c.project == project, s.c.delete_time.is_(None))
     query = query.order_by(s.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(s.c.id < before_id)
@@ -234,11 +235,6 @@ async def create(
     }
     await conn.execute(insert(tables.event).values(first))
     return study
-
-
-async def remove(conn: AsyncConnection, study_id: int) -> None:
-    """Delete a study; everything of it goes with it."""
-    await conn.execute(delete(tables.study).where(tables.study.c.id == study_id))
 
 
 async def figures(

@@ -77,6 +77,12 @@ study = Table(
     Column("checks", Text),
     # How often trials of it were reopened, or its spec changed: caches of another revision are void.
     Column("revision", BigInteger, nullable=False, server_default="0"),
+    # The attempts of its trials are numbered above this: a database that was restored issues no number twice.
+    Column("attempts_from", BigInteger, nullable=False, server_default="0"),
+    # When a user deleted it: nobody finds it any more, and its rows go one batch after the other.
+    time_column("delete_time"),
+    # For each kind of thing that has an age: the end of the study for which it was deleted.
+    Column("aged", JSONB, nullable=False, server_default="{}"),
     Column("sampled", BigInteger, nullable=False, server_default="0"),
     Column("reports", BigInteger, nullable=False, server_default="0"),
     Column("metric_seen", Boolean, nullable=False, server_default="false"),
@@ -92,6 +98,8 @@ study = Table(
     CheckConstraint("state IN ('ACTIVE', 'PAUSED', 'COMPLETED', 'STOPPED', 'FAILED')", name="state"),
     # A study has an end if and only if it ended.
     CheckConstraint("(state IN ('COMPLETED', 'STOPPED', 'FAILED')) = (end_time IS NOT NULL)", name="end"),
+    # Only a study that ended is deleted.
+    CheckConstraint("delete_time IS NULL OR end_time IS NOT NULL", name="deleted"),
     CheckConstraint("weight > 0", name="weight"),
     # A name is its study's own within the project.
     UniqueConstraint("project", "name"),
@@ -105,6 +113,10 @@ study = Table(
     ),
     Index("study_waiting", "id", postgresql_where=text("after IS NOT NULL AND end_time IS NULL")),
     Index("study_checks", "checks", postgresql_where=text("checks IS NOT NULL")),
+    Index("study_ended", "end_time", postgresql_where=text("end_time IS NOT NULL")),
+    Index("study_live", "id", postgresql_where=text("state IN ('ACTIVE', 'PAUSED')")),
+    Index("study_listed", "id", postgresql_where=text("delete_time IS NULL")),
+    Index("study_deleted", "id", postgresql_where=text("delete_time IS NOT NULL")),
     Index("study_ending", "id", postgresql_where=text("standing ->> 'ended_through' IS NOT NULL")),
 )
 
@@ -638,4 +650,28 @@ joined_worker = Table(
     # Certificates that were signed until then are refused.
     time_column("revoke_time"),
     Index("joined_worker_until", "certificate_until"),
+)
+
+# Studies that users deleted, by which workers know that their folders may go. A folder whose study nobody knows stays:
+# it may be another cluster's.
+tombstone = Table(
+    "tombstone",
+    metadata,
+    Column("uid", Text, primary_key=True),
+    Column("folder", Text, nullable=False),
+    time_column("time", now=True),
+    Index("tombstone_time", "time"),
+)
+
+# Which database this is, by what Postgres says of it. A copy that was restored says something else.
+lineage = Table(
+    "lineage",
+    metadata,
+    Column("id", Integer, primary_key=True, server_default="1"),
+    # Empty until a scheduler first starts on it.
+    Column("fingerprint", Text, nullable=False, server_default=""),
+    Column("restores", BigInteger, nullable=False, server_default="0"),
+    time_column("time", now=True),
+    # There is one row.
+    CheckConstraint("id = 1", name="one"),
 )

@@ -271,7 +271,7 @@ async def study_by_id(conn: AsyncConnection, study_id: int) -> StudyInfo | None:
 async def _study(conn: AsyncConnection, which: Any) -> StudyInfo | None:
     s = tables.study
     query = select(s.c.id, s.c.uid, s.c.name, s.c.spec, s.c.scale_choice).where(which)
-    row = (await conn.execute(query)).one_or_none()
+    row = (await conn.execute(query.where(s.c.delete_time.is_(None)))).one_or_none()
     if row is None:
         return None
     scale = row.scale_choice["scale"] if row.scale_choice else None
@@ -360,8 +360,8 @@ async def studies_waiting_for_slots(conn: AsyncConnection) -> list[int]:
     return [int(row.id) for row in await conn.execute(query)]
 
 
-async def forget_gone(conn: AsyncConnection, most: int) -> int:
-    """Take at most so many workers that are gone for long off the cluster. Returns how many.
+async def forget_gone(conn: AsyncConnection, age: timedelta, most: int) -> int:
+    """Take at most so many workers that are gone for so long off the cluster. Returns how many.
 
     Their slots go. A worker itself goes when no grant refers to it any more: until then its row is the name that past
     attempts show.
@@ -371,7 +371,7 @@ async def forget_gone(conn: AsyncConnection, most: int) -> int:
     has_grants = exists().where(p.c.worker_id == w.c.id)
     query = (
         select(w.c.id)
-        .where(~w.c.connected, w.c.last_seen < now - FORGOTTEN_AFTER, or_(has_slots, ~has_grants))
+        .where(~w.c.connected, w.c.last_seen < now - age, or_(has_slots, ~has_grants))
         .where(~exists().where(p.c.worker_id == w.c.id, g.c.id == p.c.grant_id, g.c.live))
         .order_by(w.c.last_seen)
         .limit(most)

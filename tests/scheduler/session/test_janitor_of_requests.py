@@ -11,7 +11,7 @@ from sqlalchemy import delete, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone
 
-from headrace_services.scheduler.engine import cleaner
+from headrace_services.scheduler.engine.janitor import Janitor
 from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.store import cluster, database, tables, trials
 
@@ -87,7 +87,7 @@ async def test_workers_that_are_gone_for_long_leave_their_name_to_past_attempts(
     await other.kick()
     async with engine.begin() as conn:
         await conn.execute(away.where(tables.worker.c.id == holding))
-    await cleaner.Cleaner(engine).clean()
+    await Janitor(engine).clean()
     assert await ids(site, tables.worker.c.id) == {used, lately, holding}
     assert await ids(site, tables.slot.c.worker_id) == {lately, holding}
     async with engine.connect() as conn:
@@ -97,7 +97,7 @@ async def test_workers_that_are_gone_for_long_leave_their_name_to_past_attempts(
     assert shown.last_worker == f"{site.name}-used"
     async with engine.begin() as conn:
         await conn.execute(delete(tables.study).where(tables.study.c.id == site.study_id))
-    await cleaner.Cleaner(engine).clean()
+    await Janitor(engine).clean()
     assert await ids(site, tables.worker.c.id) == {lately, holding}
 
 
@@ -105,15 +105,12 @@ async def ids(site: StudySite, column: Any) -> set[int]:
     return {row[0] for row in await site.rows(select(column))}
 
 
-async def test_old_requests_are_deleted_in_parts_that_fit_the_statement_timeout(
-    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_old_requests_are_deleted_in_parts_that_fit_the_statement_timeout(engine: AsyncEngine) -> None:
     await many_old_requests(engine)
-    monkeypatch.setattr(cleaner, "AT_ONCE", 30)
     async with engine.begin() as conn:
         await conn.execute(
             text("INSERT INTO request (request_id, method, digest, response) VALUES ('new', 'M', '', '')")
         )
-    await cleaner.Cleaner(engine).clean()
+    await Janitor(engine).clean()
     async with engine.connect() as conn:
         assert (await conn.execute(select(tables.request.c.request_id))).scalars().all() == ["new"]

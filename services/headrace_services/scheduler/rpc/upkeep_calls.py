@@ -1,0 +1,49 @@
+"""Calls on what is kept of what has ended: for how long, what is due to go, and to delete it now."""
+# ruff: noqa: ARG002  (every method takes the call's context)
+
+from typing import Final
+
+from headrace.ages import KINDS, told
+from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.rpc.calls import Calls, Context
+from headrace_services.scheduler.store import leftovers
+from headrace_services.scheduler.store.database import transaction
+
+WHAT: Final = {
+    "requests": "answers to requests that change something",
+    "workers": "workers that are gone",
+    "events": "events of the trials of ended studies",
+    "reports": "metrics of ended studies between rungs",
+    "leases": "attempts of ended studies: where each ran",
+    "checkpoints": "checkpoints of ended studies, but for the best trials",
+    "logs": "logs of ended studies on the workers",
+    "studies": "ended studies as a whole",
+    "tombstones": "the names of deleted studies, for workers that are away",
+}
+
+
+class UpkeepCalls(Calls):
+    """Upkeep."""
+
+    async def GetUpkeep(self, request: pb.GetUpkeepRequest, context: Context) -> pb.GetUpkeepResponse:
+        """The ages, what is due, and the sizes of the tables."""
+        ages = self.janitor.ages
+        async with transaction(self.hub.engine) as conn:
+            due = await leftovers.due_now(conn, ages)
+            sizes = await leftovers.table_sizes(conn)
+            deleted = await leftovers.count_deleted(conn)
+            restores = await leftovers.count_restores(conn)
+        return pb.GetUpkeepResponse(
+            kinds=[
+                pb.KeptKind(kind=kind, age=told(getattr(ages, kind)), due=due[kind], what=WHAT[kind])
+                for kind in KINDS
+            ],
+            tables=[pb.TableSize(table=one.table, size_bytes=one.size_bytes, rows=one.rows) for one in sizes],
+            deleted_studies=deleted,
+            restores=restores,
+        )
+
+    async def CleanUp(self, request: pb.CleanUpRequest, context: Context) -> pb.CleanUpResponse:
+        """Begin the next round of the janitor now."""
+        self.janitor.wake()
+        return pb.CleanUpResponse()

@@ -1,0 +1,175 @@
+"""What of ended studies has lasted for its age. The rows say it all: whoever comes next goes on where another stopped.
+
+A study that a live one refers to (a warm start, a transfer, a pilot, a gate) has no age meanwhile. Its row keeps, for
+each kind, the end for which the kind was deleted: a study that goes on and ends again has an age anew.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Text,
+    and_,
+    cast,
+    exists,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace_services.scheduler.store import removal, studies, tables
+from headrace_services.scheduler.store.removal import Batch, Key, Part
+
+_s, _t, _e = tables.study, tables.trial, tables.event
+_r, _g, _le = tables.report, tables.rung_result, tables.lease
+
+OF_ROWS: dict[str, tuple[Part, tuple[ColumnElement[bool], ...]]] = {
+    # What happened to the study itself stays: by it `retry` and `extend` know whom its end cut off.
+    "events": (removal.PARTS[0], (_e.c.number.is_not(None),)),
+    # The report at a rung stays, and each trial's last: samplers, warm starts and importances read those.
+    "reports": (
+        removal.PARTS[1],
+        (
+            ~exists().where(
+                _g.c.study_id == _r.c.study_id, _g.c.number == _r.c.number, _g.c.step == _r.c.step
+            ),
+            ~exists().where(
+                _t.c.study_id == _r.c.study_id, _t.c.number == _r.c.number, _t.c.step == _r.c.step
+            ),
+        ),
+    ),
+    "leases": (removal.PARTS[4], (~_le.c.live,)),
+}
+"""The kinds that are rows of a study, with what of them goes."""
+REFERRING = ("{warm_start,study}", "{sampler,study}", "{after}", "{surrogate,pilot,study}")
+"""Where a spec names another study."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """A study of which something has lasted for its age."""
+
+    id: int
+    end_time: datetime
+    ended: str
+    """The same, as its row notes it."""
+
+
+async def due(conn: AsyncConnection, kind: str, age: timedelta, most: int, since: datetime) -> list[Due]:
+    """The studies that ended since then and of which this kind is to go, the first to end first.
+
+    Among them are those that `hold` will not give out, since others refer to them or are at work on them.
+    """
+    query = select(_s.c.id, _s.c.end_time, _ended.label("ended")).where(_is_over_age(kind, age))
+    query = query.where(_s.c.end_time >= since).order_by(_s.c.end_time).limit(most)
+    return [Due(id=row.id, end_time=row.end_time, ended=row.ended) for row in await conn.execute(query)]
+
+
+async def over_before(conn: AsyncConnection, age: timedelta) -> datetime:
+    """What ended before this time has lasted for its age."""
+    found: datetime = (await conn.execute(select(func.now() - age))).scalar_one()
+    return found
+
+
+async def count_due(conn: AsyncConnection, kind: str, age: timedelta) -> int:
+    """How many such studies there are."""
+    query = select(func.count()).where(_is_over_age(kind, age), ~is_ending, ~is_referred_to)
+    return int((await conn.execute(query)).scalar_one())
+
+
+async def hold(conn: AsyncConnection, one: Due) -> bool:
+    """Keep a study as it is until the transaction ends. False where it goes on or is busy, or a live one needs it."""
+    query = select(_s.c.id).where(_s.c.id == one.id, _s.c.delete_time.is_(None), _ended == one.ended)
+    query = query.where(~is_ending, ~is_referred_to).with_for_update(read=True, skip_locked=True, of=_s)
+    return (await conn.execute(query)).one_or_none() is not None
+
+
+async def remove_aged(conn: AsyncConnection, kind: str, one: Due, most: int, after: Key | None) -> Batch:
+    """Delete at most so many rows of this kind of a study that is held."""
+    part, only = OF_ROWS[kind]
+    return await removal.remove_some(conn, one.id, part, most, after=after, only=only)
+
+
+async def note_aged(conn: AsyncConnection, kind: str, one: Due) -> None:
+    """Note that nothing of this kind is left to delete."""
+    noted = func.jsonb_build_object(literal(kind, Text), one.ended)
+    await conn.execute(
+        update(_s).where(_s.c.id == one.id).values(aged=_s.c.aged.op("||")(cast(noted, JSONB)))
+    )
+
+
+async def worth_keeping(conn: AsyncConnection, one: Due) -> frozenset[int] | None:
+    """The trials whose checkpoints stay: the best one, and those of the front. None where that cannot be told."""
+    study = await studies.get(conn, one.id)
+    if study is None:
+        return None
+    figures = (await studies.figures(conn, [study], whole=True))[study.id]
+    if study.spec.further_objectives:
+        from headrace_services.scheduler.samplers.front import front  # numpy, for such studies alone
+
+        signs = [objective.sign for objective in study.spec.objectives]
+        places = await asyncio.to_thread(front, [vector for _, vector in figures.measured], signs)
+        return frozenset(figures.measured[place][0] for place in places)
+    return frozenset({figures.best.trial.number} if figures.best else ())
+
+
+async def forget_checkpoints(
+    conn: AsyncConnection, one: Due, keep: frozenset[int], most: int, after: Key | None
+) -> Batch:
+    """Take the references to checkpoints from at most so many trials that come next, but for those to keep.
+
+    The files go later (`leftovers`): what no row refers to any more, no trial is resumed from.
+    """
+    beyond = [] if after is None else [_t.c.number > after[0]]
+    query = select(_t.c.number).where(_t.c.study_id == one.id, *beyond).order_by(_t.c.number)
+    last = (await conn.execute(query.offset(most - 1).limit(1))).scalar_one_or_none()
+    upto = [] if last is None else [_t.c.number <= last]
+    which = (_t.c.study_id == one.id, *beyond, *upto, _t.c.number.not_in(sorted(keep)))
+    has = or_(_t.c.checkpoint.is_not(None), _t.c.best_checkpoint.is_not(None))
+    forget = update(_t).where(*which, has, _t.c.state == "TERMINATED")
+    done = await conn.execute(forget.values(checkpoint=None, best_checkpoint=None))
+    return Batch(rows=done.rowcount, through=None if last is None else (last,))
+
+
+async def forget_tombstones(conn: AsyncConnection, age: timedelta, most: int) -> int:
+    """Forget at most so many studies that were deleted long ago."""
+    t = tables.tombstone
+    old = select(t.c.uid).where(t.c.time < func.now() - age).order_by(t.c.time).limit(most)
+    uids: Sequence[Any] = (await conn.execute(old)).scalars().all()
+    if uids:
+        await conn.execute(t.delete().where(t.c.uid.in_(uids)))
+    return len(uids)
+
+
+def is_over(age: timedelta) -> ColumnElement[bool]:
+    """Whether a study ended so long ago."""
+    return and_(_s.c.end_time.is_not(None), _s.c.end_time <= func.now() - age)
+
+
+def is_noted(kind: str) -> ColumnElement[bool]:
+    """Whether nothing of this kind is left to delete since the study's end."""
+    return _s.c.aged.op("->>")(kind).is_not_distinct_from(_ended)
+
+
+def _is_over_age(kind: str, age: timedelta) -> ColumnElement[bool]:
+    return and_(is_over(age), _s.c.delete_time.is_(None), ~is_noted(kind))
+
+
+_ended: ColumnElement[str] = cast(func.extract("epoch", _s.c.end_time), Text)
+is_ending = _s.c.standing.op("->>")("ended_through").is_not(None)
+_PATHS: list[ColumnElement[str]] = [literal_column(f"'{path}'", Text) for path in REFERRING]
+_other = _s.alias("referring")
+is_referred_to = exists().where(
+    literal_column("referring.state IN ('ACTIVE', 'PAUSED')", Boolean),  # as its index says it
+    or_(_other.c.after == _s.c.name, *(_other.c.spec.op("#>>")(path) == _s.c.name for path in _PATHS)),
+)

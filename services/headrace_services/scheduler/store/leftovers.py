@@ -1,0 +1,121 @@
+"""Which folders of studies workers may delete, and what the scheduler's own tables take.
+
+A worker names the folders that it keeps, `{study}-{uid}`. Only what the rows say for certain may go: a study that was
+deleted left a tombstone, and one whose checkpoints or logs have lasted for their age has ended. A folder of which
+nothing is known stays: two clusters may share a store.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import false, func, or_, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace.ages import KINDS, Ages
+from headrace_services.scheduler.store import aging, tables
+
+_s, _t, _stone = tables.study, tables.trial, tables.tombstone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What may go of a study's folders; `kept` are the addresses of checkpoints that stay."""
+
+    folder: str
+    deleted: bool = False
+    checkpoints: bool = False
+    logs: bool = False
+    kept: tuple[str, ...] = ()
+
+
+async def judge(conn: AsyncConnection, folders: Sequence[str], ages: Ages) -> list[Verdict]:
+    """What of these folders may go; one of which nothing may is left out."""
+    by_uid = {folder.rpartition("-")[2]: folder for folder in folders}
+    stones = select(_stone.c.folder).where(_stone.c.uid.in_(by_uid))
+    known = set(folders)
+    found = [
+        Verdict(folder=folder, deleted=True)
+        for folder in (await conn.execute(stones)).scalars()
+        if folder in known
+    ]
+    logs = aging.is_over(ages.logs) if ages.logs is not None else false()
+    query = (
+        select(_s.c.id, _s.c.uid, _s.c.name, logs.label("logs"), aging.is_noted("checkpoints").label("bare"))
+        .where(_s.c.uid.in_(by_uid), _s.c.delete_time.is_(None), _s.c.end_time.is_not(None))
+        .where(~aging.is_ending, ~aging.is_referred_to)
+    )
+    for row in await conn.execute(query):
+        folder = f"{row.name}-{row.uid}"
+        if folder in known and (row.logs or row.bare):
+            kept = await _kept(conn, row.id) if row.bare else ()
+            found.append(Verdict(folder=folder, checkpoints=row.bare, logs=row.logs, kept=kept))
+    return found
+
+
+async def _kept(conn: AsyncConnection, study_id: int) -> tuple[str, ...]:
+    """The checkpoints that the trials of a study still refer to."""
+    columns = (_t.c.checkpoint, _t.c.best_checkpoint)
+    query = select(*columns).where(
+        _t.c.study_id == study_id, or_(*(column.is_not(None) for column in columns))
+    )
+    found = {one["uri"] for row in await conn.execute(query) for one in row if one is not None}
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSize:
+    """What a table takes, with its indexes; `rows` is Postgres' estimate."""
+
+    table: str
+    size_bytes: int
+    rows: int
+
+
+async def table_sizes(conn: AsyncConnection) -> list[TableSize]:
+    """The tables, the largest first."""
+    return [
+        TableSize(table=row.name, size_bytes=row.size_bytes, rows=row.row_count)
+        for row in await conn.execute(_SIZES, {"tables": sorted(tables.metadata.tables)})
+    ]
+
+
+async def due_now(conn: AsyncConnection, ages: Ages) -> dict[str, int]:
+    """How many of each kind are due to go: studies, or rows where a kind is of no study."""
+    found = dict.fromkeys(KINDS, 0)
+    for kind in ("studies", *aging.OF_ROWS, "checkpoints"):
+        if (age := getattr(ages, kind)) is not None:
+            found[kind] = await aging.count_due(conn, kind, age)
+    for kind, (table, time, further) in _OF_CLUSTER.items():
+        if (age := getattr(ages, kind)) is not None:
+            query = select(func.count()).select_from(table).where(time < func.now() - age, *further)
+            found[kind] = int((await conn.execute(query)).scalar_one())
+    return found
+
+
+async def count_deleted(conn: AsyncConnection) -> int:
+    """How many deleted studies have rows left."""
+    query = select(func.count()).select_from(_s).where(_s.c.delete_time.is_not(None))
+    return int((await conn.execute(query)).scalar_one())
+
+
+async def count_restores(conn: AsyncConnection) -> int:
+    """How often the database was restored from a copy."""
+    return int((await conn.execute(select(tables.lineage.c.restores))).scalar_one())
+
+
+_w, _slot = tables.worker, tables.slot
+_OF_CLUSTER = {
+    "requests": (tables.request, tables.request.c.time, ()),
+    "tombstones": (_stone, _stone.c.time, ()),
+    "workers": (
+        _w,
+        _w.c.last_seen,
+        (~_w.c.connected, select(_slot.c.worker_id).where(_slot.c.worker_id == _w.c.id).exists()),
+    ),
+}
+_SIZES = text(
+    "SELECT relname AS name, pg_total_relation_size(oid) AS size_bytes,"
+    " greatest(reltuples, 0)::bigint AS row_count"
+    " FROM pg_class WHERE relkind = 'r' AND relname = ANY(:tables) AND pg_table_is_visible(oid)"
+    " ORDER BY size_bytes DESC, name"
+)
