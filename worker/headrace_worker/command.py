@@ -94,6 +94,15 @@ def worker(
             "trial, which then starts at once."
         ),
     ] = True,
+    code_cache: Annotated[
+        float,
+        typer.Option(
+            metavar="GIB",
+            min=0.2,
+            help="How much disk the code of studies may take here, and as much again what it requires. What was used "
+            "longest ago is deleted first.",
+        ),
+    ] = 20.0,
     bubbles: Annotated[
         bool,
         typer.Option(
@@ -154,6 +163,7 @@ def worker(
         pass_env=pass_names,
         trial_umask=users_umask,
         prestart=prestart,
+        code_cache_bytes=int(code_cache * 2**30),
         bubbles=bubbles,
     )
 

@@ -38,6 +38,8 @@ from headrace_worker.bubble_slots import BubbleSlots
 from headrace_worker.bubble_watch import BubbleOffer
 from headrace_worker.bundle import Bundle
 from headrace_worker.cleaning import Cleaning
+from headrace_worker.code_cache import CodeCache
+from headrace_worker.code_fetch import CodeFetcher
 from headrace_worker.courier import Courier
 from headrace_worker.device_health import DeviceHealth
 from headrace_worker.devices import Devices, discover
@@ -55,11 +57,13 @@ from headrace_worker.effects import (
     Start,
     Welcomed,
 )
+from headrace_worker.environments import Environments
 from headrace_worker.exits import Ending
 from headrace_worker.launch import folder_of
 from headrace_worker.memory import KernelKills
 from headrace_worker.outbox import DurableOutbox, Outbox
 from headrace_worker.place import Place
+from headrace_worker.programs import Programs
 from headrace_worker.retention import Retention
 from headrace_worker.retries import Retries
 from headrace_worker.runtime_server import RuntimeServer
@@ -146,19 +150,25 @@ class Daemon:
             loop.add_signal_handler(number, self.stop)
         async with RuntimeServer(self._attempts, self._bundles, settings.home / "runtime") as runtime:
             self._standbys = Standbys(settings.home, enabled=settings.prestart)
+            environ = dict(os.environ)
+            self._environments = Environments(
+                settings.environments_dir.absolute(), environ, self._tasks, settings.code_cache_bytes
+            )
+            cache = CodeCache(settings.code_dir.absolute(), CodeFetcher(target), settings.code_cache_bytes)
             self._place = Place(
                 devices=tuple(devices.devices),
                 bubbles=self._bubble_slots,
                 runtime=runtime.address,
                 log_dir=settings.log_dir.absolute(),
                 scratch_dir=settings.scratch_dir.absolute(),
-                environ=dict(os.environ),
+                environ=environ,
                 cores=len(os.sched_getaffinity(0)),
                 pass_env=settings.pass_env,
                 trial_umask=settings.trial_umask,
                 store=store,
                 courier=courier,
                 standbys=self._standbys,
+                programs=Programs(cache, self._environments),
                 retries=Retries(),
                 kernel_kills=KernelKills.of_this_process(),
                 device_failure=self._device_failure,
@@ -342,6 +352,7 @@ class Daemon:
         # First, lest the slots that become free now are given to the next trials.
         session.leave()
         await self._standbys.close()
+        await self._environments.close()
         self._stop_all(self._settings.stop_grace_s)
         if self._attempts or self._bundles:
             self._all_gone.clear()

@@ -1,6 +1,7 @@
 """What all attempts of a daemon share: its devices and folders, the store, the outbox, what stands by."""
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from headrace_worker.courier import Courier
 from headrace_worker.exits import Verdict, on_failed_device
 from headrace_worker.launch import Launch, launch_of
 from headrace_worker.memory import KernelKills
+from headrace_worker.programs import Prepared, Programs
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import Retries
 from headrace_worker.standby import Standbys
@@ -34,6 +36,7 @@ class Place:
     store: CheckpointStore
     courier: Courier
     standbys: Standbys
+    programs: Programs
     retries: Retries
     kernel_kills: KernelKills
     # Says which failure of a device ended a program on these slots that failed with these words, or nothing.
@@ -43,8 +46,9 @@ class Place:
     # An upload goes on in its thread though nobody wants it any more.
     abandoned: Callable[["asyncio.Task[trial_pb2.CheckpointRef]", str], None]
 
-    def launch_of(self, assign: worker_pb2.Assign) -> Launch:
+    def launch_of(self, assign: worker_pb2.Assign, prepared: Prepared) -> Launch:
         """What to start for an assignment; raises `ValueError` where its template names no program."""
+        own = "" if prepared.archive is None else str(self.scratch_dir / f"code-{uuid.uuid4().hex[:12]}")
         return launch_of(
             assign,
             devices=(*self.devices, *self.bubbles.devices),
@@ -55,6 +59,9 @@ class Place:
             cores=self.cores,
             pass_env=self.pass_env,
             umask=self.trial_umask,
+            archive=prepared.archive,
+            working_dir=own,
+            made_python=prepared.python,
         )
 
     async def judged(self, verdict: Verdict, slots: Sequence[int], words: str) -> Verdict:

@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InvalidFieldError, Violation
 from headrace.target import PEM
-from headrace.v1 import study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
+from headrace.v1 import code_pb2, code_pb2_grpc, study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
 from headrace_services.instance import tell_instance
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.cleaner import Cleaner
@@ -33,6 +33,7 @@ from headrace_services.scheduler.engine.followers import Followers
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.loop_watch import LoopWatch
+from headrace_services.scheduler.rpc.code_service import CodeServicer
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.rpc.study_service import StudyServicer
 from headrace_services.scheduler.session.heartbeats import Heartbeats
@@ -165,7 +166,7 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
         health = health_aio.HealthServicer()
         await tell_instance(health)
         workers = WorkerServicer(hub, heartbeats, loads, registry, settings.timing)
-        _add_services(server, StudyServicer(hub, desk), workers, health)
+        _add_services(server, StudyServicer(hub, desk), workers, CodeServicer(engine), health)
         await server.start()
         watch = LoopWatch()
         background = [
@@ -245,14 +246,17 @@ def _add_services(
     server: grpc.aio.Server,
     studies: StudyServicer,
     workers: WorkerServicer,
+    code: CodeServicer,
     health: health_aio.HealthServicer,
 ) -> None:
     study_pb2_grpc.add_StudyServiceServicer_to_server(studies, server)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
+    code_pb2_grpc.add_CodeServiceServicer_to_server(code, server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = [
         study_pb2.DESCRIPTOR.services_by_name["StudyService"].full_name,
         worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name,
+        code_pb2.DESCRIPTOR.services_by_name["CodeService"].full_name,
         health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
     ]
     reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)

@@ -19,6 +19,7 @@ CURSOR: Final = Whole(
     0, n.EXACT, remedy="Give the cursor of the last event that you saw, or 0 for all events."
 )
 NUMBER: Final = Whole(0, n.EXACT, remedy="Give the number of a trial.")
+DIGEST: Final = Text(64, remedy="Give a SHA-256 in hex.")
 ERROR: Final = Told(n.TEXT)
 LEASE_TIME: Final = Span(0, 86_400)
 
@@ -75,5 +76,8 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     "ListReportsRequest": {**_PAGE, "parent": PARENT},
     "ListWorkersRequest": _PAGE,
     "FindRoomRequest": {"study": STUDY},
+    "HasCodeRequest": {"digest": DIGEST},
+    "PutCodeRequest": {"digest": DIGEST, "data": Unbounded("the method counts the bytes of all messages")},
+    "GetCodeRequest": {"digest": DIGEST},
     "MeasureImportanceRequest": {"study": STUDY},
 }

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headrace/v1/error.proto\x12\x0bheadrace.v1*\xca\x04\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45RROR_REASON_INVALID_FIELD\x10\x01\x12\x1d\n\x19\x45RROR_REASON_STUDY_EXISTS\x10\x02\x12 \n\x1c\x45RROR_REASON_STUDY_NOT_FOUND\x10\x03\x12 \n\x1c\x45RROR_REASON_TRIAL_NOT_FOUND\x10\x04\x12\x1c\n\x18\x45RROR_REASON_STUDY_ENDED\x10\x05\x12 \n\x1c\x45RROR_REASON_STUDY_NOT_ENDED\x10\x06\x12\x1c\n\x18\x45RROR_REASON_TRIAL_ENDED\x10\x07\x12\x1f\n\x1b\x45RROR_REASON_BAD_PAGE_TOKEN\x10\x08\x12\"\n\x1e\x45RROR_REASON_REQUEST_ID_REUSED\x10\t\x12\x1c\n\x18\x45RROR_REASON_LEASE_STALE\x10\n\x12%\n!ERROR_REASON_DATABASE_UNAVAILABLE\x10\x0b\x12\x19\n\x15\x45RROR_REASON_DRAINING\x10\x0c\x12\x1d\n\x19\x45RROR_REASON_NOT_ASK_TELL\x10\r\x12\x19\n\x15\x45RROR_REASON_INTERNAL\x10\x0e\x12\x1d\n\x19\x45RROR_REASON_STUDY_DEFECT\x10\x14\x12\x1a\n\x16\x45RROR_REASON_TOO_LARGE\x10\x15\x12\"\n\x1e\x45RROR_REASON_WORKER_NAME_TAKEN\x10\x16\x42@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headrace/v1/error.proto\x12\x0bheadrace.v1*\xeb\x04\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45RROR_REASON_INVALID_FIELD\x10\x01\x12\x1d\n\x19\x45RROR_REASON_STUDY_EXISTS\x10\x02\x12 \n\x1c\x45RROR_REASON_STUDY_NOT_FOUND\x10\x03\x12 \n\x1c\x45RROR_REASON_TRIAL_NOT_FOUND\x10\x04\x12\x1c\n\x18\x45RROR_REASON_STUDY_ENDED\x10\x05\x12 \n\x1c\x45RROR_REASON_STUDY_NOT_ENDED\x10\x06\x12\x1c\n\x18\x45RROR_REASON_TRIAL_ENDED\x10\x07\x12\x1f\n\x1b\x45RROR_REASON_BAD_PAGE_TOKEN\x10\x08\x12\"\n\x1e\x45RROR_REASON_REQUEST_ID_REUSED\x10\t\x12\x1c\n\x18\x45RROR_REASON_LEASE_STALE\x10\n\x12%\n!ERROR_REASON_DATABASE_UNAVAILABLE\x10\x0b\x12\x19\n\x15\x45RROR_REASON_DRAINING\x10\x0c\x12\x1d\n\x19\x45RROR_REASON_NOT_ASK_TELL\x10\r\x12\x19\n\x15\x45RROR_REASON_INTERNAL\x10\x0e\x12\x1d\n\x19\x45RROR_REASON_STUDY_DEFECT\x10\x14\x12\x1a\n\x16\x45RROR_REASON_TOO_LARGE\x10\x15\x12\"\n\x1e\x45RROR_REASON_WORKER_NAME_TAKEN\x10\x16\x12\x1f\n\x1b\x45RROR_REASON_CODE_NOT_FOUND\x10\x17\x42@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,5 +33,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1'
   _globals['_ERRORREASON']._serialized_start=41
-  _globals['_ERRORREASON']._serialized_end=627
+  _globals['_ERRORREASON']._serialized_end=660
 # @@protoc_insertion_point(module_scope)

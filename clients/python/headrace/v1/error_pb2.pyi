@@ -40,6 +40,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_STUDY_DEFECT: _ErrorReason.ValueType  # 20
     ERROR_REASON_TOO_LARGE: _ErrorReason.ValueType  # 21
     ERROR_REASON_WORKER_NAME_TAKEN: _ErrorReason.ValueType  # 22
+    ERROR_REASON_CODE_NOT_FOUND: _ErrorReason.ValueType  # 23
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Machine-readable reasons, without the prefix in ErrorInfo. The catalogue in
@@ -64,4 +65,5 @@ ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 14
 ERROR_REASON_STUDY_DEFECT: ErrorReason.ValueType  # 20
 ERROR_REASON_TOO_LARGE: ErrorReason.ValueType  # 21
 ERROR_REASON_WORKER_NAME_TAKEN: ErrorReason.ValueType  # 22
+ERROR_REASON_CODE_NOT_FOUND: ErrorReason.ValueType  # 23
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

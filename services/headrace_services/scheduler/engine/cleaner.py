@@ -1,4 +1,5 @@
-"""Deletes what is of no use any more: answers to old requests, workers that are gone for long.
+"""Deletes what is of no use any more: answers to old requests, workers that are gone for long, code that
+no study needs.
 
 Each deletion takes at most `AT_ONCE` rows, in a transaction of its own. So none reaches the statement timeout, and
 nothing waits for them: leases expire elsewhere (`sweeper`). What fails is logged and tried again in the next round.
@@ -11,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from headrace_services.scheduler.store import requests, workers
+from headrace_services.scheduler.store import code, requests, workers
 from headrace_services.scheduler.store.database import transaction
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ Forget = Callable[[AsyncConnection, int], Awaitable[int]]
 _KINDS: dict[str, Forget] = {
     "old requests": requests.forget_old,
     "workers that are gone": workers.forget_gone,
+    "code that no study needs": code.forget_unneeded,
 }
 
 

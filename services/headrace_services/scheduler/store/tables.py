@@ -58,6 +58,8 @@ study = Table(
     Column("scale_choice", JSONB(none_as_null=True)),
     # Of a gate: the key of what it checks.
     Column("checks", Text),
+    # The digest of its program's folder, where that was shipped.
+    Column("code", Text),
     # How often trials of it were reopened, or its spec changed: caches of another revision are void.
     Column("revision", BigInteger, nullable=False, server_default="0"),
     Column("sampled", BigInteger, nullable=False, server_default="0"),
@@ -84,6 +86,7 @@ study = Table(
     ),
     Index("study_waiting", "id", postgresql_where=text("after IS NOT NULL AND end_time IS NULL")),
     Index("study_checks", "checks", postgresql_where=text("checks IS NOT NULL")),
+    Index("study_code", "code", postgresql_where=text("code IS NOT NULL")),
     Index("study_ending", "id", postgresql_where=text("standing ->> 'ended_through' IS NOT NULL")),
 )
 
@@ -500,4 +503,28 @@ request = Table(
     Column("response", LargeBinary, nullable=False),
     time_column("time", now=True),
     Index("request_time", "time"),
+)
+
+code = Table(
+    "code",
+    metadata,
+    # The SHA-256 of its manifest.
+    Column("digest", Text, primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    time_column("create_time", now=True),
+    # When somebody asked for it last, to create a study with it.
+    time_column("use_time", now=True),
+    CheckConstraint("digest ~ '^[0-9a-f]{64}$'", name="digest"),
+    Index("code_used", "use_time"),
+)
+
+code_chunk = Table(
+    "code_chunk",
+    metadata,
+    Column("digest", Text, ForeignKey("code.digest", ondelete="CASCADE"), primary_key=True),
+    # Counts from 0 without gaps.
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),
+    # A chunk fits into a message.
+    CheckConstraint("octet_length(data) BETWEEN 1 AND 1048576", name="size"),
 )
