@@ -16,6 +16,7 @@ import shutil
 import tarfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -154,33 +155,33 @@ def _require_same(entry: Entry, found: str) -> None:
         raise CodeCorruptError(f"{entry.path!r} has SHA-256 {found}, and its manifest says {entry.sha256}")
 
 
-def _opened(archive: BinaryIO) -> tarfile.TarFile:
+@contextmanager
+def _opened(archive: BinaryIO) -> Iterator[tarfile.TarFile]:
+    """Around all that reads it: what is no tar ends as a `CodeCorruptError`."""
     try:
         # A stream: nothing is looked for, so nothing is there that was not compared.
-        return tarfile.open(fileobj=archive, mode="r|", errorlevel=2)
-    except (tarfile.TarError, EOFError) as error:
-        raise CodeCorruptError(f"it is not an archive: {error}") from error
+        with tarfile.open(fileobj=archive, mode="r|", errorlevel=2) as tar:
+            yield tar
+    except (tarfile.TarError, EOFError, UnicodeError, OverflowError) as error:
+        raise CodeCorruptError(f"the archive cannot be read: {error}") from error
 
 
 def _members(tar: tarfile.TarFile, digest: str) -> Iterator[tuple[Entry, _Reader | None]]:
     """Each entry, with its bytes where it is a file; they must be read before the next one."""
-    try:
-        first = tar.next()
-        if first is None or first.name != MANIFEST or first.type != tarfile.REGTYPE:
-            raise CodeCorruptError("its first member is not the manifest")
-        if first.size > MANIFEST_BYTES:
-            raise CodeCorruptError(f"its manifest declares {first.size} bytes")
-        body = tar.extractfile(first)
-        manifest = parse_manifest(body.read() if body is not None else b"", digest)
-        for entry in manifest.entries:
-            info = tar.next()
-            _require_member(entry, info)
-            assert info is not None
-            yield entry, tar.extractfile(info) if entry.kind is Kind.FILE else None
-        if (further := tar.next()) is not None:
-            raise CodeCorruptError(f"its member {further.name!r} is not in its manifest")
-    except (tarfile.TarError, EOFError, UnicodeError, OverflowError) as error:
-        raise CodeCorruptError(f"the archive cannot be read: {error}") from error
+    first = tar.next()
+    if first is None or first.name != MANIFEST or first.type != tarfile.REGTYPE:
+        raise CodeCorruptError("its first member is not the manifest")
+    if first.size > MANIFEST_BYTES:
+        raise CodeCorruptError(f"its manifest declares {first.size} bytes")
+    body = tar.extractfile(first)
+    manifest = parse_manifest(body.read() if body is not None else b"", digest)
+    for entry in manifest.entries:
+        info = tar.next()
+        _require_member(entry, info)
+        assert info is not None
+        yield entry, tar.extractfile(info) if entry.kind is Kind.FILE else None
+    if (further := tar.next()) is not None:
+        raise CodeCorruptError(f"its member {further.name!r} is not in its manifest")
 
 
 def _require_member(entry: Entry, info: tarfile.TarInfo | None) -> None:
