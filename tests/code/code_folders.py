@@ -35,7 +35,7 @@ def archived(root: Path) -> tuple[Folder, bytes]:
 def forged(
     rows: Iterable[dict[str, Any]], members: Iterable[tuple[tarfile.TarInfo, bytes]]
 ) -> tuple[str, bytes]:
-    """An archive that nobody packed: the digest of a manifest with these rows, and a tar with these members behind it."""
+    """An archive that nobody packed: the digest of a manifest with these rows, and a tar with it and these members."""
     manifest = json.dumps({"version": 1, "entries": list(rows)}).encode()
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:

@@ -229,7 +229,7 @@ def test_a_file_that_changes_behind_its_hash_is_noticed(tmp_path: Path) -> None:
     folder = read_folder(root)
     for text in ("x = 2\n", "x = 1\nmore", "x"):
         (root / "train.py").write_text(text)
-        with pytest.raises(FolderChangedError, match="train.py changes while it is read"):
+        with pytest.raises(FolderChangedError, match=r"train\.py changes while it is read"):
             write_archive(folder, io.BytesIO())
     (root / "train.py").unlink()
     with pytest.raises(FolderChangedError):

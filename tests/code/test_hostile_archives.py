@@ -120,13 +120,13 @@ def test_two_that_unpack_to_one_place_at_once_both_find_it_whole(tmp_path: Path)
     files = {f"lib/{number}.py": f"x = {number}\n" for number in range(200)}
     folder, archive = archived(folder_with(tmp_path / "p", files))
     together = threading.Barrier(4)
-    failures: list[BaseException] = []
+    failures: list[Exception] = []
 
     def one() -> None:
         together.wait()
         try:
             unpack(io.BytesIO(archive), folder.manifest.digest, tmp_path / "there" / "code")
-        except BaseException as error:  # told below
+        except Exception as error:  # noqa: BLE001 - told below
             failures.append(error)
 
     threads = [threading.Thread(target=one) for _ in range(4)]

@@ -50,7 +50,7 @@ trial: {{callable: "train:train", code: ship}}
 """
 
 
-class Failed(Exception):
+class FailedError(Exception):
     """Something is not as it should be."""
 
 
@@ -90,7 +90,7 @@ class Site:
         text = done.stdout + done.stderr
         print("\n".join(f"  {line}" for line in text.replace(str(self.root), "…").splitlines()[:shown]))
         if done.returncode != code or says not in text:
-            raise Failed(f"expected status {code} and {says!r}, got status {done.returncode}")
+            raise FailedError(f"expected status {code} and {says!r}, got status {done.returncode}")
         return text
 
     def write(
@@ -142,7 +142,7 @@ def until(what: str, condition: Callable[[], Any], deadline_s: float = 60.0) -> 
     deadline = time.monotonic() + deadline_s
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise Failed(f"in vain waited for {what}")
+            raise FailedError(f"in vain waited for {what}")
         time.sleep(0.1)
     return found
 
@@ -153,7 +153,7 @@ def say(text: str) -> None:
 
 def require(condition: object, what: str) -> None:
     if not condition:
-        raise Failed(what)
+        raise FailedError(what)
     print(f"  ✓ {what}")
 
 
@@ -170,8 +170,9 @@ def main() -> int:
         site.address = found[1]
         try:
             play(site)
-        except Failed as error:
+        except FailedError as error:
             print(f"\nFAILED: {error}")
+            print(site.quiet("studies"), site.quiet("trials", "long"), site.quiet("why", "long", "0"))
             for path in root.glob("*-home.log"):
                 print(path.name, path.read_text()[-3000:])
             return 1
@@ -231,7 +232,10 @@ def play(site: Site) -> None:
     require(site.digest("long") == old, "the running study has its old one")
     until("the edited study", lambda: '"state": "completed"' in site.quiet("show", "edited", "--json"))
     site.run("logs", "edited", "0", says="version new")
-    until("the pause", lambda: '"state": "paused"' in site.quiet("trials", "long", "--json"))
+    until(
+        "the pause",
+        lambda: [one["state"] for one in json.loads(site.quiet("trials", "long", "--json"))] == ["paused"],
+    )
 
     say("A resumed trial too: on a second worker, which fetches the old code, while the first one is gone")
     first.terminate()

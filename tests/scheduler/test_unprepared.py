@@ -1,4 +1,4 @@
-"""A worker cannot prepare the program of a study: others are tried, no trial is charged, and the study fails with the last."""
+"""A worker cannot prepare a study's program: others are tried, nobody is charged, and the study fails with the last."""
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec

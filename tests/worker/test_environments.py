@@ -1,4 +1,4 @@
-"""What a study requires is installed once, on top of the worker's environment; what cannot be is told with its last lines."""
+"""What a study requires is installed once, on top of the worker's environment; what cannot be is told."""
 
 import asyncio
 import subprocess
@@ -122,7 +122,7 @@ async def test_what_a_crash_left_is_made_anew_and_the_oldest_goes(
     installs: list[Path] = []
 
     async def install(self: Environments, place: Path, *_: object) -> None:
-        assert not place.exists(), "nothing of an earlier attempt"
+        assert place not in set(place.parent.iterdir()), "nothing of an earlier attempt"
         installs.append(place)
         (place / "bin").mkdir(parents=True)
         (place / "bin" / "python").write_bytes(b"x" * 60_000)

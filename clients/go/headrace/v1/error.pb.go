@@ -46,6 +46,7 @@ const (
 	ErrorReason_ERROR_REASON_STUDY_DEFECT         ErrorReason = 20
 	ErrorReason_ERROR_REASON_TOO_LARGE            ErrorReason = 21
 	ErrorReason_ERROR_REASON_WORKER_NAME_TAKEN    ErrorReason = 22
+	ErrorReason_ERROR_REASON_CODE_NOT_FOUND       ErrorReason = 23
 )
 
 // Enum value maps for ErrorReason.
@@ -69,6 +70,7 @@ var (
 		20: "ERROR_REASON_STUDY_DEFECT",
 		21: "ERROR_REASON_TOO_LARGE",
 		22: "ERROR_REASON_WORKER_NAME_TAKEN",
+		23: "ERROR_REASON_CODE_NOT_FOUND",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":          0,
@@ -89,6 +91,7 @@ var (
 		"ERROR_REASON_STUDY_DEFECT":         20,
 		"ERROR_REASON_TOO_LARGE":            21,
 		"ERROR_REASON_WORKER_NAME_TAKEN":    22,
+		"ERROR_REASON_CODE_NOT_FOUND":       23,
 	}
 )
 
@@ -123,7 +126,7 @@ var File_headrace_v1_error_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_error_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/error.proto\x12\vheadrace.v1*\xca\x04\n" +
+	"\x17headrace/v1/error.proto\x12\vheadrace.v1*\xeb\x04\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_INVALID_FIELD\x10\x01\x12\x1d\n" +
@@ -143,7 +146,8 @@ const file_headrace_v1_error_proto_rawDesc = "" +
 	"\x15ERROR_REASON_INTERNAL\x10\x0e\x12\x1d\n" +
 	"\x19ERROR_REASON_STUDY_DEFECT\x10\x14\x12\x1a\n" +
 	"\x16ERROR_REASON_TOO_LARGE\x10\x15\x12\"\n" +
-	"\x1eERROR_REASON_WORKER_NAME_TAKEN\x10\x16B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
+	"\x1eERROR_REASON_WORKER_NAME_TAKEN\x10\x16\x12\x1f\n" +
+	"\x1bERROR_REASON_CODE_NOT_FOUND\x10\x17B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_error_proto_rawDescOnce sync.Once

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import typer
@@ -92,6 +93,7 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield from _planner()
     yield _gpus()
     yield _environment()
+    yield _environments()
     yield from _home()
 
 
@@ -154,7 +156,9 @@ def _service(session: Session) -> Iterator[Finding]:
                     f"slot {slot.index} ({slot.device}) gets no trials, its device failed: {slot.defect}",
                     "Reset or replace the device, then restart the worker.",
                 )
-        if worker.trouble:
+        if worker.trouble.startswith("studies/"):  # it prepares a trial's program
+            yield Finding(Level.OK, f"worker {worker.name}", worker.trouble)
+        elif worker.trouble:
             yield Finding(
                 Level.FAIL,
                 f"worker {worker.name}",
@@ -231,6 +235,23 @@ def _environment() -> Finding:
         f": {names}" * bool(names)
     )
     return Finding(Level.OK, "environment", text)
+
+
+def _environments() -> Finding:
+    """Whether a worker that is started from here can install what a study requires."""
+    uv = shutil.which("uv")
+    if uv is not None:
+        return Finding(Level.OK, "requirements", f"a worker here installs them with {uv}")
+    if any(find_spec(module) for module in ("pip", "ensurepip")) and find_spec("venv"):
+        return Finding(
+            Level.OK, "requirements", "a worker here installs them with venv and pip; uv.lock needs uv"
+        )
+    return Finding(
+        Level.WARN,
+        "requirements",
+        "a worker here cannot install what a study's `requirements` name: this Python has no pip and no ensurepip",
+        "Install uv, or the package python3-venv.",
+    )
 
 
 def _home() -> Iterator[Finding]:
