@@ -250,3 +250,54 @@ async def test_a_worker_that_stops_while_it_fetches_leaves_no_part(tmp_path: Pat
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert left(tmp_path) == []
+
+
+BUNDLE = """
+import os, grpc
+from pathlib import Path
+from headrace.v1 import runtime_pb2, runtime_pb2_grpc
+stub = runtime_pb2_grpc.TrialRuntimeServiceStub(grpc.insecure_channel(os.environ["HEADRACE_RUNTIME"]))
+grant = os.environ["HEADRACE_BUNDLE"]
+first = stub.AttachBundle(runtime_pb2.AttachBundleRequest(grant_id=grant), timeout=20)
+told = {member.template.working_dir for member in first.members}
+Path(os.environ["MARKS"], "bundle").write_text(f"{told == {os.getcwd()}} {Path('data.txt').read_text()}")
+stub.FinishBundle(runtime_pb2.FinishBundleRequest(grant_id=grant), timeout=20)
+"""
+RANK = """
+import os
+from pathlib import Path
+Path(os.environ["MARKS"], f"rank-{os.environ['RANK']}").write_text(os.getcwd() + Path("data.txt").read_text())
+"""
+
+
+async def test_a_bundle_and_the_ranks_of_a_gang_share_a_copy(
+    site: Site, codes: Codes, tmp_path: Path
+) -> None:
+    digest = ship(codes, tmp_path / "laptop", "one", **{"bundle.py": BUNDLE, "rank.py": RANK})
+    site.start()
+    bundle = assigned(site, digest, 0)
+    bundle.template.command.args[:] = ["python3", "bundle.py"]
+    bundle.grant.CopyFrom(worker_pb2.Grant(slots=[0], id="g", seats=2))
+    (end,) = await run(site, bundle)
+    assert end.outcome == worker_pb2.EXIT_OUTCOME_FINISHED, end
+    assert (site.marks / "bundle").read_text() == "True d"
+    gang = assigned(site, digest, 1)
+    gang.template.command.args[:] = ["python3", "rank.py"]
+    gang.grant.CopyFrom(worker_pb2.Grant(slots=[0, 1], processes=spec_pb2.PROCESSES_PER_SLOT))
+    await run(site, gang)
+    ranks = [(site.marks / f"rank-{rank}").read_text() for rank in (0, 1)]
+    assert ranks[0] == ranks[1]
+    assert ranks[0].startswith(str(site.root / "home" / "scratch"))
+    assert not [name for name in left(site.root / "home" / "scratch") if name.startswith("code-")]
+
+
+async def test_a_daemon_that_was_killed_leaves_no_copy_to_the_next(
+    site: Site, codes: Codes, tmp_path: Path
+) -> None:
+    digest = ship(codes, tmp_path / "laptop", "one")
+    for name in ("code-abc", ".partial-code-def"):
+        (site.root / "home" / "scratch" / name).mkdir(parents=True)
+    site.start()
+    await run(site, assigned(site, digest, 0))
+    await site.stop()
+    assert left(site.root / "home" / "scratch") == []
