@@ -50,6 +50,8 @@ def expected(method: str) -> set[Role]:
             return {Role.ADMIN}
         case "StudyService" | "PlannerService":
             return {Role.EDITOR, Role.ADMIN, *([Role.VIEWER] if name.startswith(LOOKS) else [])}
+        case "CodeService":
+            return {Role.WORKER} if name == "GetCode" else {Role.EDITOR, Role.ADMIN}
         case "ProjectService":
             return {Role.EDITOR, Role.ADMIN, Role.VIEWER} if name.startswith(LOOKS) else {Role.ADMIN}
         case "JoinService":

@@ -1,6 +1,6 @@
 """An ordinary trial: one lease on one process.
 
-    wait for the slots → spawn → supervise → the group is gone
+    wait for the slots → prepare the program → spawn → supervise → the group is gone
 
 A trial whose last attempt here failed waits for a while before it is spawned (`retries`).
 """
@@ -10,6 +10,7 @@ import asyncio
 from headrace.v1 import worker_pb2
 from headrace_worker.attempt import Attempt
 from headrace_worker.exits import Ending, Finished, Verdict, classify
+from headrace_worker.launch import log_path
 from headrace_worker.logs import last_line
 from headrace_worker.place import Place
 from headrace_worker.process import CannotStartError, TrialProcess
@@ -52,17 +53,18 @@ class Alone:
         """Runs the program to its end; see `Host`."""
         await attempt.unless_ended(self._turn.called.wait())
         await attempt.unless_ended(asyncio.sleep(self._place.retries.wait_s(trial_key(attempt.assign))))
+        output = await attempt.open_log(log_path(self._place.log_dir, self._assign))
+        prepared = await attempt.prepare(output)
         try:
-            launch = self._place.launch_of(self._assign)
+            launch = self._place.launch_of(self._assign, prepared)
         except ValueError as error:  # the template names no program
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=str(error))
-        output = await attempt.open_log(launch.log_path)
 
         async def started(process: TrialProcess) -> None:
             await self._place.courier.outbox.started(attempt.lease.lease_id, process.pid, process.started)
 
         try:
-            exit_code = await self._program.run(launch, output, started)
+            exit_code = await self._program.run(launch, output, started, attempt.when_there_is_room)
         except (CannotStartError, ValueError) as error:
             output.note(str(error))
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=str(error))
@@ -86,6 +88,11 @@ class Alone:
         """The program says that it is about to end: it has its grace to do so."""
         grace = grace_s(self._assign.template)
         self._program.end_in(grace, grace + AFTER_TERM_S)
+
+    @property
+    def working_dir(self) -> str:
+        """Where its process runs, if that is not the folder that the template names."""
+        return self._program.own_dir
 
     def attached(self) -> None:
         """The program asked for its configuration."""

@@ -1,6 +1,6 @@
 """One lease, from its Assign to its Exited.
 
-    fetch the checkpoint → its host runs it → nothing of it runs any more → Exited
+    fetch the checkpoint → its host prepares and runs it → nothing of it runs any more → Exited
 
 What belongs to the lease is here: its folder, its checkpoint, its reports, its log, its end. The process is its host's:
 one of its own (`alone`), or one that it shares with other leases of its grant (`bundle`).
@@ -28,8 +28,9 @@ from typing import Any, Protocol, TypeVar
 
 from headrace.bounds.sessions import LOG_TAIL
 from headrace.checkpoints import CheckpointError, CheckpointGoneError
-from headrace.v1 import event_pb2, runtime_pb2, worker_pb2
+from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
+from headrace_worker.code_cache import UnpreparedError
 from headrace_worker.disk import clear_away, is_full, size_bytes, when_there_is_room
 from headrace_worker.exits import Ending, Finished, Verdict
 from headrace_worker.gangs import RankMissing
@@ -38,6 +39,7 @@ from headrace_worker.logs import AttemptLog, shows
 from headrace_worker.place import Place
 from headrace_worker.plans import write_plan
 from headrace_worker.program import AFTER_TERM_S, grace_s
+from headrace_worker.programs import Prepared
 from headrace_worker.reports import Reports
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import trial_key
@@ -67,6 +69,11 @@ class Host(Protocol):
     @property
     def leader(self) -> int:
         """The process that runs now; 0 while none does."""
+        ...
+
+    @property
+    def working_dir(self) -> str:
+        """Where the process runs, if that is not the folder that the template names."""
         ...
 
     def expect(self, attempt: "Attempt") -> None:
@@ -124,6 +131,8 @@ class Attempt:
         self._fenced = False
         self._restored = False
         self._no_room = ""
+        self._preparing = ""
+        self._prepared = Prepared()
         self._ended = asyncio.Event()
         self._log: AttemptLog | None = None
         self.reports = Reports(
@@ -141,7 +150,7 @@ class Attempt:
     @property
     def trouble(self) -> str:
         """What keeps the trial waiting now, or nothing."""
-        return self._no_room or self.reports.trouble
+        return self._no_room or self._preparing or self.reports.trouble
 
     @property
     def in_bundle(self) -> bool:
@@ -203,7 +212,7 @@ class Attempt:
             constraint_metrics=assign.constraint_metrics,
             checkpoint_dir=str(self._scratch / "checkpoints"),
             slots=assign.grant.slots,
-            template=assign.template,
+            template=self._template(),
             slot_milli=assign.grant.milli,
             gpu_memory_bytes=assign.grant.memory_bytes,
             surrogate=assign.surrogate if assign.HasField("surrogate") else None,
@@ -258,6 +267,7 @@ class Attempt:
             verdict = Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=f"the worker failed: {error}")
         finally:
             self.host.leave(self)
+            self._place.programs.release(self._prepared)
         if not self._fenced:
             stopped = self.ending is not None and self.ending.outcome == worker_pb2.EXIT_OUTCOME_LOST
             await self.reports.stored(AFTER_TERM_S if stopped else _LAST_REPORT_S)
@@ -304,6 +314,8 @@ class Attempt:
         except ToldToEndError:
             assert self.ending is not None
             return Verdict(outcome=self.ending.outcome, error=self.ending.error)
+        except UnpreparedError as error:
+            return Verdict(outcome=worker_pb2.EXIT_OUTCOME_UNPREPARED, error=str(error))
         except CheckpointGoneError as error:
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_NO_CHECKPOINT, error=str(error))
         except (CheckpointError, OSError) as error:
@@ -315,6 +327,23 @@ class Attempt:
             self._with_room(lambda: self._place.open_log(path, self._header()))
         )
         return self._log
+
+    async def prepare(self, output: AttemptLog) -> Prepared:
+        """Fetches the program's code and installs what it requires, where the study asks for it. Raises
+        `UnpreparedError`, `ToldToEndError` and `OSError`."""
+        template = self.assign.template
+        if template.code.digest or template.requirements:
+            work = self._place.programs.prepare(template, self._note_preparing, output.add)
+            try:
+                self._prepared = await self.unless_ended(work)
+            except (UnpreparedError, OSError) as error:
+                output.note(str(error))
+                raise
+        return self._prepared
+
+    async def when_there_is_room(self, work: Callable[[], None]) -> None:
+        """Does work that writes as soon as the disk takes it. Raises `ToldToEndError`."""
+        await self.unless_ended(self._with_room(work))
 
     async def unless_ended(
         self, work: Coroutine[Any, Any, _Result]
@@ -353,6 +382,18 @@ class Attempt:
             return ""
         finally:
             self._log.close()
+
+    def _template(self) -> spec_pb2.TrialTemplate:
+        """As the program has it: shipped code is where this process has it."""
+        template = self.assign.template
+        if self.host.working_dir:
+            template = spec_pb2.TrialTemplate()
+            template.CopyFrom(self.assign.template)
+            template.working_dir = self.host.working_dir
+        return template
+
+    def _note_preparing(self, what: str) -> None:
+        self._preparing = f"{self.lease.trial}: {what}" if what else ""
 
     @property
     def log(self) -> AttemptLog | None:

@@ -19,7 +19,7 @@ ends so, has finished all that are aboard.
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +37,7 @@ from headrace_worker.memory import killed_for_memory, says_out_of_memory
 from headrace_worker.place import Place
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.program import AFTER_TERM_S, Program, grace_s, silence_s
+from headrace_worker.programs import Prepared
 from headrace_worker.retries import trial_key
 from headrace_worker.seats import Seat, Seats
 from headrace_worker.slots import Turn
@@ -74,6 +75,8 @@ class Bundle:
         self._out_of_memory = self._of_each = False
         self._kills_before = 0
         self.mark = assign.lease.lease_id
+        # Of any member, since all have the same template.
+        self._prepared = Prepared()
         self.trouble = ""
 
     # What its members need of it (attempt.Host).
@@ -93,6 +96,7 @@ class Bundle:
         seat = self._seats.of(lease_id)
         await attempt.unless_ended(asyncio.sleep(self._place.retries.wait_s(trial_key(attempt.assign))))
         own = await attempt.open_log(log_path(self._place.log_dir, attempt.assign))
+        self._prepared = await attempt.prepare(own)
         own.note(f"trains in a bundle of up to {self._seats.most} trials, which prints into {self._log_path}")
         if (program := self._program) and (process := program.process):
             await self._record(lease_id, process)
@@ -120,6 +124,11 @@ class Bundle:
         """A member ended by itself, as its program says."""
         if seat := self._seats.of(attempt.lease.lease_id):
             seat.settle(classify(0, ending=attempt.ending, finished=attempt.finished, last_line=""))
+
+    @property
+    def working_dir(self) -> str:
+        """Where its process runs, if that is not the folder that the template names."""
+        return self._program.own_dir if self._program else ""
 
     def attached(self) -> None:
         """The process was told of a member."""
@@ -224,9 +233,9 @@ class Bundle:
         withheld: tuple[str, ...] = ()
         exit_code: int | None = None
         try:
-            launch = replace(self._place.launch_of(self._first), log_path=output.path)
+            launch = replace(self._place.launch_of(self._first, self._prepared), log_path=output.path)
             withheld = launch.withheld
-            exit_code = await program.run(launch, output, self._started)
+            exit_code = await program.run(launch, output, self._started, self._when_there_is_room)
         except (CannotStartError, OSError, ValueError) as error:
             output.note(str(error))
             verdict = replace(verdict, error=str(error))
@@ -344,13 +353,16 @@ class Bundle:
         slots = ",".join(map(str, self._slots.indices))
         when = datetime.now(UTC).isoformat(timespec="seconds")
         header = f"{when} bundle {self._first.grant.id} on slot {slots}"
+        return await self._with_room(lambda: self._place.open_log(self._log_path, header))
 
+    async def _when_there_is_room(self, work: Callable[[], None]) -> None:
+        await self._unless_empty(self._with_room(work))
+
+    async def _with_room(self, work: Callable[[], _Result]) -> _Result:
         def note(trouble: str) -> None:
             self.trouble = f"no room to start a bundle: {trouble}" if trouble else ""
 
-        return await when_there_is_room(
-            lambda: self._place.open_log(self._log_path, header), note, Backoff(cap_s=_FULL_DISK_CAP_S)
-        )
+        return await when_there_is_room(work, note, Backoff(cap_s=_FULL_DISK_CAP_S))
 
     async def _unless_empty(self, work: Coroutine[Any, Any, _Result]) -> _Result:  # Any: Coroutine's own
         """Awaits, unless the last member leaves before; the work is then cancelled."""

@@ -134,6 +134,15 @@ def worker(
             "trial, which then starts at once."
         ),
     ] = True,
+    code_cache: Annotated[
+        float,
+        typer.Option(
+            metavar="GIB",
+            min=0.2,
+            help="How much disk the code of studies may take here, and as much again what it requires. What was used "
+            "longest ago is deleted first.",
+        ),
+    ] = 20.0,
     bubbles: Annotated[
         bool,
         typer.Option(
@@ -222,6 +231,7 @@ def worker(
         drain_grace_s=drain_grace,
         spot_notice=spot_notice_file.expanduser().absolute() if spot_notice_file is not None else None,
         prestart=prestart,
+        code_cache_bytes=int(code_cache * 2**30),
         bubbles=bubbles,
         metrics_listen=metrics_listen,
     )

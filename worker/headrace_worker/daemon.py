@@ -38,6 +38,8 @@ from headrace_worker.bubble_slots import BubbleSlots
 from headrace_worker.bubble_watch import BubbleOffer
 from headrace_worker.bundle import Bundle
 from headrace_worker.cleaning import Cleaning
+from headrace_worker.code_cache import CodeCache
+from headrace_worker.code_fetch import CodeFetcher
 from headrace_worker.courier import Courier
 from headrace_worker.device_health import DeviceHealth
 from headrace_worker.devices import Devices, discover
@@ -58,6 +60,7 @@ from headrace_worker.effects import (
     Welcomed,
     Withdrawn,
 )
+from headrace_worker.environments import Environments
 from headrace_worker.exits import Ending
 from headrace_worker.joining import Renewal, joined
 from headrace_worker.launch import folder_of
@@ -67,6 +70,7 @@ from headrace_worker.memory import KernelKills
 from headrace_worker.metrics import registry_of
 from headrace_worker.outbox import DurableOutbox, Outbox
 from headrace_worker.place import Place
+from headrace_worker.programs import Programs
 from headrace_worker.reach import explained_without_certificate
 from headrace_worker.retention import Retention
 from headrace_worker.retries import Retries
@@ -181,13 +185,19 @@ class Daemon:
                 RuntimeServer(self._attempts, self._bundles, settings.home / "runtime", settings.run_as)
             )
             shown = stack.enter_context(scraped(settings.metrics_listen, registry_of(self._figures)))
+            environ = dict(os.environ)
+            self._environments = Environments(
+                settings.environments_dir.absolute(), environ, self._tasks, settings.code_cache_bytes
+            )
+            fetcher = CodeFetcher(reach or target)
+            cache = CodeCache(settings.code_dir.absolute(), fetcher, settings.code_cache_bytes)
             self._place = Place(
                 devices=tuple(devices.devices),
                 bubbles=self._bubble_slots,
                 runtime=runtime.address,
                 log_dir=settings.log_dir.absolute(),
                 scratch_dir=settings.scratch_dir.absolute(),
-                environ=dict(os.environ),
+                environ=environ,
                 cores=len(os.sched_getaffinity(0)),
                 pass_env=settings.pass_env,
                 trial_umask=settings.trial_umask,
@@ -196,6 +206,7 @@ class Daemon:
                 store=store,
                 courier=courier,
                 standbys=self._standbys,
+                programs=Programs(cache, self._environments),
                 retries=Retries(),
                 kernel_kills=KernelKills.of_this_process(),
                 device_failure=self._device_failure,

@@ -1,5 +1,6 @@
 """What to start for an assignment: the program, its environment, its folders. Pure."""
 
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,8 @@ class Launch:
     withheld: tuple[str, ...] = ()
     # The `module:function` that a process may import before its trial is known; empty where none may.
     target: str = ""
+    # The code that is unpacked into `working_dir` before the start, and deleted at the end; None: the folder is there.
+    archive: Path | None = None
 
 
 def study_and_number(trial: str) -> tuple[str, int]:
@@ -89,9 +92,13 @@ def launch_of(
     pass_env: Sequence[str] = (),
     umask: int | None = None,
     user: OtherUser | None = None,
+    archive: Path | None = None,
+    working_dir: str = "",
+    made_python: Path | None = None,
 ) -> Launch:
     """Works out how to start an assigned trial. Of the daemon's `environ` it gets what `headrace.environment` says, and
-    of the machine's `cores` what its slots bring; `gates` are the stages' files of slots in bubbles.
+    of the machine's `cores` what its slots bring; `gates` are the stages' files of slots in bubbles. Shipped code is an
+    `archive`, for `working_dir`. An environment that was made for the program has `made_python`.
 
     Raises `ValueError`, in words for the user, where the template names no program.
     """
@@ -106,6 +113,9 @@ def launch_of(
     in_bubbles = [gates[index] for index in assign.grant.slots if gates and index in gates]
     if gate := next(iter(in_bubbles), environ.get(GATE_VARIABLE, "")):
         env[GATE_VARIABLE] = gate
+    if made_python is not None:
+        env["VIRTUAL_ENV"] = str(made_python.parent.parent)
+        env["PATH"] = f"{made_python.parent}{os.pathsep}{env.get('PATH', os.defpath)}"
     env.update(template.env)
     env[LEASE_VARIABLE] = assign.lease.lease_id
     if assign.grant.seats > 1:
@@ -118,14 +128,15 @@ def launch_of(
         **{CPUS: str(_cores(assign.grant, cores, sum(not d.HasField("bubbles") for d in devices)))},
     )
     return Launch(
-        args=_args(assign),
+        args=_args(assign, str(made_python or "") or template.python or sys.executable),
         env=env,
-        working_dir=template.working_dir,
+        working_dir=working_dir or template.working_dir,
         log_path=log_path(log_dir, assign),
         umask=umask,
         user=user.spelled if user is not None else "",
         withheld=tuple(name for name in selection.withheld if name not in template.env),
         target="" if in_bubbles else _target(assign),  # what is imported ahead is not gated
+        archive=archive,
     )
 
 
@@ -152,19 +163,18 @@ def _cores(grant: worker_pb2.Grant, cores: int, slots: int) -> int:
     return max(1, cores * len(grant.slots) * (grant.milli or WHOLE) // (max(1, slots) * WHOLE))
 
 
-def _args(assign: worker_pb2.Assign) -> tuple[str, ...]:
-    program = _program(assign)
+def _args(assign: worker_pb2.Assign, python: str) -> tuple[str, ...]:
+    program = _program(assign, python)
     if assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT:
-        python = assign.template.python or sys.executable
         return (python, "-m", "headrace.trial.gang", *program)
     return program
 
 
-def _program(assign: worker_pb2.Assign) -> tuple[str, ...]:
+def _program(assign: worker_pb2.Assign, python: str) -> tuple[str, ...]:
     template = assign.template
     match template.WhichOneof("program"):
         case "callable":
-            return (template.python or sys.executable, "-m", "headrace.trial.process")
+            return (python, "-m", "headrace.trial.process")
         case "command" if template.command.args:
             _, number = study_and_number(assign.lease.trial)
             command = CommandLine(args=tuple(template.command.args))

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from headrace_worker.exits import Verdict, on_failed_device, perhaps_of_device
 from headrace_worker.launch import Launch, launch_of
 from headrace_worker.logs import AttemptLog
 from headrace_worker.memory import KernelKills
+from headrace_worker.programs import Prepared, Programs
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import Retries
 from headrace_worker.run_as import OtherUser
@@ -42,6 +44,7 @@ class Place:
     store: CheckpointStore
     courier: Courier
     standbys: Standbys
+    programs: Programs
     retries: Retries
     kernel_kills: KernelKills
     # Says which failure of a device ended a program on these slots that failed with these words, or nothing.
@@ -55,8 +58,9 @@ class Place:
     # An attempt is over, and its part of the log goes into the store.
     keep_log: Callable[[worker_pb2.Assign, AttemptLog], None]
 
-    def launch_of(self, assign: worker_pb2.Assign) -> Launch:
+    def launch_of(self, assign: worker_pb2.Assign, prepared: Prepared) -> Launch:
         """What to start for an assignment; raises `ValueError` where its template names no program."""
+        own = "" if prepared.archive is None else str(self.scratch_dir / f"code-{uuid.uuid4().hex[:12]}")
         return launch_of(
             assign,
             devices=(*self.devices, *self.bubbles.devices),
@@ -68,6 +72,9 @@ class Place:
             pass_env=self.pass_env,
             umask=self.trial_umask,
             user=self.user,
+            archive=prepared.archive,
+            working_dir=own,
+            made_python=prepared.python,
         )
 
     def hand_over(self, path: Path) -> None:

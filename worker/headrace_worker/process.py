@@ -47,6 +47,8 @@ class TrialProcess:
     # When it started, by the kernel's clock, to recognise it by after a restart of the daemon.
     started: float
     _process: asyncio.subprocess.Process
+    # Where it was started.
+    working_dir: str = ""
 
     @classmethod
     async def spawn(cls, launch: Launch, output: BinaryIO, inherited: tuple[int, ...] = ()) -> "TrialProcess":
@@ -78,7 +80,8 @@ class TrialProcess:
             await process.wait()
             raise CannotStartError(problem)
         mark = launch.env.get(LEASE_VARIABLE, "")
-        return cls(process.pid, (mark,) if mark else (), _start_time(process.pid), process)
+        marks = (mark,) if mark else ()
+        return cls(process.pid, marks, _start_time(process.pid), process, launch.working_dir)
 
     @property
     def runs(self) -> bool:

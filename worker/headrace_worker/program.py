@@ -3,14 +3,21 @@
 It ends by itself, or when those that it runs for say so (`end_in`): SIGTERM after one time, SIGKILL after another. A
 later word can only make it quicker. A process that is silent for longer than its template allows is reported to them.
 
+Shipped code is unpacked into a folder of its own for each process, which is deleted with it. One that stood by has its
+folder already.
+
 It is over when no process of its group runs any more.
 """
 
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
 
 from headrace.v1 import spec_pb2
+from headrace_worker.code_cache import unpack
+from headrace_worker.disk import clear_away
 from headrace_worker.launch import Launch
 from headrace_worker.logs import AttemptLog
 from headrace_worker.process import TrialProcess
@@ -20,6 +27,8 @@ DEFAULT_GRACE_S = 30.0
 AFTER_TERM_S = 5.0
 """Between SIGTERM and SIGKILL, for a process that has had its grace already."""
 _NEVER = float("inf")
+WhenThereIsRoom = Callable[[Callable[[], None]], Awaitable[None]]
+"""Does work that writes, as soon as the disk takes it."""
 
 
 def grace_s(template: spec_pb2.TrialTemplate) -> float:
@@ -62,18 +71,46 @@ class Program:
         self._launch: Launch | None = None
         self._imported = False
         self.process: TrialProcess | None = None
+        # Where it runs, if that is not the folder that its template names.
+        self.own_dir = ""
 
     async def run(
-        self, launch: Launch, output: AttemptLog, started: Callable[[TrialProcess], Awaitable[None]]
+        self,
+        launch: Launch,
+        output: AttemptLog,
+        started: Callable[[TrialProcess], Awaitable[None]],
+        when_there_is_room: WhenThereIsRoom,
     ) -> int:
         """Starts it and returns its exit code when its group is gone. Raises `CannotStartError`."""
+        try:
+            return await self._run(launch, output, started, when_there_is_room)
+        finally:
+            if launch.archive is not None:
+                for folder in {launch.working_dir, self.own_dir or launch.working_dir}:
+                    await asyncio.to_thread(clear_away, Path(folder))
+
+    async def _run(
+        self,
+        launch: Launch,
+        output: AttemptLog,
+        started: Callable[[TrialProcess], Awaitable[None]],
+        when_there_is_room: WhenThereIsRoom,
+    ) -> int:
         self._heard_at = _now()
         self._launch = launch
         process = await self._standbys.take(launch, self._slots, output)
         self._imported = process is not None
-        process = process or await TrialProcess.spawn(launch, output.file)
+        if process is None:
+            if launch.archive is not None:
+                await when_there_is_room(
+                    partial(unpack, launch.archive, Path(launch.working_dir), launch.user)
+                )
+                self.own_dir = launch.working_dir  # now: it may attach before it is known to run
+            process = await TrialProcess.spawn(launch, output.file)
         try:
             self.process = process
+            if launch.archive is not None:
+                self.own_dir = process.working_dir
             await started(process)
             return await self._supervise(process)
         finally:

@@ -66,12 +66,7 @@ class OtherUser:
 
     def give(self, path: Path) -> None:
         """Gives it a file or a folder with all that is in it, which it cannot reach before."""
-        for folder, _, files in os.walk(path, topdown=False):
-            for name in files:
-                os.chown(Path(folder, name), self.uid, self.gid, follow_symlinks=False)
-            os.chown(folder, self.uid, self.gid, follow_symlinks=False)
-        if not path.is_dir():
-            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+        give_to(self.spelled, path)
 
     def take(self, folder: Path, *, root: Path, into: Path) -> Path:
         """Moves a checkpoint from below the trial's `root` to a folder in `into`, and makes it root's.
@@ -123,6 +118,17 @@ class OtherUser:
                     raise CheckpointInvalidError(
                         f"checkpoint folder {shown}: {entry.name} is not a regular file of user {self.name}"
                     )
+
+
+def give_to(spelled: str, path: Path) -> None:
+    """Gives a user, as the shim takes it, a file or a folder with all that is in it."""
+    uid, gid = map(int, spelled.split(":")[:2])
+    for folder, _, files in os.walk(path, topdown=False):
+        for name in files:
+            os.chown(Path(folder, name), uid, gid, follow_symlinks=False)
+        os.chown(folder, uid, gid, follow_symlinks=False)
+    if not path.is_dir():
+        os.chown(path, uid, gid, follow_symlinks=False)
 
 
 def other_user(name: str) -> OtherUser:

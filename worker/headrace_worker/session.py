@@ -195,7 +195,7 @@ class Session:
         why = "no scheduler"
         for address in turns_after(self._target.replicas):
             try:
-                async with _channel(address, self._target.credentials()) as channel:
+                async with channel_to(address, self._target.credentials()) as channel:
                     call = worker_pb2_grpc.WorkerServiceStub(channel).JudgeFolders(asked, timeout=_JUDGE_S)
                     return await call
             except (grpc.aio.AioRpcError, InvalidFieldError) as error:
@@ -212,7 +212,7 @@ class Session:
             credentials = self._target.credentials()
         except InvalidFieldError as error:
             return str(error)
-        async with _channel(address, credentials) as channel:
+        async with channel_to(address, credentials) as channel:
             call: Call = worker_pb2_grpc.WorkerServiceStub(channel).Session()
             try:
                 return await self._converse(call)
@@ -353,7 +353,7 @@ def _batches(entries: Sequence[Entry]) -> list[list[Entry]]:
     return found
 
 
-def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+def channel_to(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
     """Makes a channel; the connection comes with the first call."""
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=_OPTIONS)

@@ -37,6 +37,8 @@ class WorkerSettings:
     trial_umask: int | None = None
     # Whether a process stands by for the next trial of each busy slot.
     prestart: bool = True
+    # How much disk the code of studies may take, and as much again what it requires.
+    code_cache_bytes: int = 20 << 30
     # Whether a bubble agent runs beside the daemon, and how long trials may take to leave bubbles that are gone.
     bubbles: bool = False
     bubble_leave_s: float = 20.0
@@ -52,6 +54,16 @@ class WorkerSettings:
     def log_dir(self) -> Path:
         """Trial logs: `{log_dir}/{study}-{uid}/{number}.log`."""
         return self.home / "logs"
+
+    @property
+    def code_dir(self) -> Path:
+        """The archives of studies' code, by digest."""
+        return self.home / "code" / "sha256"
+
+    @property
+    def environments_dir(self) -> Path:
+        """The environments that studies require."""
+        return self.home / "environments"
 
     @property
     def scratch_dir(self) -> Path:

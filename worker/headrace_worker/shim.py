@@ -18,6 +18,7 @@ import sys
 
 _PR_SET_PDEATHSIG = 1
 CANNOT_START = 127
+_SHIP = "Ship the folder (`headrace run --ship`), or name one that every worker has"
 
 
 def main(arguments: list[str]) -> None:
@@ -41,7 +42,7 @@ def main(arguments: list[str]) -> None:
             try:
                 os.chdir(working_dir)
             except OSError as error:
-                _fail(status, f"working_dir {working_dir!r} cannot be entered: {error.strerror}")
+                _fail(status, f"working_dir {working_dir!r} cannot be entered: {error.strerror}. {_SHIP}")
         elif user and not os.access(".", os.X_OK):
             os.chdir("/")
         os.execvp(program[0], program)  # noqa: S606 - a program and its arguments, no shell

@@ -91,6 +91,10 @@ class RequestIdReusedError(HeadraceError):
     """The request id was used before, for a request with other content."""
 
 
+class CodeNotFoundError(HeadraceError):
+    """The scheduler does not keep this code, or not any more."""
+
+
 class LeaseStaleError(HeadraceError):
     """The lease is not the caller's any more; nothing was changed."""
 
@@ -304,6 +308,12 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "FAILED_PRECONDITION",
         LeaseStaleError,
         "Leave this trial and ask for another one.",
+    ),
+    _entry(
+        "CODE_NOT_FOUND",
+        "NOT_FOUND",
+        CodeNotFoundError,
+        "Ship the folder again, as it was: `headrace run STUDY.yaml --suffix`. Then `headrace retry` the old study.",
     ),
     _entry(
         "DATABASE_UNAVAILABLE",

@@ -73,6 +73,8 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     ),
     **_methods("headrace.v1.IdentityService", Permission.KNOWN, "WhoAmI"),
     **_methods("headrace.v1.IdentityService", Permission.GOVERN, "CreateToken ListTokens RevokeToken"),
+    **_methods("headrace.v1.CodeService", Permission.CHANGE, "HasCode PutCode"),
+    **_methods("headrace.v1.CodeService", Permission.WORK, "GetCode"),
     **_methods("headrace.v1.ProjectService", Permission.LOOK, "ListProjects"),
     **_methods("headrace.v1.ProjectService", Permission.GOVERN, "CreateProject SetProject"),
     **_methods("headrace.v1.JoinService", Permission.OPEN, "Join"),

@@ -15,6 +15,8 @@ from grpc_reflection.v1alpha import reflection
 
 from headrace.errors import HeadraceError
 from headrace.v1 import (
+    code_pb2,
+    code_pb2_grpc,
     identity_pb2,
     identity_pb2_grpc,
     join_pb2,
@@ -39,6 +41,7 @@ STUDIES: Final = study_pb2.DESCRIPTOR.services_by_name["StudyService"].full_name
 WORKERS: Final = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 IDENTITIES: Final = identity_pb2.DESCRIPTOR.services_by_name["IdentityService"].full_name
 PROJECTS: Final = project_pb2.DESCRIPTOR.services_by_name["ProjectService"].full_name
+CODE: Final = code_pb2.DESCRIPTOR.services_by_name["CodeService"].full_name
 JOINS: Final = join_pb2.DESCRIPTOR.services_by_name["JoinService"].full_name
 HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
@@ -79,6 +82,11 @@ class Listener:
         """Serve those who ask what projects may have."""
         project_pb2_grpc.add_ProjectServiceServicer_to_server(servicer, self.server)
         self._names.append(PROJECTS)
+
+    def add_code(self, servicer: code_pb2_grpc.CodeServiceServicer) -> None:
+        """Serve those who ship code, and workers who fetch it."""
+        code_pb2_grpc.add_CodeServiceServicer_to_server(servicer, self.server)
+        self._names.append(CODE)
 
     def add_joins(self, servicer: join_pb2_grpc.JoinServiceServicer) -> None:
         """Serve those that join, or renew."""

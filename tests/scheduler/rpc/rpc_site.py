@@ -15,12 +15,14 @@ from headrace.errors import HeadraceError
 from headrace.spec import StudySpec, params_from_proto, to_proto
 from headrace.v1 import event_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb
+from headrace.v1.code_pb2_grpc import add_CodeServiceServicer_to_server as add_code_service
 from headrace.v1.project_pb2_grpc import ProjectServiceStub
 from headrace.v1.project_pb2_grpc import add_ProjectServiceServicer_to_server as add_project_service
 from headrace.v1.study_pb2_grpc import StudyServiceStub
 from headrace.v1.study_pb2_grpc import add_StudyServiceServicer_to_server as add_study_service
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.rpc.code_service import CodeServicer
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.rpc.project_service import ProjectServicer
 from headrace_services.scheduler.rpc.study_service import StudyServicer
@@ -208,6 +210,7 @@ async def serving(engine: AsyncEngine) -> AsyncIterator[Replica]:
     desk = Desk()
     add_study_service(StudyServicer(hub, desk), server)
     add_project_service(ProjectServicer(hub), server)
+    add_code_service(CodeServicer(engine), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     address = f"127.0.0.1:{port}"

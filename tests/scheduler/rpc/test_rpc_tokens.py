@@ -36,8 +36,8 @@ from headrace_services.identity.permissions import PERMISSIONS, Permission
 from headrace_services.identity.roles import Role
 from headrace_services.identity.tokens import new_token
 from headrace_services.scheduler.desk import Desk
-from headrace_services.scheduler.engine.cleaner import Cleaner
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.janitor import Janitor
 from headrace_services.scheduler.rpc.identity_service import IdentityServicer, make
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.rpc.study_service import StudyServicer
@@ -346,7 +346,7 @@ async def test_tokens_that_are_over_for_long_are_forgotten(guarded_site: Site) -
         await conn.execute(
             text(f"UPDATE token SET revoke_time = {long_ago}, expire_time = now() WHERE number = 2")
         )
-    await Cleaner(site.engine).clean()
+    await Janitor(site.engine).clean()
     async with site.engine.connect() as conn:
         assert (await conn.execute(text("SELECT array_agg(number) FROM token"))).scalar_one() == [3]
 

@@ -62,6 +62,7 @@ const (
 	ErrorReason_ERROR_REASON_WORKER_AWAY          ErrorReason = 36
 	ErrorReason_ERROR_REASON_LOG_GONE             ErrorReason = 37
 	ErrorReason_ERROR_REASON_STORE_AWAY           ErrorReason = 38
+	ErrorReason_ERROR_REASON_CODE_NOT_FOUND       ErrorReason = 39
 )
 
 // Enum value maps for ErrorReason.
@@ -101,6 +102,7 @@ var (
 		36: "ERROR_REASON_WORKER_AWAY",
 		37: "ERROR_REASON_LOG_GONE",
 		38: "ERROR_REASON_STORE_AWAY",
+		39: "ERROR_REASON_CODE_NOT_FOUND",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":          0,
@@ -137,6 +139,7 @@ var (
 		"ERROR_REASON_WORKER_AWAY":          36,
 		"ERROR_REASON_LOG_GONE":             37,
 		"ERROR_REASON_STORE_AWAY":           38,
+		"ERROR_REASON_CODE_NOT_FOUND":       39,
 	}
 )
 
@@ -171,7 +174,7 @@ var File_headrace_v1_error_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_error_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/error.proto\x12\vheadrace.v1*\xdd\b\n" +
+	"\x17headrace/v1/error.proto\x12\vheadrace.v1*\xfe\b\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_INVALID_FIELD\x10\x01\x12\x1d\n" +
@@ -207,7 +210,8 @@ const file_headrace_v1_error_proto_rawDesc = "" +
 	"\x1dERROR_REASON_VERSION_MISMATCH\x10#\x12\x1c\n" +
 	"\x18ERROR_REASON_WORKER_AWAY\x10$\x12\x19\n" +
 	"\x15ERROR_REASON_LOG_GONE\x10%\x12\x1b\n" +
-	"\x17ERROR_REASON_STORE_AWAY\x10&B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
+	"\x17ERROR_REASON_STORE_AWAY\x10&\x12\x1f\n" +
+	"\x1bERROR_REASON_CODE_NOT_FOUND\x10'B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_error_proto_rawDescOnce sync.Once

@@ -4203,7 +4203,7 @@ type TrialTemplate struct {
 	//	*TrialTemplate_Callable
 	//	*TrialTemplate_Command
 	Program isTrialTemplate_Program `protobuf_oneof:"program"`
-	// Where the program lies: an absolute path that every worker can reach.
+	// Where the program lies: an absolute path, that every worker can reach unless the folder is shipped.
 	WorkingDir string `protobuf:"bytes,3,opt,name=working_dir,json=workingDir,proto3" json:"working_dir,omitempty"`
 	// Added to the worker's environment.
 	Env map[string]string `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -4217,7 +4217,12 @@ type TrialTemplate struct {
 	// before that trial is known; absent means yes.
 	Prestart *bool `protobuf:"varint,8,opt,name=prestart,proto3,oneof" json:"prestart,omitempty"`
 	// The plan that the trials follow. The scheduler writes it, in the study that a transfer makes.
-	Plan          *TrialPlan `protobuf:"bytes,9,opt,name=plan,proto3" json:"plan,omitempty"`
+	Plan *TrialPlan `protobuf:"bytes,9,opt,name=plan,proto3" json:"plan,omitempty"`
+	// How workers get the folder of the program; absent means that they find it at `working_dir`.
+	Code *Code `protobuf:"bytes,10,opt,name=code,proto3" json:"code,omitempty"`
+	// A file in the folder, `requirements.txt` or `uv.lock`, that says what workers install for the program; empty means
+	// that the program runs in the worker's environment as it is.
+	Requirements  string `protobuf:"bytes,11,opt,name=requirements,proto3" json:"requirements,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4326,6 +4331,20 @@ func (x *TrialTemplate) GetPlan() *TrialPlan {
 	return nil
 }
 
+func (x *TrialTemplate) GetCode() *Code {
+	if x != nil {
+		return x.Code
+	}
+	return nil
+}
+
+func (x *TrialTemplate) GetRequirements() string {
+	if x != nil {
+		return x.Requirements
+	}
+	return ""
+}
+
 type isTrialTemplate_Program interface {
 	isTrialTemplate_Program()
 }
@@ -4344,6 +4363,97 @@ func (*TrialTemplate_Callable) isTrialTemplate_Program() {}
 
 func (*TrialTemplate_Command) isTrialTemplate_Program() {}
 
+// The folder of a program, as it was when its study was created.
+type Code struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether it is shipped to workers; absent leaves that to the client. A study is created with `digest` where this is
+	// true.
+	Ship *bool `protobuf:"varint,1,opt,name=ship,proto3,oneof" json:"ship,omitempty"`
+	// The SHA-256 of its manifest, in hex: what CodeService knows it by. Empty where it is not shipped.
+	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Of all its files together.
+	SizeBytes int64 `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	Files     int32 `protobuf:"varint,4,opt,name=files,proto3" json:"files,omitempty"`
+	// The git commit that was checked out; empty where there is none.
+	Commit string `protobuf:"bytes,5,opt,name=commit,proto3" json:"commit,omitempty"`
+	// The folder differs from the commit.
+	Dirty         bool `protobuf:"varint,6,opt,name=dirty,proto3" json:"dirty,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Code) Reset() {
+	*x = Code{}
+	mi := &file_headrace_v1_spec_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Code) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Code) ProtoMessage() {}
+
+func (x *Code) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_spec_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Code.ProtoReflect.Descriptor instead.
+func (*Code) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *Code) GetShip() bool {
+	if x != nil && x.Ship != nil {
+		return *x.Ship
+	}
+	return false
+}
+
+func (x *Code) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Code) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *Code) GetFiles() int32 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *Code) GetCommit() string {
+	if x != nil {
+		return x.Commit
+	}
+	return ""
+}
+
+func (x *Code) GetDirty() bool {
+	if x != nil {
+		return x.Dirty
+	}
+	return false
+}
+
 // A program and its arguments, never passed through a shell.
 type CommandLine struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4354,7 +4464,7 @@ type CommandLine struct {
 
 func (x *CommandLine) Reset() {
 	*x = CommandLine{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[48]
+	mi := &file_headrace_v1_spec_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4366,7 +4476,7 @@ func (x *CommandLine) String() string {
 func (*CommandLine) ProtoMessage() {}
 
 func (x *CommandLine) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[48]
+	mi := &file_headrace_v1_spec_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4379,7 +4489,7 @@ func (x *CommandLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandLine.ProtoReflect.Descriptor instead.
 func (*CommandLine) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{48}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CommandLine) GetArgs() []string {
@@ -4708,7 +4818,7 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\n" +
 	"FilesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe3\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xae\x04\n" +
 	"\rTrialTemplate\x12\x1c\n" +
 	"\bcallable\x18\x01 \x01(\tH\x00R\bcallable\x124\n" +
 	"\acommand\x18\x02 \x01(\v2\x18.headrace.v1.CommandLineH\x00R\acommand\x12\x1f\n" +
@@ -4719,12 +4829,24 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\x05grace\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x05grace\x12@\n" +
 	"\x0ereport_timeout\x18\a \x01(\v2\x19.google.protobuf.DurationR\rreportTimeout\x12\x1f\n" +
 	"\bprestart\x18\b \x01(\bH\x01R\bprestart\x88\x01\x01\x12*\n" +
-	"\x04plan\x18\t \x01(\v2\x16.headrace.v1.TrialPlanR\x04plan\x1a6\n" +
+	"\x04plan\x18\t \x01(\v2\x16.headrace.v1.TrialPlanR\x04plan\x12%\n" +
+	"\x04code\x18\n" +
+	" \x01(\v2\x11.headrace.v1.CodeR\x04code\x12\"\n" +
+	"\frequirements\x18\v \x01(\tR\frequirements\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\t\n" +
 	"\aprogramB\v\n" +
-	"\t_prestart\"!\n" +
+	"\t_prestart\"\xa3\x01\n" +
+	"\x04Code\x12\x17\n" +
+	"\x04ship\x18\x01 \x01(\bH\x00R\x04ship\x88\x01\x01\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x03 \x01(\x03R\tsizeBytes\x12\x14\n" +
+	"\x05files\x18\x04 \x01(\x05R\x05files\x12\x16\n" +
+	"\x06commit\x18\x05 \x01(\tR\x06commit\x12\x14\n" +
+	"\x05dirty\x18\x06 \x01(\bR\x05dirtyB\a\n" +
+	"\x05_ship\"!\n" +
 	"\vCommandLine\x12\x12\n" +
 	"\x04args\x18\x01 \x03(\tR\x04args*l\n" +
 	"\x05Scope\x12\x15\n" +
@@ -4773,7 +4895,7 @@ func file_headrace_v1_spec_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_headrace_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_headrace_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_headrace_v1_spec_proto_goTypes = []any{
 	(Scope)(0),                      // 0: headrace.v1.Scope
 	(Keep)(0),                       // 1: headrace.v1.Keep
@@ -4830,15 +4952,16 @@ var file_headrace_v1_spec_proto_goTypes = []any{
 	(*TransferPlan)(nil),            // 52: headrace.v1.TransferPlan
 	(*TrialPlan)(nil),               // 53: headrace.v1.TrialPlan
 	(*TrialTemplate)(nil),           // 54: headrace.v1.TrialTemplate
-	(*CommandLine)(nil),             // 55: headrace.v1.CommandLine
-	nil,                             // 56: headrace.v1.ParameterAssignment.ValuesEntry
-	nil,                             // 57: headrace.v1.GridSampler.PointsEntry
-	nil,                             // 58: headrace.v1.Resources.LabelsEntry
-	nil,                             // 59: headrace.v1.TrialPlan.FilesEntry
-	nil,                             // 60: headrace.v1.TrialTemplate.EnvEntry
-	(*PlanRequest)(nil),             // 61: headrace.v1.PlanRequest
-	(*PlanDegrees)(nil),             // 62: headrace.v1.PlanDegrees
-	(*durationpb.Duration)(nil),     // 63: google.protobuf.Duration
+	(*Code)(nil),                    // 55: headrace.v1.Code
+	(*CommandLine)(nil),             // 56: headrace.v1.CommandLine
+	nil,                             // 57: headrace.v1.ParameterAssignment.ValuesEntry
+	nil,                             // 58: headrace.v1.GridSampler.PointsEntry
+	nil,                             // 59: headrace.v1.Resources.LabelsEntry
+	nil,                             // 60: headrace.v1.TrialPlan.FilesEntry
+	nil,                             // 61: headrace.v1.TrialTemplate.EnvEntry
+	(*PlanRequest)(nil),             // 62: headrace.v1.PlanRequest
+	(*PlanDegrees)(nil),             // 63: headrace.v1.PlanDegrees
+	(*durationpb.Duration)(nil),     // 64: google.protobuf.Duration
 }
 var file_headrace_v1_spec_proto_depIdxs = []int32{
 	10, // 0: headrace.v1.StudySpec.objective:type_name -> headrace.v1.Objective
@@ -4868,7 +4991,7 @@ var file_headrace_v1_spec_proto_depIdxs = []int32{
 	17, // 24: headrace.v1.Parameter.conditions:type_name -> headrace.v1.Condition
 	18, // 25: headrace.v1.CategoricalDomain.values:type_name -> headrace.v1.ParameterValue
 	18, // 26: headrace.v1.Condition.values:type_name -> headrace.v1.ParameterValue
-	56, // 27: headrace.v1.ParameterAssignment.values:type_name -> headrace.v1.ParameterAssignment.ValuesEntry
+	57, // 27: headrace.v1.ParameterAssignment.values:type_name -> headrace.v1.ParameterAssignment.ValuesEntry
 	21, // 28: headrace.v1.Sampler.random:type_name -> headrace.v1.RandomSampler
 	23, // 29: headrace.v1.Sampler.grid:type_name -> headrace.v1.GridSampler
 	24, // 30: headrace.v1.Sampler.sobol:type_name -> headrace.v1.SobolSampler
@@ -4880,7 +5003,7 @@ var file_headrace_v1_spec_proto_depIdxs = []int32{
 	30, // 36: headrace.v1.Sampler.best_of:type_name -> headrace.v1.BestOfSampler
 	22, // 37: headrace.v1.Sampler.own:type_name -> headrace.v1.OwnSampler
 	19, // 38: headrace.v1.OwnSampler.options:type_name -> headrace.v1.ParameterAssignment
-	57, // 39: headrace.v1.GridSampler.points:type_name -> headrace.v1.GridSampler.PointsEntry
+	58, // 39: headrace.v1.GridSampler.points:type_name -> headrace.v1.GridSampler.PointsEntry
 	32, // 40: headrace.v1.Policy.run_all:type_name -> headrace.v1.RunAllPolicy
 	35, // 41: headrace.v1.Policy.asha:type_name -> headrace.v1.AshaPolicy
 	37, // 42: headrace.v1.Policy.successive_halving:type_name -> headrace.v1.SuccessiveHalvingPolicy
@@ -4895,7 +5018,7 @@ var file_headrace_v1_spec_proto_depIdxs = []int32{
 	3,  // 51: headrace.v1.AshaPolicy.variant:type_name -> headrace.v1.AshaVariant
 	5,  // 52: headrace.v1.AshaPolicy.arrival:type_name -> headrace.v1.AshaArrival
 	4,  // 53: headrace.v1.MedianPolicy.variant:type_name -> headrace.v1.MedianVariant
-	58, // 54: headrace.v1.Resources.labels:type_name -> headrace.v1.Resources.LabelsEntry
+	59, // 54: headrace.v1.Resources.labels:type_name -> headrace.v1.Resources.LabelsEntry
 	6,  // 55: headrace.v1.Resources.processes:type_name -> headrace.v1.Processes
 	43, // 56: headrace.v1.Resources.by:type_name -> headrace.v1.SizeTable
 	44, // 57: headrace.v1.SizeTable.rows:type_name -> headrace.v1.SizeRow
@@ -4905,21 +5028,22 @@ var file_headrace_v1_spec_proto_depIdxs = []int32{
 	49, // 61: headrace.v1.Surrogate.pilot:type_name -> headrace.v1.Pilot
 	42, // 62: headrace.v1.Transfer.resources:type_name -> headrace.v1.Resources
 	52, // 63: headrace.v1.Transfer.plan:type_name -> headrace.v1.TransferPlan
-	61, // 64: headrace.v1.TransferPlan.request:type_name -> headrace.v1.PlanRequest
+	62, // 64: headrace.v1.TransferPlan.request:type_name -> headrace.v1.PlanRequest
 	53, // 65: headrace.v1.TransferPlan.answer:type_name -> headrace.v1.TrialPlan
-	62, // 66: headrace.v1.TrialPlan.degrees:type_name -> headrace.v1.PlanDegrees
-	59, // 67: headrace.v1.TrialPlan.files:type_name -> headrace.v1.TrialPlan.FilesEntry
-	55, // 68: headrace.v1.TrialTemplate.command:type_name -> headrace.v1.CommandLine
-	60, // 69: headrace.v1.TrialTemplate.env:type_name -> headrace.v1.TrialTemplate.EnvEntry
-	63, // 70: headrace.v1.TrialTemplate.grace:type_name -> google.protobuf.Duration
-	63, // 71: headrace.v1.TrialTemplate.report_timeout:type_name -> google.protobuf.Duration
+	63, // 66: headrace.v1.TrialPlan.degrees:type_name -> headrace.v1.PlanDegrees
+	60, // 67: headrace.v1.TrialPlan.files:type_name -> headrace.v1.TrialPlan.FilesEntry
+	56, // 68: headrace.v1.TrialTemplate.command:type_name -> headrace.v1.CommandLine
+	61, // 69: headrace.v1.TrialTemplate.env:type_name -> headrace.v1.TrialTemplate.EnvEntry
+	64, // 70: headrace.v1.TrialTemplate.grace:type_name -> google.protobuf.Duration
+	64, // 71: headrace.v1.TrialTemplate.report_timeout:type_name -> google.protobuf.Duration
 	53, // 72: headrace.v1.TrialTemplate.plan:type_name -> headrace.v1.TrialPlan
-	18, // 73: headrace.v1.ParameterAssignment.ValuesEntry.value:type_name -> headrace.v1.ParameterValue
-	74, // [74:74] is the sub-list for method output_type
-	74, // [74:74] is the sub-list for method input_type
-	74, // [74:74] is the sub-list for extension type_name
-	74, // [74:74] is the sub-list for extension extendee
-	0,  // [0:74] is the sub-list for field type_name
+	55, // 73: headrace.v1.TrialTemplate.code:type_name -> headrace.v1.Code
+	18, // 74: headrace.v1.ParameterAssignment.ValuesEntry.value:type_name -> headrace.v1.ParameterValue
+	75, // [75:75] is the sub-list for method output_type
+	75, // [75:75] is the sub-list for method input_type
+	75, // [75:75] is the sub-list for extension type_name
+	75, // [75:75] is the sub-list for extension extendee
+	0,  // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_spec_proto_init() }
@@ -4978,13 +5102,14 @@ func file_headrace_v1_spec_proto_init() {
 		(*TrialTemplate_Callable)(nil),
 		(*TrialTemplate_Command)(nil),
 	}
+	file_headrace_v1_spec_proto_msgTypes[48].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_spec_proto_rawDesc), len(file_headrace_v1_spec_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   54,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -149,6 +149,9 @@ const (
 	ExitOutcome_EXIT_OUTCOME_LOST ExitOutcome = 4
 	// The checkpoint to go on from is not in the store any more. Not charged: the trial begins anew.
 	ExitOutcome_EXIT_OUTCOME_NO_CHECKPOINT ExitOutcome = 5
+	// The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not charged:
+	// the study is tried on other workers, and fails where there is none.
+	ExitOutcome_EXIT_OUTCOME_UNPREPARED ExitOutcome = 6
 )
 
 // Enum value maps for ExitOutcome.
@@ -160,6 +163,7 @@ var (
 		3: "EXIT_OUTCOME_FAILED",
 		4: "EXIT_OUTCOME_LOST",
 		5: "EXIT_OUTCOME_NO_CHECKPOINT",
+		6: "EXIT_OUTCOME_UNPREPARED",
 	}
 	ExitOutcome_value = map[string]int32{
 		"EXIT_OUTCOME_UNSPECIFIED":   0,
@@ -168,6 +172,7 @@ var (
 		"EXIT_OUTCOME_FAILED":        3,
 		"EXIT_OUTCOME_LOST":          4,
 		"EXIT_OUTCOME_NO_CHECKPOINT": 5,
+		"EXIT_OUTCOME_UNPREPARED":    6,
 	}
 )
 
@@ -3015,14 +3020,15 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"DeviceKind\x12\x1b\n" +
 	"\x17DEVICE_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fDEVICE_KIND_CPU\x10\x01\x12\x13\n" +
-	"\x0fDEVICE_KIND_GPU\x10\x02*\xb1\x01\n" +
+	"\x0fDEVICE_KIND_GPU\x10\x02*\xce\x01\n" +
 	"\vExitOutcome\x12\x1c\n" +
 	"\x18EXIT_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15EXIT_OUTCOME_FINISHED\x10\x01\x12\x19\n" +
 	"\x15EXIT_OUTCOME_RELEASED\x10\x02\x12\x17\n" +
 	"\x13EXIT_OUTCOME_FAILED\x10\x03\x12\x15\n" +
 	"\x11EXIT_OUTCOME_LOST\x10\x04\x12\x1e\n" +
-	"\x1aEXIT_OUTCOME_NO_CHECKPOINT\x10\x05*U\n" +
+	"\x1aEXIT_OUTCOME_NO_CHECKPOINT\x10\x05\x12\x1b\n" +
+	"\x17EXIT_OUTCOME_UNPREPARED\x10\x06*U\n" +
 	"\n" +
 	"LogTrouble\x12\x1b\n" +
 	"\x17LOG_TROUBLE_UNSPECIFIED\x10\x00\x12\x14\n" +

@@ -24,6 +24,7 @@ WORKER: Final = Text(256, remedy="Write it as workers/WORKER.")
 REASON: Final = Text(500, remedy="Say it in a sentence.")
 DEVICES: Final = Items(n.DEVICES, Whole(0, 1_000_000), remedy="Name none, for all devices of the worker.")
 NUMBER: Final = Whole(0, n.EXACT, remedy="Give the number of a trial.")
+DIGEST: Final = Text(64, remedy="Give a SHA-256 in hex.")
 ERROR: Final = Told(n.TEXT)
 LEASE_TIME: Final = Span(0, 86_400)
 JOIN_TIME: Final = Span(1, 30 * 86_400)
@@ -93,6 +94,9 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     "CreateJoinTokenRequest": {"worker": NAME, "uses": Whole(0, n.COUNT), "lifetime": JOIN_TIME},
     "RevokeJoinTokenRequest": {"id": NAME},
     "RevokeWorkerRequest": {"worker": NAME},
+    "HasCodeRequest": {"digest": DIGEST},
+    "PutCodeRequest": {"digest": DIGEST, "data": Unbounded("the method counts the bytes of all messages")},
+    "GetCodeRequest": {"digest": DIGEST},
     "MeasureImportanceRequest": {"study": STUDY},
     "CreateProjectRequest": {
         "request_id": REQUEST_ID,

@@ -111,6 +111,13 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
         "python": TEXT,
         "grace": Span(0, n.SECONDS),
         "report_timeout": Span(0, n.SECONDS),
+        "requirements": TEXT,
+    },
+    "Code": {
+        "digest": Text(64),
+        "size_bytes": BYTES,
+        "files": COUNT,
+        "commit": Text(64),
     },
     "CommandLine": {"args": Items(1000, Text(32_768, prose=True))},
     "Resources": {

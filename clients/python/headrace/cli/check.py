@@ -4,6 +4,9 @@ The proof itself is `headrace.check`; here are its options, a study file as anot
 outcome as text, JSON and exit code.
 """
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +19,7 @@ from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import Value
+from headrace.code import read_folder, unpack, write_archive
 from headrace.spec import StudySpec, load_study_file
 from headrace.spec.configuration import configuration_of, mutations_of
 from headrace.spec.resources import Processes
@@ -66,7 +70,7 @@ def check(
     """Prove that pausing and resuming does not change what a script computes, or name what is missing.
 
     A study file also says which configuration to train: its baseline, else the first of `enqueue`, else one drawn from
-    its space.
+    its space. One with `code: ship` is checked in a copy of what is shipped.
 
     Trains a few steps straight, then the same steps with a save and a restore in a new process after each, and
     compares every bit. In a population (policy pbt), each parameter that mutates must also have an effect.
@@ -83,6 +87,23 @@ def check(
     headrace check train.py --ranks 2
     """
     output = Session.of(context).output
+    with ExitStack() as stack:
+        passed = _checked(script, steps, function, param, ranks, output, stack, as_json=as_json)
+    if not passed:
+        raise typer.Exit(FAILED)
+
+
+def _checked(
+    script: Path,
+    steps: int | None,
+    function: str | None,
+    param: list[str] | None,
+    ranks: int | None,
+    output: Output,
+    stack: ExitStack,
+    *,
+    as_json: bool,
+) -> bool:
     path, colon, named = str(script).rpartition(":")
     if colon and path and function is None and not script.exists():  # as a study file writes it
         script, function = Path(path), named
@@ -99,12 +120,16 @@ def check(
         wanted = spec.metrics
         script, folder, named = _program(spec, script)
         function = function or named
+        if _is_shipped(spec):
+            copy = stack.enter_context(shipped_copy(folder))
+            output.note(f"checked in a copy of what is shipped: {copy}")
+            script, folder = copy / script.relative_to(folder), copy
         found, origin = configuration_of(spec)
         values = {**found, **given}
         max_steps, mutations = spec.max_steps, mutations_of(spec, values)
         world = spec.resources.of(values).slots if spec.resources.processes is Processes.PER_SLOT else 1
         output.note(f"configuration: {wording.params(values)} ({origin})")
-    passed = _run(
+    return _run(
         script,
         steps,
         function,
@@ -117,8 +142,6 @@ def check(
         output,
         as_json=as_json,
     )
-    if not passed:
-        raise typer.Exit(FAILED)
 
 
 def _run(
@@ -170,6 +193,23 @@ def _run(
                 f"{', '.join(report.metrics)}."
             )
     return report.passed
+
+
+def _is_shipped(spec: StudySpec) -> bool:
+    code = spec.template.code if spec.template is not None else None
+    return code is not None and bool(code.ship)
+
+
+@contextmanager
+def shipped_copy(folder: Path) -> Iterator[Path]:
+    """A copy of what is shipped of a folder: what is ignored is not there, as on a worker."""
+    found = read_folder(folder)
+    with tempfile.TemporaryDirectory(prefix="headrace-check-") as place, tempfile.TemporaryFile() as archive:
+        write_archive(found, archive)
+        archive.seek(0)
+        copy = Path(place, folder.name or "code")
+        unpack(archive, found.manifest.digest, copy)
+        yield copy
 
 
 def _program(spec: StudySpec, file: Path) -> tuple[Path, Path, str]:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import typer
@@ -100,6 +101,7 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield from _planner()
     yield _gpus()
     yield _environment()
+    yield _environments()
     yield from _home()
 
 
@@ -164,7 +166,9 @@ def _service(session: Session) -> Iterator[Finding]:
     )
     yield from _kept_off(connected)
     for worker in connected:
-        if worker.trouble:
+        if worker.trouble.startswith("studies/"):  # it prepares a trial's program
+            yield Finding(Level.OK, f"worker {worker.name}", worker.trouble)
+        elif worker.trouble:
             yield Finding(
                 Level.FAIL,
                 f"worker {worker.name}",
@@ -375,6 +379,23 @@ def _environment() -> Finding:
         f": {names}" * bool(names)
     )
     return Finding(Level.OK, "environment", text)
+
+
+def _environments() -> Finding:
+    """Whether a worker that is started from here can install what a study requires."""
+    uv = shutil.which("uv")
+    if uv is not None:
+        return Finding(Level.OK, "requirements", f"a worker here installs them with {uv}")
+    if any(find_spec(module) for module in ("pip", "ensurepip")) and find_spec("venv"):
+        return Finding(
+            Level.OK, "requirements", "a worker here installs them with venv and pip; uv.lock needs uv"
+        )
+    return Finding(
+        Level.WARN,
+        "requirements",
+        "a worker here cannot install what a study's `requirements` name: this Python has no pip and no ensurepip",
+        "Install uv, or the package python3-venv.",
+    )
 
 
 def _home() -> Iterator[Finding]:

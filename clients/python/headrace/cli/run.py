@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from headrace.cli import gates, plans, scales, wording
+from headrace.cli import gates, plans, scales, shipping, wording
 from headrace.cli.failure import FAILED, INTERRUPTED, USAGE, CommandError, tell
 from headrace.cli.follow import Mode, follow
 from headrace.cli.live import DETACHES
@@ -30,10 +30,11 @@ from headrace.cli.summary import Summary, show_summary, succeeded, transferred
 from headrace.client import Client, flows
 from headrace.client.missing import require
 from headrace.client.model import StudyState
+from headrace.client.shipping import shipped
 from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError, StudyExistsError
 from headrace.folders import study_folder
-from headrace.home import is_on_this_machine, make_private
+from headrace.home import DEFAULT_ADDRESS, is_on_this_machine, make_private
 from headrace.preflight import preflight
 from headrace.spec import StudySpec, check_study_id, load_study_file
 from headrace.spec.names import STUDY
@@ -96,6 +97,21 @@ def run(
             "Another `seed` in the file tries other configurations.",
         ),
     ] = False,
+    ship: Annotated[
+        bool | None,
+        typer.Option(
+            "--ship/--no-ship",
+            help="Ship the folder of the program to the workers, or have them find it. Default: the study's `code`; "
+            "else it is shipped where the scheduler is on another machine.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="List the files that would be shipped, with their sizes; start nothing."
+        ),
+    ] = False,
     no_preflight: Annotated[
         bool,
         typer.Option(
@@ -119,6 +135,8 @@ def run(
 
     headrace run study.yaml --suffix                   # again, as NAME-2: the first one's results stay
 
+    headrace run study.yaml --dry-run                  # what would be shipped to the workers
+
     headrace run study.yaml --json | tee events.jsonl  # a line an event, then the summary
     """
     session = Session.of(context)
@@ -140,6 +158,10 @@ def run(
         )
     study_id = check_study_id(name, field="--name") if name else loaded.name
     spec = loaded.spec
+    if dry_run:
+        to = DEFAULT_ADDRESS if local else session.where()
+        shipping.show_dry_run(spec, to, ship, session.output, as_json=as_json)
+        return
     if not no_preflight:
         here = local or is_on_this_machine(session.where())
         environ = (
@@ -161,6 +183,8 @@ def run(
         client = stack.enter_context(session.client(where))
         if replace:
             delete_ended(client, study_id, spec)
+        with shipping.progress(session.output) as on_bytes:
+            spec = shipped(client.transport, client.address, spec, ship, on_bytes)
         study = _create(client, study_id, spec, session.output, quiet=as_json, suffix=suffix)
         if told := wording.population(spec, file):
             session.output.note(told)

@@ -12,6 +12,7 @@ from headrace.cli.live import BAR_WIDTH, rung_bar
 from headrace.cli.output import Output
 from headrace.cli.populations import best_schedule
 from headrace.cli.session import AsJson, Session, StudyArgument
+from headrace.cli.shipping import described
 from headrace.cli.summary import Summary, show_summary, transferred
 from headrace.cli.unshown import note_unshown
 from headrace.client.importance import importance_or_reason
@@ -82,6 +83,9 @@ def in_order(trial: TrialInfo, study: StudyInfo) -> TrialInfo:
 def _show_study(summary: Summary, output: Output) -> None:
     study = summary.study
     show_summary(summary, output)
+    code = study.spec.template.code if study.spec.template is not None else None
+    if code is not None and (told := described(code)):
+        output.line(f"\nCode {told}")
     if study.spec.transfer is not None:
         output.note(f"Study {study.spec.transfer.study_name(study.name)} trains its best configurations.")
     full = max([study.spec.max_trials, *(r.recorded for r in study.rungs)])

@@ -17,8 +17,13 @@ from headrace.client.machines import Worker
 from headrace.client.model import Exploit, Preview, RungResult, StudyInfo, TrialFailure, TrialInfo
 from headrace.client.transfer import Transferred
 from headrace.spec import TrialPlan
+from headrace.spec.code import Code
 
 Json = dict[str, Any]
+
+
+def _code(info: StudyInfo) -> Code | None:
+    return info.spec.template.code if info.spec.template is not None else None
 
 
 def study(info: StudyInfo) -> Json:
@@ -58,6 +63,7 @@ def study(info: StudyInfo) -> Json:
         "bundle_sizes": [asdict(one) for one in info.bundle_sizes],
         "scale_choice": asdict(info.scale_choice) if info.scale_choice else None,
         "plan": plan(found) if (found := plans.plan_of(info.spec)) else None,
+        "code": code.model_dump(exclude={"ship"}) if (code := _code(info)) else None,
         "rungs": [
             {
                 "rung": r.rung,

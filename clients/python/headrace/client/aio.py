@@ -28,6 +28,7 @@ from headrace.client.planning import Planner, SearchProgress, TrainingPlan
 from headrace.client.records import dataframe
 from headrace.client.result import Result
 from headrace.client.running import study_of
+from headrace.client.shipping import OnBytes, shipped_meanwhile
 from headrace.client.transfer_plan import planned_meanwhile
 from headrace.client.transport import AsyncTransport
 from headrace.client.warning import warn_of_failure
@@ -201,15 +202,21 @@ class AsyncClient:
         *,
         planner: str | None = None,
         on_progress: Callable[[SearchProgress], None] | None = None,
+        ship: bool | None = None,
+        on_bytes: OnBytes | None = None,
     ) -> AsyncStudy:
         """Creates a study from a spec, a mapping with a study file's keys, or the path of a study file, and starts it.
 
         With None, the mapping or the file brings the name. A `transfer.plan` is asked first, of the planner's server at
         `planner`, else at `HEADRACE_PLANNER`, else of one that is started here. `on_progress` is called in another
-        thread while it searches; what it raises cancels everything."""
+        thread while it searches; what it raises cancels everything.
+
+        The folder of its program is shipped to workers with `ship=True`, and without it where the study's `code` says
+        so, or the scheduler is on another machine. `on_bytes` is told, in another thread, how much of it is sent."""
         study_id, found = flows.to_create(name, spec)
         await self.transport.run(flows.require_free(self, study_id, found))
         found = await planned_meanwhile(found, planner, on_progress)
+        found = await shipped_meanwhile(self.transport, self.address, found, ship, on_bytes)
         return self.study((await self.transport.run(flows.create_study(self, study_id, found))).name)
 
     async def run(

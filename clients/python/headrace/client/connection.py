@@ -17,6 +17,9 @@ from headrace.target import Target
 ATTEMPT_TIMEOUT_S = 15.0
 """The deadline of one attempt. A scheduler that hangs is left for another try within the overall deadline."""
 
+UPLOAD_TIMEOUT_S = 600.0
+"""The deadline of an upload, all attempts together: 100 MiB by a line of 2 Mbit/s."""
+
 STATUS_TIMEOUT_S = 3.0
 """The deadline of a watch that asks, between two streams, whether the study lives: soon it says so and tries again."""
 

@@ -1,7 +1,7 @@
 """Operations as generators, so that each is written once and serves both clients.
 
-A `Flow[T]` is an operation that does no input or output itself. It yields an effect (a `Call` to make, or a `Sleep`
-to wait) and is sent the answer; its return value is the result. Two small drivers perform the effects:
+A `Flow[T]` is an operation that does no input or output itself. It yields an effect (a `Call` or an `Upload`
+to make, or a `Sleep` to wait) and is sent the answer; its return value is the result. Two small drivers perform them:
 `BlockingTransport.run` on an ordinary gRPC channel and `AsyncTransport.run` on a `grpc.aio` one. Inside a flow,
 
     response = yield from rpc(GET_STUDY, study_pb2.GetStudyRequest(name=...))
@@ -14,7 +14,7 @@ needs a thread per call. With flows neither client knows of the other, and `bloc
 flow into a method with the flow's own signature and docstring.
 """
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import partial, wraps
 from types import TracebackType
@@ -32,7 +32,7 @@ Resp = TypeVar("Resp", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Req, Resp]):
-    """One RPC of a scheduler."""
+    """One RPC."""
 
     name: str
     request: type[Req]
@@ -54,13 +54,21 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Upload:
+    """Make this call of many requests; for each attempt they begin anew."""
+
+    method: Method[Any, Any]
+    requests: Callable[[], Iterable[Message]]
+
+
+@dataclass(frozen=True, slots=True)
 class Sleep:
     """Wait."""
 
     seconds: float
 
 
-Effect = Call | Sleep
+Effect = Call | Upload | Sleep
 Flow = Generator[Effect, Any, T]
 
 

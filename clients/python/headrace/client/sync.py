@@ -30,6 +30,7 @@ from headrace.client.planning import Planner, SearchProgress, TrainingPlan
 from headrace.client.records import dataframe
 from headrace.client.result import Result
 from headrace.client.running import study_of
+from headrace.client.shipping import OnBytes, shipped
 from headrace.client.transfer_plan import planned
 from headrace.client.transport import BlockingTransport
 from headrace.client.warning import warn_of_failure
@@ -198,15 +199,21 @@ class Client:
         *,
         planner: str | None = None,
         on_progress: Callable[[SearchProgress], None] | None = None,
+        ship: bool | None = None,
+        on_bytes: OnBytes | None = None,
     ) -> Study:
         """Creates a study from a spec, a mapping with a study file's keys, or the path of a study file, and starts it.
 
         With None, the mapping or the file brings the name. A `transfer.plan` is asked first, of the planner's server at
         `planner`, else at `HEADRACE_PLANNER`, else of one that is started here. `on_progress` is called while it
-        searches; what it raises cancels everything."""
+        searches; what it raises cancels everything.
+
+        The folder of its program is shipped to workers with `ship=True`, and without it where the study's `code` says
+        so, or the scheduler is on another machine. `on_bytes` is told, in another thread, how much of it is sent."""
         study_id, found = flows.to_create(name, spec)
         self.transport.run(flows.require_free(self, study_id, found))
         found = planned(found, planner, on_progress)
+        found = shipped(self.transport, self.address, found, ship, on_bytes)
         return self.study(self.transport.run(flows.create_study(self, study_id, found)).name)
 
     def run(

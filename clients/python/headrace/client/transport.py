@@ -18,7 +18,7 @@ from tenacity import AsyncRetrying, Retrying
 from headrace.client import connection, convert
 from headrace.client.connection import Patience
 from headrace.client.events import Update
-from headrace.client.flow import Call, Effect, ErrorsBeginHere, Flow, Method
+from headrace.client.flow import Call, Effect, ErrorsBeginHere, Flow, Method, Upload
 from headrace.client.methods import GET_STUDY, WATCH_STUDY
 from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
@@ -148,9 +148,30 @@ class BlockingTransport(_Transport):
         return convert.study(response.study)
 
     def _perform(self, effect: Effect) -> Any:
-        if isinstance(effect, Call):
-            return self._call(effect.method, effect.request)
-        return self._sleep(effect.seconds)
+        match effect:
+            case Call():
+                return self._call(effect.method, effect.request)
+            case Upload():
+                return self._upload(effect)
+            case _:
+                return self._sleep(effect.seconds)
+
+    def _upload(self, effect: Upload) -> Any:
+        started = time.monotonic()
+        for attempt in Retrying(sleep=self._sleep, **self._retrying(started, self._route)):
+            with attempt:
+                channel = self._route.channel()
+                timeout_s = max(1.0, connection.UPLOAD_TIMEOUT_S - (time.monotonic() - started))
+                try:
+                    response = _stream_unary(channel, effect.method)(
+                        iter(effect.requests()), timeout=timeout_s, metadata=self.target.metadata
+                    )
+                except grpc.RpcError as error:
+                    failure = self._failure(error)
+                    self._note(channel, failure)
+                    raise failure from None
+                self._note(channel, None)
+        return response
 
     def _sleep(self, seconds: float) -> None:
         self._closed.wait(seconds)  # closing the client ends every wait
@@ -268,9 +289,30 @@ class AsyncTransport(_Transport):
         return convert.study(response.study)
 
     async def _perform(self, effect: Effect) -> Any:
-        if isinstance(effect, Call):
-            return await self._call(effect.method, effect.request)
-        return await asyncio.sleep(effect.seconds)
+        match effect:
+            case Call():
+                return await self._call(effect.method, effect.request)
+            case Upload():
+                return await self._upload(effect)
+            case _:
+                return await asyncio.sleep(effect.seconds)
+
+    async def _upload(self, effect: Upload) -> Any:
+        started = time.monotonic()
+        async for attempt in AsyncRetrying(**self._retrying(started, self._route)):
+            with attempt:
+                channel = self._route.channel()
+                timeout_s = max(1.0, connection.UPLOAD_TIMEOUT_S - (time.monotonic() - started))
+                try:
+                    response = await _stream_unary(channel, effect.method)(
+                        iter(effect.requests()), timeout=timeout_s, metadata=self.target.metadata
+                    )
+                except grpc.RpcError as error:
+                    failure = self._failure(error)
+                    self._note(channel, failure)
+                    raise failure from None
+                self._note(channel, None)
+        return response
 
     async def _call(self, method: Method[Any, Any], request: Message) -> Any:
         started = time.monotonic()
@@ -306,6 +348,14 @@ def _client_closed() -> CallCancelledError:
 def _unary(channel: Any, method: Method[Any, Any]) -> Any:
     """The callable of a method on either kind of channel (their types share no base)."""
     return channel.unary_unary(
+        method.path,
+        request_serializer=method.request.SerializeToString,
+        response_deserializer=method.response.FromString,
+    )
+
+
+def _stream_unary(channel: Any, method: Method[Any, Any]) -> Any:
+    return channel.stream_unary(
         method.path,
         request_serializer=method.request.SerializeToString,
         response_deserializer=method.response.FromString,

@@ -227,6 +227,9 @@ def _template(template: TrialTemplate) -> pb.TrialTemplate:
         message.prestart = False
     if template.plan is not None:
         message.plan.CopyFrom(trial_plan_to_proto(template.plan))
+    if template.code is not None:
+        message.code.CopyFrom(pb.Code(**template.code.model_dump()))
+    message.requirements = template.requirements
     return message
 
 
@@ -321,6 +324,9 @@ def _template_data(message: pb.TrialTemplate) -> dict[str, Any]:
         data["prestart"] = message.prestart
     if message.HasField("plan"):
         data["plan"] = trial_plan_data(message.plan)
+    if message.HasField("code"):
+        data["code"] = {field.name: value for field, value in message.code.ListFields()}
+    data["requirements"] = message.requirements
     return data
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from headrace.spec.code import HowShipped, requirements_problem
 from headrace.spec.domains import SpecModel
 from headrace.spec.function import CALLABLE, MAIN, how_to_name, how_to_name_main
 from headrace.spec.plan import TrialPlan
@@ -56,6 +57,10 @@ class TrialTemplate(SpecModel):
     """Whether a callable's module may be imported before the trial is known, by a process that stands by."""
     plan: TrialPlan | None = None
     """What the trials follow, in the study that a transfer makes. The scheduler writes it."""
+    code: HowShipped | None = None
+    """How workers get the folder; None: it depends on where the scheduler is."""
+    requirements: Text = ""
+    """A file in the folder that says what workers install for the program; empty: nothing."""
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -68,6 +73,11 @@ class TrialTemplate(SpecModel):
                     message="must be an absolute path",
                     remedy="Write the whole path, from /: every worker must find it.",
                 )
+            )
+        if self.requirements and (said := requirements_problem(self.requirements)):
+            remedy = "Name a file of the folder, such as requirements.txt or uv.lock."
+            problems.append(
+                Problem(loc=("requirements",), value=self.requirements, message=said, remedy=remedy)
             )
         for name in self.env:
             if not name or "=" in name or name.startswith("HEADRACE_"):

@@ -56,6 +56,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_WORKER_AWAY: _ErrorReason.ValueType  # 36
     ERROR_REASON_LOG_GONE: _ErrorReason.ValueType  # 37
     ERROR_REASON_STORE_AWAY: _ErrorReason.ValueType  # 38
+    ERROR_REASON_CODE_NOT_FOUND: _ErrorReason.ValueType  # 39
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Machine-readable reasons, without the prefix in ErrorInfo. The catalogue in
@@ -96,4 +97,5 @@ ERROR_REASON_VERSION_MISMATCH: ErrorReason.ValueType  # 35
 ERROR_REASON_WORKER_AWAY: ErrorReason.ValueType  # 36
 ERROR_REASON_LOG_GONE: ErrorReason.ValueType  # 37
 ERROR_REASON_STORE_AWAY: ErrorReason.ValueType  # 38
+ERROR_REASON_CODE_NOT_FOUND: ErrorReason.ValueType  # 39
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -2079,15 +2079,21 @@ class TrialTemplate(_message.Message):
     REPORT_TIMEOUT_FIELD_NUMBER: _builtins.int
     PRESTART_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    REQUIREMENTS_FIELD_NUMBER: _builtins.int
     callable: _builtins.str
     """`module:function`, imported with `working_dir` on the path and called with the trial."""
     working_dir: _builtins.str
-    """Where the program lies: an absolute path that every worker can reach."""
+    """Where the program lies: an absolute path, that every worker can reach unless the folder is shipped."""
     python: _builtins.str
     """The Python interpreter for a callable; empty means the worker's own."""
     prestart: _builtins.bool
     """For a callable: whether its module may be imported in a process that stands by for the slot's next trial,
     before that trial is known; absent means yes.
+    """
+    requirements: _builtins.str
+    """A file in the folder, `requirements.txt` or `uv.lock`, that says what workers install for the program; empty means
+    that the program runs in the worker's environment as it is.
     """
     @_builtins.property
     def command(self) -> Global___CommandLine:
@@ -2109,6 +2115,10 @@ class TrialTemplate(_message.Message):
     def plan(self) -> Global___TrialPlan:
         """The plan that the trials follow. The scheduler writes it, in the study that a transfer makes."""
 
+    @_builtins.property
+    def code(self) -> Global___Code:
+        """How workers get the folder of the program; absent means that they find it at `working_dir`."""
+
     def __init__(
         self,
         *,
@@ -2121,10 +2131,12 @@ class TrialTemplate(_message.Message):
         report_timeout: _duration_pb2.Duration | None = ...,
         prestart: _builtins.bool | None = ...,
         plan: Global___TrialPlan | None = ...,
+        code: Global___Code | None = ...,
+        requirements: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "command", b"command", "grace", b"grace", "plan", b"plan", "prestart", b"prestart", "program", b"program", "report_timeout", b"report_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "code", b"code", "command", b"command", "grace", b"grace", "plan", b"plan", "prestart", b"prestart", "program", b"program", "report_timeout", b"report_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "command", b"command", "env", b"env", "grace", b"grace", "plan", b"plan", "prestart", b"prestart", "program", b"program", "python", b"python", "report_timeout", b"report_timeout", "working_dir", b"working_dir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "code", b"code", "command", b"command", "env", b"env", "grace", b"grace", "plan", b"plan", "prestart", b"prestart", "program", b"program", "python", b"python", "report_timeout", b"report_timeout", "requirements", b"requirements", "working_dir", b"working_dir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__prestart: _TypeAlias = _typing.Literal["prestart"]  # noqa: Y015
     _WhichOneofArgType__prestart: _TypeAlias = _typing.Literal["_prestart", b"_prestart"]  # noqa: Y015
@@ -2136,6 +2148,51 @@ class TrialTemplate(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_program) -> _WhichOneofReturnType_program | None: ...
 
 Global___TrialTemplate: _TypeAlias = TrialTemplate  # noqa: Y015
+
+@_typing.final
+class Code(_message.Message):
+    """The folder of a program, as it was when its study was created."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHIP_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    DIRTY_FIELD_NUMBER: _builtins.int
+    ship: _builtins.bool
+    """Whether it is shipped to workers; absent leaves that to the client. A study is created with `digest` where this is
+    true.
+    """
+    digest: _builtins.str
+    """The SHA-256 of its manifest, in hex: what CodeService knows it by. Empty where it is not shipped."""
+    size_bytes: _builtins.int
+    """Of all its files together."""
+    files: _builtins.int
+    commit: _builtins.str
+    """The git commit that was checked out; empty where there is none."""
+    dirty: _builtins.bool
+    """The folder differs from the commit."""
+    def __init__(
+        self,
+        *,
+        ship: _builtins.bool | None = ...,
+        digest: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        files: _builtins.int = ...,
+        commit: _builtins.str = ...,
+        dirty: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ship", b"_ship", "ship", b"ship"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ship", b"_ship", "commit", b"commit", "digest", b"digest", "dirty", b"dirty", "files", b"files", "ship", b"ship", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ship: _TypeAlias = _typing.Literal["ship"]  # noqa: Y015
+    _WhichOneofArgType__ship: _TypeAlias = _typing.Literal["_ship", b"_ship"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ship) -> _WhichOneofReturnType__ship | None: ...
+
+Global___Code: _TypeAlias = Code  # noqa: Y015
 
 @_typing.final
 class CommandLine(_message.Message):

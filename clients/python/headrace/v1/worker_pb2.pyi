@@ -88,6 +88,10 @@ class _ExitOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExitOutco
     """
     EXIT_OUTCOME_NO_CHECKPOINT: _ExitOutcome.ValueType  # 5
     """The checkpoint to go on from is not in the store any more. Not charged: the trial begins anew."""
+    EXIT_OUTCOME_UNPREPARED: _ExitOutcome.ValueType  # 6
+    """The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not charged:
+    the study is tried on other workers, and fails where there is none.
+    """
 
 class ExitOutcome(_ExitOutcome, metaclass=_ExitOutcomeEnumTypeWrapper):
     """How a trial's process ended, and who is to blame."""
@@ -105,6 +109,10 @@ the process was killed from outside (SIGKILL, the OOM killer). Not charged.
 """
 EXIT_OUTCOME_NO_CHECKPOINT: ExitOutcome.ValueType  # 5
 """The checkpoint to go on from is not in the store any more. Not charged: the trial begins anew."""
+EXIT_OUTCOME_UNPREPARED: ExitOutcome.ValueType  # 6
+"""The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not charged:
+the study is tried on other workers, and fails where there is none.
+"""
 Global___ExitOutcome: _TypeAlias = ExitOutcome  # noqa: Y015
 
 class _LogTrouble:

@@ -171,7 +171,8 @@ def _prepare(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     if state.fold.policy.new_trials_first:
         state.unstarted = yield from ask(UnstartedCount())
     on_workers = state.study.spec.template is not None
-    if on_workers and not state.study.reports and any(isinstance(one, ExitedArrived) for one in inputs):
+    ends = [one.outcome for one in inputs if isinstance(one, ExitedArrived)]
+    if on_workers and ends and (not state.study.reports or "UNPREPARED" in ends):
         request = Request.of(state.study.spec.resources.each[-1], state.study.standing.avoided)
         state.able = yield from ask(AbleWorkers(request=request))
     yield from surroundings.look_for_spare(state)

@@ -2,6 +2,7 @@
 
 Failures of the machine are never charged to the configuration: the trial goes on from its last checkpoint. One whose
 checkpoint is not in the store any more begins anew.
+A worker that cannot prepare the study's program is avoided. Where none is left the study fails, and nobody is charged.
 Failures of the user's code are: a few retries, then the trial is over. Two kinds of failure that no retry can
 mend end the study with the reason: first trials that all fail before anything was reported, and a program
 that is killed again and again without getting any further.
@@ -113,6 +114,8 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
             _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")
         case "NO_CHECKPOINT":
             _begins_anew(state, state.trials[number], lease, message.error)
+        case "UNPREPARED":
+            _unprepared(state, state.trials[number], lease, message.error or "it was not said why")
         case "DEFECT":
             _lost(state, state.trials[number], lease, message.error, defect=True)
         case _:
@@ -249,6 +252,22 @@ def _is_the_workers(state: CycleState, trial: Trial, lease: Lease, error: str) -
             state.emit(events.worker_avoided(worker, failures, error))
     _interrupt(state, trial, f"{error} (charged to worker {worker}, where all failures were so far)")
     return True
+
+
+def _unprepared(state: CycleState, trial: Trial, lease: Lease, error: str) -> None:
+    """Its worker cannot have its code, or not install what it requires. No training failed, so none is charged."""
+    slots = state.slots.get(lease.id, ())
+    worker = slots[0].worker_name if slots else "unknown"
+    standing = state.study.standing
+    state.able -= {worker}
+    if slots and slots[0].incarnation not in standing.avoided:
+        state.stand(avoided={**standing.avoided, slots[0].incarnation: worker})
+        state.emit(events.worker_unprepared(worker, error))
+    _interrupt(state, trial, f"worker {worker} could not prepare the program: {error}")
+    if not state.able:
+        state.move_study(
+            StudyState.FAILED, f"no worker could prepare the program; the last one, {worker}: {error}"
+        )
 
 
 def _count_early_failure(state: CycleState, trial: Trial) -> None:

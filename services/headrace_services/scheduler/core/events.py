@@ -126,6 +126,12 @@ def worker_avoided(worker: str, failures: int, error: str) -> Event:
     )
 
 
+def worker_unprepared(worker: str, error: str) -> Event:
+    """A worker cannot prepare the study's program, and gets no more trials of it."""
+    message = f"worker {worker} gets no more trials of this study: it could not prepare the program: {error}"
+    return Event(number=None, kind="note", message=message, detail={})
+
+
 def bundles_sized(profile: Profile, found: Capacity) -> Event:
     """Another number of trials share a process than before."""
     alike = f" with {profile.key}" if profile.key not in ("", "[]") else ""

@@ -53,9 +53,10 @@ class RestoredArrived(Leased, frozen=True, kw_only=True):
 
 
 class ExitedArrived(Leased, frozen=True, kw_only=True):
-    """A trial's program ended. `outcome` is FINISHED, RELEASED, FAILED, LOST, NO_CHECKPOINT or DEFECT.
+    """A trial's program ended. `outcome` is FINISHED, RELEASED, FAILED, LOST, NO_CHECKPOINT, UNPREPARED or DEFECT.
 
     NO_CHECKPOINT: it never began, since the checkpoint that it was to go on from is not in the store any more.
+    UNPREPARED: it never began, since its worker cannot have its code, or cannot install what it requires.
     DEFECT: the scheduler failed on a sound message of the trial. Nobody is charged for that.
     """
 

@@ -22,7 +22,16 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from headrace.ages import Ages
-from headrace_services.scheduler.store import aging, joins, log_reads, removal, requests, tokens, workers
+from headrace_services.scheduler.store import (
+    aging,
+    code,
+    joins,
+    log_reads,
+    removal,
+    requests,
+    tokens,
+    workers,
+)
 from headrace_services.scheduler.store.aging import Due
 from headrace_services.scheduler.store.database import is_strained
 from headrace_services.scheduler.store.removal import Batch, Key, Part
@@ -51,6 +60,7 @@ _OF_CLUSTER: dict[str, Forget] = {
 _OVER: dict[str, ForgetOver] = {
     "tokens that are over": tokens.forget_over,
     "old join tokens": joins.forget_old,
+    "code that no study needs": code.forget_unneeded,
     "parts of logs": log_reads.forget_old,
 }
 _OF_STUDIES = ("studies", *aging.OF_ROWS, "checkpoints")

@@ -78,6 +78,9 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
         if handler.unary_unary and inspect.iscoroutinefunction(handler.unary_unary):
             unary = _unary(handler.unary_unary, method, self._unary_deadline_s)
             return grpc.unary_unary_rpc_method_handler(unary, **coding)
+        if handler.stream_unary and inspect.iscoroutinefunction(handler.stream_unary):
+            upload = _unary(handler.stream_unary, method, self._unary_deadline_s)
+            return grpc.stream_unary_rpc_method_handler(upload, **coding)
         if handler.unary_stream and _is_async(handler.unary_stream):
             stream = _stream(handler.unary_stream, method, self._gate)
             return grpc.unary_stream_rpc_method_handler(stream, **coding)

@@ -37,7 +37,7 @@ from headrace_services.scheduler.rpc.checks import Checks
 from headrace_services.scheduler.rpc.spec_faults import refuse_unknown
 from headrace_services.scheduler.samplers import expected_trials, require_own
 from headrace_services.scheduler.samplers.spread import pilot_configurations
-from headrace_services.scheduler.store import after, aside, quotas, studies
+from headrace_services.scheduler.store import after, aside, code, quotas, studies
 from headrace_services.scheduler.store.quotas import ProjectView
 from headrace_torch.what_transfers import WHY, Verdict, verdict_on
 
@@ -93,6 +93,7 @@ async def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
         checks.take(partial(refuse_what_stays, spec))
         await checks.take_later(load_own(spec))
         checks.take(partial(refuse_open_plan, spec))
+        checks.take(partial(refuse_unshipped, spec))
         if is_named and spec.surrogate is not None and spec.surrogate.pilot is not None:
             pilot = checks.take(partial(_pilot, spec, pilot_name(study_id)))
             spec = _after_pilot(spec, pilot_name(study_id))
@@ -154,6 +155,18 @@ def refuse_open_plan(spec: StudySpec) -> None:
             field="transfer.plan",
             message="has no answer of a planner",
             remedy="Create the study with `headrace run` or the Python client: they ask one first.",
+        )
+        raise InvalidFieldError([violation])
+
+
+def refuse_unshipped(spec: StudySpec) -> None:
+    """Raises InvalidFieldError where code is to be shipped and nobody did it: a scheduler sees no folder."""
+    how = spec.template.code if spec.template is not None else None
+    if how is not None and how.ship and not how.digest:
+        violation = Violation(
+            field="trial.code",
+            message="has no digest, for nobody shipped the folder",
+            remedy="Create the study with `headrace run` or the Python client: they ship it first.",
         )
         raise InvalidFieldError([violation])
 
@@ -246,6 +259,7 @@ async def _create(conn: AsyncConnection, project: str, wanted: Wanted) -> Study:
     if await aside.brief_named(conn, project, wanted.name) is not None:
         raise StudyExistsError(f"a study '{wanted.name}' exists already")
     await _check_sources(conn, project, wanted.spec)
+    await _keep_code(conn, wanted.spec)
     return await studies.create(
         conn,
         project=project,
@@ -276,6 +290,19 @@ async def _check_sources(conn: AsyncConnection, project: str, spec: StudySpec) -
                 remedy=f"Name a study that exists (`headrace studies` lists them), or {otherwise}.",
             )
             raise InvalidFieldError([violation])
+
+
+async def _keep_code(conn: AsyncConnection, spec: StudySpec) -> None:
+    """Raises InvalidFieldError where the study's code is not kept here (any more)."""
+    digest = studies.code_of(spec)
+    if digest and not await code.touch(conn, digest):
+        violation = Violation(
+            field="trial.code.digest",
+            value=digest,
+            message="is not kept by this scheduler",
+            remedy="Create the study with `headrace run` or the Python client: they ship the folder first.",
+        )
+        raise InvalidFieldError([violation])
 
 
 def _created() -> Event:

@@ -32,6 +32,7 @@ _OUTCOMES = {
     worker_pb2.EXIT_OUTCOME_FAILED: "FAILED",
     worker_pb2.EXIT_OUTCOME_LOST: "LOST",
     worker_pb2.EXIT_OUTCOME_NO_CHECKPOINT: "NO_CHECKPOINT",
+    worker_pb2.EXIT_OUTCOME_UNPREPARED: "UNPREPARED",
 }
 _TRIAL = re.compile(r"studies/([^/]+)/trials/([0-9]{1,18})")
 

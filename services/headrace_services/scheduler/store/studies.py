@@ -219,6 +219,7 @@ async def create(
         "planned": planned,
         "after": spec.after,
         "checks": checks,
+        "code": code_of(spec) or None,
         "state": StudyState.ACTIVE.value,
         "cursor": 1,
         "weight": spec.weight,
@@ -235,6 +236,12 @@ async def create(
     }
     await conn.execute(insert(tables.event).values(first))
     return study
+
+
+def code_of(spec: StudySpec) -> str:
+    """The digest of the code that a study's workers need; empty where none was shipped."""
+    code = spec.template.code if spec.template is not None else None
+    return code.digest if code is not None else ""
 
 
 async def figures(

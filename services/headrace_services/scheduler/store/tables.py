@@ -75,6 +75,8 @@ study = Table(
     Column("scale_choice", JSONB(none_as_null=True)),
     # Of a gate: the key of what it checks.
     Column("checks", Text),
+    # The digest of its program's folder, where that was shipped.
+    Column("code", Text),
     # How often trials of it were reopened, or its spec changed: caches of another revision are void.
     Column("revision", BigInteger, nullable=False, server_default="0"),
     # The attempts of its trials are numbered above this: a database that was restored issues no number twice.
@@ -117,6 +119,7 @@ study = Table(
     Index("study_live", "id", postgresql_where=text("state IN ('ACTIVE', 'PAUSED')")),
     Index("study_listed", "id", postgresql_where=text("delete_time IS NULL")),
     Index("study_deleted", "id", postgresql_where=text("delete_time IS NOT NULL")),
+    Index("study_code", "code", postgresql_where=text("code IS NOT NULL")),
     Index("study_ending", "id", postgresql_where=text("standing ->> 'ended_through' IS NOT NULL")),
 )
 
@@ -674,4 +677,28 @@ lineage = Table(
     time_column("time", now=True),
     # There is one row.
     CheckConstraint("id = 1", name="one"),
+)
+
+code = Table(
+    "code",
+    metadata,
+    # The SHA-256 of its manifest.
+    Column("digest", Text, primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    time_column("create_time", now=True),
+    # When somebody asked for it last, to create a study with it.
+    time_column("use_time", now=True),
+    CheckConstraint("digest ~ '^[0-9a-f]{64}$'", name="digest"),
+    Index("code_used", "use_time"),
+)
+
+code_chunk = Table(
+    "code_chunk",
+    metadata,
+    Column("digest", Text, ForeignKey("code.digest", ondelete="CASCADE"), primary_key=True),
+    # Counts from 0 without gaps.
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),
+    # A chunk fits into a message.
+    CheckConstraint("octet_length(data) BETWEEN 1 AND 1048576", name="size"),
 )

@@ -1,0 +1,101 @@
+"""CodeService: takes the code of studies from clients, and gives it to workers.
+
+An archive is compared with its digest before it is kept, so no worker gets one that is not what a study asks for.
+Until then it is in a temporary file: it may have 100 MiB.
+"""
+# ruff: noqa: ARG002  (every method takes the call's context)
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from typing import BinaryIO
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headrace.code import CodeCorruptError, verify
+from headrace.code.archive import ARCHIVE_BYTES
+from headrace.errors import CodeNotFoundError, InvalidFieldError, Violation
+from headrace.spec.code import DIGEST
+from headrace.v1 import code_pb2 as pb
+from headrace.v1.code_pb2_grpc import CodeServiceServicer
+from headrace_services.scheduler.rpc.calls import Context
+from headrace_services.scheduler.store import code
+from headrace_services.scheduler.store.database import transaction
+
+UPLOADS_AT_ONCE = 2
+"""Each may fill a temporary file; further ones wait."""
+
+
+class CodeServicer(CodeServiceServicer):
+    """What clients and workers call."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
+
+    async def HasCode(self, request: pb.HasCodeRequest, context: Context) -> pb.HasCodeResponse:
+        """Whether a code is kept; it then stays for a while."""
+        digest = _digest(request.digest)
+        async with transaction(self._engine) as conn:
+            return pb.HasCodeResponse(present=await code.touch(conn, digest))
+
+    async def PutCode(
+        self, request_iterator: AsyncIterator[pb.PutCodeRequest], context: Context
+    ) -> pb.PutCodeResponse:
+        """Take an archive."""
+        async with self._uploads:
+            with tempfile.TemporaryFile() as file:
+                digest = await _received(request_iterator, file)
+                size_bytes = file.tell()
+                file.seek(0)
+                try:
+                    await asyncio.to_thread(verify, file, digest)
+                except CodeCorruptError as error:
+                    raise _refused("data", f"is not the archive of this digest: {error}") from None
+                file.seek(0)
+                async with transaction(self._engine) as conn:
+                    await code.put(conn, digest, size_bytes, _chunks(file))
+        return pb.PutCodeResponse()
+
+    async def GetCode(
+        self, request: pb.GetCodeRequest, context: Context
+    ) -> AsyncIterator[pb.GetCodeResponse]:
+        """Give an archive. Each chunk is a transaction of its own: a slow worker holds none open."""
+        digest = _digest(request.digest)
+        number = 0
+        while True:
+            async with transaction(self._engine) as conn:
+                data = await code.chunk(conn, digest, number)
+            if data is None:
+                break
+            yield pb.GetCodeResponse(data=data)
+            number += 1
+        if not number:
+            raise CodeNotFoundError(f"the code {digest[:12]} is not kept here")
+
+
+async def _received(messages: AsyncIterator[pb.PutCodeRequest], file: BinaryIO) -> str:
+    """Writes all pieces to the file; returns the digest of the first message."""
+    digest = ""
+    async for message in messages:
+        digest = digest or _digest(message.digest)
+        if file.tell() + len(message.data) > ARCHIVE_BYTES:
+            raise _refused("data", f"has more than {ARCHIVE_BYTES} bytes")
+        await asyncio.to_thread(file.write, message.data)
+    return digest or _digest("")
+
+
+async def _chunks(file: BinaryIO) -> AsyncIterator[bytes]:
+    while data := await asyncio.to_thread(file.read, code.CHUNK_BYTES):
+        yield data
+
+
+def _digest(text: str) -> str:
+    if DIGEST.fullmatch(text):
+        return text
+    raise _refused("digest", "is not a SHA-256 in hex", value=repr(text[:80]))
+
+
+def _refused(field: str, message: str, *, value: str = "") -> InvalidFieldError:
+    remedy = "Let `headrace run` or the Python client ship the folder."
+    return InvalidFieldError([Violation(field=field, value=value, message=message, remedy=remedy)])

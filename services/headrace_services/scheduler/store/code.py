@@ -1,0 +1,70 @@
+"""The code of studies: archives by digest, in chunks, which every replica sees.
+
+A code stays while a study that has not ended needs it, and for a while after the last study with it has ended, since
+`headrace extend` and `headrace retry` let such a study go on. It also stays for a while after a client has asked for
+it: that client is about to create a study. Whoever creates a study touches the row in the same transaction, so a
+deletion that waits for the row finds it young.
+"""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+from sqlalchemy import and_, any_, delete, exists, func, insert, or_, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from headrace_services.scheduler.store import tables
+
+CHUNK_BYTES = 1 << 20
+KEPT_FOR = timedelta(days=30)
+"""So long a code stays that no study needs."""
+
+
+async def needed(conn: AsyncConnection) -> set[str]:
+    """The digests that studies need which have not ended: these must stay, here and wherever else they are kept."""
+    s = tables.study
+    query = select(s.c.code).distinct().where(s.c.code.is_not(None), s.c.end_time.is_(None))
+    return set((await conn.execute(query)).scalars())
+
+
+async def touch(conn: AsyncConnection, digest: str) -> bool:
+    """Keep a code for a while from now on. Returns whether it is there."""
+    c = tables.code
+    found = await conn.execute(
+        update(c).where(c.c.digest == digest).values(use_time=func.clock_timestamp()).returning(c.c.digest)
+    )
+    return found.first() is not None
+
+
+async def put(conn: AsyncConnection, digest: str, size_bytes: int, chunks: AsyncIterator[bytes]) -> None:
+    """Keep an archive that was compared with its digest. One that is there stays as it is."""
+    c = tables.code
+    new = (
+        upsert(c).values(digest=digest, size_bytes=size_bytes).on_conflict_do_nothing().returning(c.c.digest)
+    )
+    if (await conn.execute(new)).first() is None:
+        await touch(conn, digest)
+        return
+    number = 0
+    async for data in chunks:
+        await conn.execute(insert(tables.code_chunk).values(digest=digest, number=number, data=data))
+        number += 1
+
+
+async def chunk(conn: AsyncConnection, digest: str, number: int) -> bytes | None:
+    """One chunk of an archive; None behind the last one, and where there is no such code."""
+    k = tables.code_chunk
+    query = select(k.c.data).where(k.c.digest == digest, k.c.number == number)
+    return (await conn.execute(query)).scalar_one_or_none()
+
+
+async def forget_unneeded(conn: AsyncConnection, most: int) -> int:
+    """Forget at most so many codes that nobody needs and nobody asked for lately. Returns how many."""
+    c, s = tables.code, tables.study
+    before = func.now() - KEPT_FOR
+    wanted = exists().where(s.c.code == c.c.digest, or_(s.c.end_time.is_(None), s.c.end_time > before))
+    old = and_(c.c.use_time < before, ~wanted)
+    some = select(c.c.digest).where(old).order_by(c.c.use_time).limit(most).with_for_update(skip_locked=True)
+    # Asked again of each row, for it may have been touched since.
+    gone = delete(c).where(c.c.digest == any_(func.array(some.scalar_subquery())), c.c.use_time < before)
+    return (await conn.execute(gone)).rowcount
