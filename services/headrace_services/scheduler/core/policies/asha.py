@@ -9,7 +9,9 @@ A study ends with a trial that had the full budget: when no more results can com
 nobody in training), no candidate is left and no trial has reached the last rung, the best one that waits at the highest
 rung goes on all the same. ⌊n/η⌋ is made for an endless stream; of 150 trials over six rungs with η=3 the last rung
 would get ⌊1/3⌋ = 0, and the winner would be known from half of its training. One trial gets this chance, up to the
-last rung; when it ends on the way, no other one gets it. (Decision 0020.)
+last rung; when it ends on the way, no other one gets it. (Decision 0020.) With effort many go on that are not among
+the best, and end on the way. There nobody gets the chance at a rung where a trial that went on has ended, or below it:
+programs may all end by themselves before the last rung. (Decision 0104.)
 
 **Optimistic arrival** (promotion only). A trial that arrives among the best 1/η of the results that are there so far
 goes on at once, and so does everyone while there are fewer than η results. The first arrivals run far without being
@@ -203,6 +205,8 @@ class AshaPromotion(_Asha):
         super().__init__(ladders=ladders, eta=eta, maximize=maximize, seed=seed, drawn_from=drawn_from)
         self._optimistic = optimistic
         self._effort = effort
+        self._ended_beyond = 0
+        """The highest milestone behind which a trial ended on its way to the next."""
 
     def joined(self, trial: int, bracket: int, params: Params) -> None:
         super().joined(trial, bracket, params)
@@ -229,10 +233,13 @@ class AshaPromotion(_Asha):
                 self._effort.trains.add(trial)
 
     def withdraw(self, trial: int) -> None:
+        top = self._top.get(trial)
+        milestone = self._ladders[top[0]][top[1]] if top else 0
+        if trial in self._in_training:
+            self._ended_beyond = max(self._ended_beyond, milestone)
         super().withdraw(trial)
         if self._effort is not None:
-            top = self._top.get(trial)
-            self._effort.ends_at(trial, self._ladders[top[0]][top[1]] if top else 0)
+            self._effort.ends_at(trial, milestone)
             self._effort.trains.discard(trial)
 
     def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
@@ -272,8 +279,7 @@ class AshaPromotion(_Asha):
             promotion = self._by_effort(self._effort)
             if promotion is not None:
                 return promotion
-        no_more_chances = self._effort is None and self._last in self._withdrawn
-        if self._in_training or no_more_chances or self._finished():
+        if self._in_training or self._finished():
             return None
         return self._last_promotion()
 
@@ -316,11 +322,19 @@ class AshaPromotion(_Asha):
         for bracket, rung in self._promotable_from:
             trial = self._rungs[bracket, rung].best_waiting()
             if trial is not None:
+                if self._chance_is_over(self._ladders[bracket][rung]):
+                    return None
                 why = "no more results will come and no trial had the full budget, so the best one goes on"
                 return self._promotion(
                     trial, bracket, rung, len(self._rungs[bracket, rung]) // self._eta, why
                 )
         return None
+
+    def _chance_is_over(self, milestone: int) -> bool:
+        """Whether somebody had the chance that the best one at a milestone would get."""
+        if self._effort is None:
+            return self._last in self._withdrawn
+        return self._ended_beyond >= milestone
 
     def _promotion(self, trial: int, bracket: int, rung: int, kept: int, why: str) -> Promotion:
         ranking = self._rungs[bracket, rung]
