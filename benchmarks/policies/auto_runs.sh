@@ -37,9 +37,9 @@ hard() { # NAME OPTION VALUE
 
 for run in "$@"; do
     case $run in
-    choose) anytime --policies auto,asha,median --out "$out/auto/choose" $(files "${choosing[@]}") ;;
+    choose) anytime --policies auto --out "$out/auto/choose" $(files "${choosing[@]}") ;;
     confirm)
-        anytime --policies auto,asha,median --peers "$(best "$out/auto/choose")" --judge auto \
+        anytime --policies auto --peers "$(best "$out/auto/choose")" --judge auto \
             --best-of "$out/auto/choose/anytime.json" --out "$out/auto/confirm" $(files "${confirming[@]}")
         ;;
     ablation)

@@ -5,10 +5,11 @@
 Who goes on, in turns: the best of those *furthest* along, the one with the best *quantile* at its rung, or the *oldest*
 one. The oldest is a blind pick, and goes on to its end, because it stays the oldest.
 
-What counts: steps up to the full budget (*full*). Or a program that ends by itself counts as the rung that it trained
-for, and the others are expected to be as long as those that ended (*ended*). *Bound*: once effort has begun, promotions
-that it made possible must be within the share too. *Endless*, which was the rule at first: when the share is used up, trials
-go on one after the other until one has come to the last rung. Where all programs end before it, all go on.
+What counts: steps. A program that ends by itself counts as the rung that it came to (*reached*), or as the one that it
+trained for (*towards*). *Ended*: so it does in run-all's cost too, and the others are expected to be as long as those
+that ended. *Bound*: once effort has begun, promotions
+that it made possible must be within the share too. *Endless*, the rule at first: when the share is used up, trials
+go on one after the other until one has come to the last rung: all of them, where programs end before it.
 
 Prints each rule's means, and the cells that hold beside the best peers of the record `--best-of`, which must have the
 same files, workers and orders. Writes `effort_rules.json`.
@@ -48,28 +49,29 @@ class Rule:
     """Whose turn it is, one after the other, and what counts."""
 
     turns: tuple[str, ...]
-    ended: bool = False
+    counts: str = "towards"
     bound: bool = False
     endless: bool = False
 
     @property
     def label(self) -> str:
         """Its name in the tables."""
-        counts = [name for name in ("ended", "bound", "endless") if getattr(self, name)]
-        return f"auto:{'+'.join(self.turns)}, {'+'.join(counts) or 'full'}"
+        more = [name for name in ("bound", "endless") if getattr(self, name)]
+        return f"auto:{'+'.join(self.turns)}, {'+'.join([self.counts, *more])}"
 
 
-NOW = ("furthest", "quantile")
+FIRST = ("furthest", "quantile")
+TODAY = Rule(turns=("quantile", "oldest"))
 RULES = (
-    Rule(turns=NOW, endless=True),
-    Rule(turns=NOW),
+    Rule(turns=FIRST, counts="reached", endless=True),
+    Rule(turns=FIRST, counts="reached"),
+    Rule(turns=FIRST),
+    Rule(turns=FIRST, counts="ended"),
+    Rule(turns=FIRST, bound=True),
     Rule(turns=("quantile",)),
     Rule(turns=("oldest",)),
-    Rule(turns=("quantile", "oldest")),
     Rule(turns=("furthest", "quantile", "oldest")),
-    Rule(turns=NOW, ended=True),
-    Rule(turns=NOW, bound=True),
-    Rule(turns=("quantile",), ended=True),
+    TODAY,
 )
 
 
@@ -100,7 +102,7 @@ class _Ruled(AshaPromotion):
     def __init__(self, spec: StudySpec, rule: Rule) -> None:
         assert isinstance(spec.policy, AutoPolicy)
         asha = spec.policy.asha
-        kind = _EndedEffort if rule.ended else Effort
+        kind = _EndedEffort if rule.counts == "ended" else Effort
         super().__init__(
             ladders=(spec.rungs(),),
             eta=asha.eta,
@@ -112,15 +114,15 @@ class _Ruled(AshaPromotion):
         self._rule = rule
 
     def withdraw(self, trial: int) -> None:
-        top = self._top.get(trial)
-        ladder = self._ladders[0]
-        spent = trial in self._in_training or (top is not None and top[1] == len(ladder) - 1)
-        effort = self._effort
-        upto = effort._upto.get(trial, 0) if effort else 0
+        effort, top, ladder = self._effort, self._top.get(trial), self._ladders[0]
+        trains = trial in self._in_training
         super().withdraw(trial)
-        if spent and isinstance(effort, _EndedEffort):
-            effort.ends_at(trial, upto)
+        if isinstance(effort, _EndedEffort) and (trains or (top and top[1] == len(ladder) - 1)):
             effort.over(trial, past_a_rung=top is not None)
+        if effort and trains and self._rule.counts == "reached":
+            reached = ladder[top[1]] if top else 0
+            effort._committed += reached - effort._upto.get(trial, 0)
+            effort._upto[trial] = reached
 
     def _chance_is_over(self, milestone: int) -> bool:
         return not self._rule.endless and super()._chance_is_over(milestone)
@@ -158,15 +160,7 @@ class _Ruled(AshaPromotion):
             ranking, ladder = self._rungs[bracket, rung], self._ladders[bracket]
             if not effort.covers(ladder[rung + 1] - ladder[rung]):
                 continue
-            if turn == "oldest":
-                here = [
-                    trial
-                    for trial, at in self._waits_at.items()
-                    if at == (bracket, rung) and trial not in self._withdrawn and ranking.result(trial).finite
-                ]
-                trial = min(here, default=None)
-            else:
-                trial = ranking.best_waiting()
+            trial = ranking.first_waiting() if turn == "oldest" else ranking.best_waiting()
             if trial is not None:
                 waiting.append((ranking.place(trial).rank / len(ranking), order, trial, rung))
         if not waiting:

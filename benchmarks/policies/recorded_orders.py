@@ -24,7 +24,8 @@ from headrace.spec import AutoPolicy, StudySpec
 from headrace_services.scheduler.simulator.cluster import machines
 from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.recorded import CurveFile, RecordedCurves
-from headrace_services.scheduler.simulator.scenario import Scenario, simulate_seed
+from headrace_services.scheduler.simulator.scenario import Scenario
+from headrace_services.scheduler.simulator.summary import improvements
 from headrace_services.scheduler.simulator.variants import Variant, compared
 
 PEERS = ("syne_tune_peer", "optuna_peer", "ray_peer", "best_k_peer")
@@ -124,7 +125,7 @@ def named(spec: StudySpec, names: str) -> tuple[Variant, ...]:
 
 
 def ours(order: Order, variants: Sequence[Variant]) -> Found:
-    """Policies of ours on an order, and run-all."""
+    """Policies of ours on an order."""
     scenario = Scenario(
         variants=tuple(variants),
         machines=machines(order.scene.workers),
@@ -133,16 +134,16 @@ def ours(order: Order, variants: Sequence[Variant]) -> Found:
         failures=order.failures,
     )
     sign = -1.0 if order.spec.maximizes() else 1.0
-    return {
-        label: {
-            "spent": outcome.summary.slot_s / order.whole_s,
-            "trace": [
-                (one.slot_s / order.whole_s, max(0.0, sign * one.value - order.best) / order.scale)
-                for one in outcome.improvements
-            ],
-        }
-        for label, outcome in simulate_seed(scenario, order.seed).items()
-    }
+    found: Found = {}
+    for variant in variants:
+        simulation, study = scenario.simulate(variant, order.curves, order.seed)
+        trace = [
+            (one.slot_s / order.whole_s, max(0.0, sign * one.value - order.best) / order.scale)
+            for one in improvements(simulation, study)
+        ]
+        spent_s = sum(held.slot_s for held in study.record.holdings())
+        found[variant.label] = {"spent": spent_s / order.whole_s, "trace": trace}
+    return found
 
 
 def theirs(order: Order, made: dict[str, peer_loop.Make]) -> Found:

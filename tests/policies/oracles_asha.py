@@ -68,6 +68,7 @@ class HedgedOracle(AshaPromotionOracle):
         self.optimistic = self.policy.arrival == "optimistic"
         self.by_effort = []
         self.ended_beyond = []
+        self.ended_towards = {}
 
     def trains(self, trial, bracket):
         """The milestone that a trial is on its way to; None where it trains no more."""
@@ -83,6 +84,7 @@ class HedgedOracle(AshaPromotionOracle):
                 ladder = self.ladders[bracket]
                 rungs = [r for r in range(len(ladder)) if self.recorded(trial, bracket, r)]
                 self.ended_beyond += [ladder[r] for r in rungs]
+                self.ended_towards[trial] = self.trains(trial, bracket)
         super().withdraw(trial)
 
     def no_more_chances(self, milestone):
@@ -101,12 +103,12 @@ class HedgedOracle(AshaPromotionOracle):
         )
 
     def committed(self):
-        """Of each trial the steps to its last rung, or to its next one while it trains."""
+        """Of each trial the steps to its last rung, or to its next one while it trains or ended on its way."""
         total = 0
         for trial, bracket in self.trials:
             ladder = self.ladders[bracket]
             reached = [ladder[r] for r in range(len(ladder)) if self.recorded(trial, bracket, r)]
-            total += max([0, *reached, self.trains(trial, bracket) or 0])
+            total += max([0, *reached, self.trains(trial, bracket) or 0, self.ended_towards.get(trial, 0)])
         return total
 
     def promoted(self, trial, bracket, rung):
@@ -136,14 +138,16 @@ class HedgedOracle(AshaPromotionOracle):
             return None
         share = self.policy.effort * len(self.trials) * self.spec.max_steps
         fits = []
+        oldest = len(self.by_effort) % 2 == 1
         for bracket, rung in self.reach():
             ladder, order = self.ladders[bracket], [t for t, _ in self.ranked(bracket, rung)]
             waiting = [t for t in order if self.waits(t, bracket, rung)]
             if waiting and self.committed() + ladder[rung + 1] - ladder[rung] <= share:
-                fits.append(((order.index(waiting[0]) + 1) / len(order), waiting[0], bracket, rung))
+                chosen = min(waiting) if oldest else waiting[0]
+                quantile = (order.index(chosen) + 1) / len(order)
+                fits.append((chosen if oldest else quantile, chosen, bracket, rung))
         if fits and self.policy.effort and not self.others_train():
-            chosen = fits[0] if len(self.by_effort) % 2 == 0 else min(fits, key=lambda one: one[0])
-            return self.promotion(*chosen[1:])
+            return self.promotion(*min(fits, key=lambda one: one[0])[1:])
         return super().next_promotion(more)
 
 

@@ -87,21 +87,27 @@ def test_what_was_saved_is_not_lost_with_a_machine(benchmark):
     assert order.whole_s < spent[2] < spent[1] < spent[0]
 
 
-@pytest.mark.parametrize("turns", [("furthest", "quantile"), ("quantile",)])
-def test_the_rule_for_effort_that_is_told_as_todays_is(benchmark, turns):
+def test_one_of_the_rules_for_effort_is_todays(benchmark):
     orders, rules = benchmark("recorded_orders"), benchmark("effort_rules")
     scene = orders.Scene(file=recorded(), workers=4)
     found = rules.one_order((scene, 2, 0.4))
     order = orders.Order.drawn(scene, 2)
     today = orders.ours(order, orders.named(order.spec, "auto:effort=0.4"))["auto:effort=0.4"]
-    label = rules.Rule(turns=turns).label
-    assert (found[label] == today) == (turns == rules.NOW)
-    assert found[rules.Rule(turns=turns, ended=True).label] == found[label], "all programs are as long"
+    first = {
+        counts: found[rules.Rule(turns=rules.FIRST, counts=counts).label]
+        for counts in ("reached", "towards", "ended")
+    }
+    assert found[rules.TODAY.label] == today
+    assert first["towards"] != today
+    assert first["towards"] == first["reached"] == first["ended"], "all programs are as long"
 
 
 def test_programs_that_end_early_count_as_what_they_cost(benchmark):
     orders, rules = benchmark("recorded_orders"), benchmark("effort_rules")
     scene = orders.Scene(file=recorded(lengths=(4, 5, 6, 7, 27)), workers=4)
     found = rules.one_order((scene, 2, 0.4))
-    full, ended = (found[rules.Rule(turns=rules.NOW, ended=ended).label]["spent"] for ended in (False, True))
-    assert ended < full - 0.05
+    reached, towards, ended = (
+        found[rules.Rule(turns=rules.FIRST, counts=counts).label]["spent"]
+        for counts in ("reached", "towards", "ended")
+    )
+    assert ended < towards < reached

@@ -11,7 +11,7 @@ rung goes on all the same. ⌊n/η⌋ is made for an endless stream; of 150 tria
 would get ⌊1/3⌋ = 0, and the winner would be known from half of its training. One trial gets this chance, up to the
 last rung; when it ends on the way, no other one gets it. (Decision 0020.) With effort many go on that are not among
 the best, and end on the way. There nobody gets the chance at a rung where a trial that went on has ended, or below it:
-programs may all end by themselves before the last rung. (Decision 0104.)
+programs may all end by themselves before the last rung. (Decision 0119.)
 
 **Optimistic arrival** (promotion only). A trial that arrives among the best 1/η of the results that are there so far
 goes on at once, and so does everyone while there are fewer than η results. The first arrivals run far without being
@@ -234,12 +234,10 @@ class AshaPromotion(_Asha):
 
     def withdraw(self, trial: int) -> None:
         top = self._top.get(trial)
-        milestone = self._ladders[top[0]][top[1]] if top else 0
-        if trial in self._in_training:
-            self._ended_beyond = max(self._ended_beyond, milestone)
+        if top is not None and trial in self._in_training:
+            self._ended_beyond = max(self._ended_beyond, self._ladders[top[0]][top[1]])
         super().withdraw(trial)
         if self._effort is not None:
-            self._effort.ends_at(trial, milestone)
             self._effort.trains.discard(trial)
 
     def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
@@ -299,20 +297,19 @@ class AshaPromotion(_Asha):
         return super()._beyond(trial, bracket, rung) and not early
 
     def _by_effort(self, effort: Effort) -> Promotion | None:
-        """In turns the best of those furthest along, and the one with the best quantile at its rung."""
+        """In turns the one with the best quantile at its rung, and the oldest one."""
+        likely = effort.given % 2 == 0
         waiting: list[tuple[float, int, int, int]] = []
         for order, (bracket, rung) in enumerate(self._promotable_from):
             ranking, ladder = self._rungs[bracket, rung], self._ladders[bracket]
-            trial = ranking.best_waiting()
+            trial = ranking.best_waiting() if likely else ranking.first_waiting()
             if trial is not None and effort.covers(ladder[rung + 1] - ladder[rung]):
-                waiting.append((ranking.place(trial).rank / len(ranking), order, trial, rung))
+                quantile = ranking.place(trial).rank / len(ranking)
+                waiting.append((quantile if likely else trial, order, trial, rung))
         if not waiting:
             return None
-        furthest = effort.given % 2 == 0
-        _, order, trial, rung = min(waiting, key=lambda one: one[1]) if furthest else min(waiting)
-        which = (
-            "the best of those furthest along" if furthest else "the one with the best quantile at its rung"
-        )
+        _, order, trial, rung = min(waiting)
+        which = "the one with the best quantile at its rung" if likely else "the oldest one, a blind pick,"
         bracket = self._promotable_from[order][0]
         why = f"no promotion is left and {effort.sentence()}: {which} goes on"
         return self._promotion(trial, bracket, rung, len(self._rungs[bracket, rung]) // self._eta, why)
