@@ -53,7 +53,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("files", nargs="*", type=Path, help="none: judge the record that is there again")
     parser.add_argument("--policies", default="auto,asha,median")
     parser.add_argument("--peers", default="", help="only these of other tools' schedulers")
     parser.add_argument("--judge", default="", help="the policy that is compared with the best peers")
@@ -78,7 +78,9 @@ def main() -> None:
     """Measure, print, draw, and keep the record."""
     options = parsed()
     options.out.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {}
+    kept = options.out / "anytime.json"
+    record: dict[str, Any] = {} if options.files else json.loads(kept.read_text(encoding="utf-8"))
+    record.pop("judged", None)
     for path in options.files:
         file = read_curves(path)
         for workers in (int(text) for text in options.workers.split(",")):
@@ -117,7 +119,7 @@ def main() -> None:
         verdict = judged(record, chosen, options.judge)
         record["judged"] = verdict
         print_judged(verdict)
-    (options.out / "anytime.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    kept.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

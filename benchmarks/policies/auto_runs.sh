@@ -16,7 +16,7 @@ confirming=(algoperf_ogbg deepobs_svhn_wrn164 algoperf_librispeech_conformer ts_
 taskset=(ts_gru ts_lstm ts_vrnn)
 
 files() { printf "$DATA/%s.csv.gz\n" "$@"; }
-anytime() { python "$here/anytime.py" --orders "$orders" "$@"; }
+anytime() { python "$here/anytime.py" --orders "$orders" --processes "${PROCESSES:-2}" "$@"; }
 # The tools that were best at some spend, and the one whose end is compared.
 best() { python "$here/auto_table.py" --peers "$1"; }
 pair() { # NAME TRIALS, then the confirming files: choose the peers with as many trials, and confirm
@@ -43,8 +43,8 @@ for run in "$@"; do
             --best-of "$out/auto/choose/anytime.json" --out "$out/auto/confirm" $(files "${confirming[@]}")
         ;;
     ablation)
-        python "$here/ablation.py" --orders "$orders" --out "$out/ablation/choose" $(files "${choosing[@]}")
-        python "$here/ablation.py" --orders "$orders" --out "$out/ablation/confirm" $(files "${confirming[@]}")
+        python "$here/ablation.py" --orders 10 --processes "${PROCESSES:-2}" --out "$out/ablation/choose" $(files "${choosing[@]}")
+        python "$here/ablation.py" --orders 10 --processes "${PROCESSES:-2}" --out "$out/ablation/confirm" $(files "${confirming[@]}")
         ;;
     hard)
         hard fail --fail 5
@@ -56,7 +56,7 @@ for run in "$@"; do
         ;;
     many) pair 500 500 "${taskset[@]}" ;;
     rules)
-        python "$here/effort_rules.py" --orders "$orders" --best-of "$out/auto/choose/anytime.json" \
+        python "$here/effort_rules.py" --orders 10 --processes "${PROCESSES:-2}" --best-of "$out/auto/choose/anytime.json" \
             --out "$out/effort_rules" $(files "${choosing[@]}")
         ;;
     *)

@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("--best-of", type=Path, required=True)
     parser.add_argument("--effort", type=float, default=0.2)
     parser.add_argument("--workers", type=int, default=16)
-    parser.add_argument("--orders", type=int, default=20)
+    parser.add_argument("--orders", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/effort_rules")
     options = parser.parse_args()
