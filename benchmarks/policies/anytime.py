@@ -18,106 +18,26 @@ Tune's after `pip install ray pyarrow`. What is not installed is left out.
 """
 
 import argparse
-import importlib
 import json
-import math
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "simulator"))
-
-import peer_loop
 from anytime_cells import ASHA, SHARES, at_share, judged, print_judged, print_table, row
+from recorded_orders import Found, Order, Scene, named, ours, peers, theirs
 
-from headrace.spec import RunAllPolicy, StudySpec
-from headrace_services.scheduler.simulator.cluster import machines
-from headrace_services.scheduler.simulator.costs import Costs, Failures
 from headrace_services.scheduler.simulator.drawing.regret import Band, regret_svg
-from headrace_services.scheduler.simulator.recorded import CurveFile, RecordedCurves, read_curves
-from headrace_services.scheduler.simulator.scenario import Scenario, simulate_seed
-from headrace_services.scheduler.simulator.variants import compared
-
-PEERS = ("syne_tune_peer", "optuna_peer", "ray_peer", "best_k_peer")
-LEFT_OUT = ("syne_tune random",)
-"""It is as run-all."""
-Found = dict[str, dict[str, Any]]
-"""Of each policy: the share of run-all's cost that it spent, and its regret at each improvement."""
+from headrace_services.scheduler.simulator.recorded import read_curves
 
 
-def study(file: CurveFile, trials: int) -> StudySpec:
-    """The study of a file: so many of its runs, up to the length of the longest."""
-    return StudySpec.model_validate(
-        {
-            "objective": {"metric": file.metric or "value", "goal": file.goal or "minimize"},
-            "space": {"run": {"type": "int", "low": 0, "high": len(file.curves)}},
-            "policy": {"kind": "run_all"},
-            "max_trials": min(trials or len(file.curves), len(file.curves)),
-            "max_steps": file.longest,
-        }
-    )
-
-
-def finals(order: RecordedCurves, *, maximize: bool) -> list[float]:
-    """The last value of each run, of which the smaller is the better; a run without one is the worst."""
-    sign = -1.0 if maximize else 1.0
-    ends = (curve.values[-1] for curve in order.order)
-    return sorted(math.inf if end is None or not math.isfinite(end) else sign * end for end in ends)
-
-
-def one_order(work: tuple[CurveFile, argparse.Namespace, int, int]) -> Found:
+def one_order(work: tuple[Scene, argparse.Namespace, int]) -> Found:
     """Everybody on one order of arrival."""
-    file, options, workers, seed = work
-    spec = study(file, options.trials)
-    assert isinstance(spec.policy, RunAllPolicy)
-    order = RecordedCurves.shuffled(file, seed=seed, trials=spec.max_trials)
-    sign = -1.0 if spec.maximizes() else 1.0
-    ends = finals(order, maximize=spec.maximizes())
-    best, scale = ends[0], max(median(ends) - ends[0], 1e-12)
-    whole = sum(curve.seconds[-1] for curve in order.order)
-    scenario = Scenario(
-        variants=tuple(compared(spec, name)[0] for name in options.policies.split(",")),
-        machines=machines(workers),
-        file=file,
-        costs=Costs(
-            write_s=options.pause / 2 * whole / len(ends), read_s=options.pause / 2 * whole / len(ends)
-        ),
-        failures=Failures(
-            mean_time_s=whole / len(ends) * options.fail if options.fail else None,
-            detect_s=0.01 * whole / len(ends),
-            repair_s=0.05 * whole / len(ends),
-        ),
-    )
-    found: Found = {
-        label: {
-            "spent": outcome.summary.slot_s / whole,
-            "trace": [
-                (one.slot_s / whole, max(0.0, sign * one.value - best) / scale)
-                for one in outcome.improvements
-            ],
-        }
-        for label, outcome in simulate_seed(scenario, seed).items()
-    }
-    task = peer_loop.Task(maximize=spec.maximizes(), max_t=spec.max_steps, trials=spec.max_trials, seed=seed)
-    for label, make in peers().items():
-        run = peer_loop.run(make, order.order, task, workers=workers)
-        trace = [(at / whole, regret / scale) for at, regret in run.trace]
-        found[label] = {"spent": run.slot_s / whole, "trace": trace}
-    return found
-
-
-def peers() -> dict[str, peer_loop.Make]:
-    """The schedulers of other tools, as far as they are installed."""
-    made: dict[str, peer_loop.Make] = {}
-    for name in PEERS:
-        try:
-            made |= importlib.import_module(name).PEERS
-        except ImportError:
-            continue
-    return {label: make for label, make in made.items() if label not in LEFT_OUT}
+    scene, options, seed = work
+    order = Order.drawn(scene, seed)
+    asked = [name for name in options.peers.split(",") if name]
+    found = ours(order, named(order.spec, options.policies))
+    return found | theirs(order, peers(lambda label: not asked or label in asked))
 
 
 def draw(orders: list[Found], title: str) -> str:
@@ -133,8 +53,9 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("files", nargs="*", type=Path, help="none: judge the record that is there again")
     parser.add_argument("--policies", default="auto,asha,median")
+    parser.add_argument("--peers", default="", help="only these of other tools' schedulers")
     parser.add_argument("--judge", default="", help="the policy that is compared with the best peers")
     parser.add_argument("--best-of", type=Path, help="the record by which the best peers are chosen")
     parser.add_argument("--workers", default="16,64")
@@ -145,9 +66,10 @@ def parsed() -> argparse.Namespace:
         "--pause", type=float, default=0.0, help="what a pause of ours costs, as a share of a mean run"
     )
     parser.add_argument(
-        "--fail", type=float, default=0.0, help="a machine of ours fails every so many mean runs; 0: never"
+        "--fail", type=float, default=0.0, help="a machine fails every so many mean runs; 0: never"
     )
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--plots", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/anytime")
     return parser.parse_args()
 
@@ -156,17 +78,22 @@ def main() -> None:
     """Measure, print, draw, and keep the record."""
     options = parsed()
     options.out.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {}
+    kept = options.out / "anytime.json"
+    record: dict[str, Any] = {} if options.files else json.loads(kept.read_text(encoding="utf-8"))
+    record.pop("judged", None)
     for path in options.files:
         file = read_curves(path)
         for workers in (int(text) for text in options.workers.split(",")):
+            scene = Scene(
+                file=file, trials=options.trials, workers=workers, pause=options.pause, fail=options.fail
+            )
             seeds = range(options.first, options.first + options.orders)
             with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
-                orders = list(pool.map(one_order, [(file, options, workers, seed) for seed in seeds]))
+                orders = list(pool.map(one_order, [(scene, options, seed) for seed in seeds]))
             short = path.name.partition(".")[0]
             name = f"{short}, {workers} workers"
             labels = list(orders[0])
-            runs = study(file, options.trials).max_trials
+            runs = scene.spec.max_trials
             record[name] = {
                 "orders": len(orders),
                 "runs": runs,
@@ -183,15 +110,16 @@ def main() -> None:
             }
             print(f"\n{name}, {runs} runs, {len(orders)} orders")
             print_table(record[name])
-            title = f"{file.metric}: {runs} recorded runs on {workers} workers, {len(orders)} orders"
-            plot = options.out / f"anytime_{short}_{workers}.svg"
-            plot.write_text(draw(orders, title), encoding="utf-8")
+            if options.plots:
+                title = f"{file.metric}: {runs} recorded runs on {workers} workers, {len(orders)} orders"
+                plot = options.out / f"anytime_{short}_{workers}.svg"
+                plot.write_text(draw(orders, title), encoding="utf-8")
     if options.judge and options.best_of:
         chosen = json.loads(options.best_of.read_text(encoding="utf-8"))
         verdict = judged(record, chosen, options.judge)
         record["judged"] = verdict
         print_judged(verdict)
-    (options.out / "anytime.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    kept.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

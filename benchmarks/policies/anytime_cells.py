@@ -25,15 +25,18 @@ def at_share(found: dict[str, Any], share: float) -> float:
 
 
 def row(orders: list[dict[str, Any]], label: str) -> Record:
-    """A policy's means over the orders."""
-    return {
-        "spent": round(float(np.mean([one[label]["spent"] for one in orders])), 4),
-        "end": round(float(np.mean([at_share(one[label], math.inf) for one in orders])), 4),
-        **{
-            f"at_{share:g}": round(float(np.mean([at_share(one[label], share) for one in orders])), 4)
-            for share in SHARES
-        },
+    """A policy's means over the orders, and beside them the quartiles."""
+    found = {
+        "spent": [one[label]["spent"] for one in orders],
+        "end": [at_share(one[label], math.inf) for one in orders],
+        **{f"at_{share:g}": [at_share(one[label], share) for one in orders] for share in SHARES},
     }
+    means = {name: round(float(np.mean(values)), 4) for name, values in found.items()}
+    quartiles = {
+        name: [round(float(x), 4) for x in np.percentile(values, [25, 50, 75])]
+        for name, values in found.items()
+    }
+    return {**means, "quartiles": quartiles}
 
 
 def is_peer(label: str) -> bool:
@@ -79,13 +82,18 @@ def judged(record: Record, chosen: Record, label: str) -> Record:
         if scene["at_asha_end"]:
             at_end[name] = paired(scene["at_asha_end"][label], scene["at_asha_end"][ASHA])
     gaps = [gap for scene in cells.values() for gap in scene.values()]
+    worst = max(
+        ((name, place) for name, scene in cells.items() for place in scene),
+        key=lambda cell: cells[cell[0]][cell[1]][0],
+    )
     return {
         "policy": label,
         "best_peers": dict(zip([f"at_{share:g}" for share in SHARES], best, strict=True)),
         "cells": cells,
         "held": sum(high <= ALLOWED for _, _, high in gaps),
         "of": len(gaps),
-        "worst": max(mean for mean, _, _ in gaps),
+        "worst": cells[worst[0]][worst[1]][0],
+        "worst_cell": " ".join(worst),
         "where_asha_ends": at_end,
     }
 
@@ -105,6 +113,7 @@ def print_judged(verdict: Record) -> None:
     for name, scene in verdict["cells"].items():
         told = "".join(f"{mean:>+9.3f} ≤{high:>+6.3f}" for mean, _, high in scene.values())
         print(f"{name:<44}{told}")
-    print(f"{verdict['held']} of {verdict['of']} cells hold; the worst mean is {verdict['worst']:+.3f}")
+    worst = f"{verdict['worst']:+.3f}, {verdict['worst_cell']}"
+    print(f"{verdict['held']} of {verdict['of']} cells hold; the worst mean is {worst}")
     for name, (mean, low, high) in verdict["where_asha_ends"].items():
         print(f"{name:<44} where Syne Tune's ASHA ends: {mean:+.3f} ({low:+.3f} to {high:+.3f})")

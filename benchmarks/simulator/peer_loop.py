@@ -2,14 +2,19 @@
 
 Nothing but the decisions differs between peers and our policies: configurations arrive in the order given, a trial
 reports every evaluation, and a freed worker goes on at once. Equal times: the last worker first, as in our simulator.
+Machines fail when those of our simulator do, worker by worker.
 """
 
 import heapq
 import math
-from collections.abc import Callable
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
+from headrace_services.scheduler.simulator.costs import Failures
 from headrace_services.scheduler.simulator.recorded import RecordedCurve
 
 
@@ -59,71 +64,164 @@ class PeerRun:
 
 
 def run(
-    make: Make, order: tuple[RecordedCurve, ...], task: Task, *, workers: int, within: float = 0.01
+    make: Make,
+    order: tuple[RecordedCurve, ...],
+    task: Task,
+    *,
+    workers: int,
+    within: float = 0.01,
+    failures: Failures | None = None,
+    saves_at: Sequence[int] = (),
 ) -> PeerRun:
-    """Run a peer's scheduler to the end of the study."""
-    peer, sign = make(task), -1.0 if task.maximize else 1.0
-    lengths = [min(len(curve.values), task.max_t) for curve in order]
-    finals = [_signed(curve.values[last - 1], sign) for curve, last in zip(order, lengths, strict=True)]
+    """Run a peer's scheduler to the end of the study.
+
+    Where machines fail, a trial goes on from the last of the evaluations `saves_at` that it came to. Evaluations that
+    are made again are not shown to the peer.
+    """
+    sign = -1.0 if task.maximize else 1.0
+    loop = _Loop(make(task), order, task, workers, failures or Failures(), saves_at)
+    loop.run()
+    finals = [_signed(curve.values[last - 1], sign) for curve, last in zip(order, loop.lengths, strict=True)]
     best_final = min(finals)
     target = best_final + within * abs(best_final)
-    heap: list[tuple[float, int, int, int]] = []  # (when, tie, trial, index of the report)
-    idle = list(range(workers))[::-1]
-    began: dict[int, float] = {}
-    reached: dict[int, int] = {}
-    stays: list[tuple[float, float]] = []
-    reports: list[tuple[float, int, float]] = []
-    started = 0
-
-    def fill(now: float) -> None:
-        nonlocal started
-        while idle:
-            more = started < len(order)
-            number = peer.resumes(more=more)
-            if number is None and more:
-                number, started = started, started + 1
-                peer.begins(number)
-            if number is None:
-                return
-            at = reached.get(number, 0)
-            began[number] = now
-            heapq.heappush(heap, (now + _lasts(order[number], at), -idle.pop(), number, at))
-
-    fill(0.0)
-    now = 0.0
-    while heap:
-        now, tie, number, at = heapq.heappop(heap)
-        curve = order[number]
-        value = curve.values[at]
-        shown = math.nan if value is None else value
-        reports.append((now, number, _signed(value, sign)))
-        reached[number] = at + 1
-        over = at + 1 == lengths[number]
-        if peer.goes_on(number, at + 1, shown, over=over) and not over:
-            heapq.heappush(heap, (now + _lasts(curve, at + 1), tie, number, at + 1))
-        else:
-            stays.append((began[number], now))
-            idle.append(-tie)
-            fill(now)
 
     def spent(until: float) -> float:
-        return sum(min(end, until) - start for start, end in stays if start < until)
+        return sum(min(end, until) - start for start, end in loop.stays if start < until)
 
+    reports = sorted((at_s, number, _signed(value, sign)) for at_s, number, value in loop.reports)
     trace: list[tuple[float, float]] = []
     best = math.inf
-    for at_s, _, signed in sorted(reports):
+    for at_s, _, signed in reports:
         if signed < best:
             best = signed
             trace.append((spent(at_s), max(0.0, signed - best_final)))
     first = min((at_s for at_s, _, signed in reports if signed <= target), default=None)
     return PeerRun(
-        slot_s=sum(end - start for start, end in stays),
-        wall_s=now,
+        slot_s=sum(end - start for start, end in loop.stays),
+        wall_s=loop.now_s,
         regret=max(0.0, best - best_final),
         to_target_s=first,
         to_target_slot_s=None if first is None else spent(first),
         trace=tuple(trace),
     )
+
+
+class _Loop:
+    """Workers, what they do, and the heap of what will happen."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        order: tuple[RecordedCurve, ...],
+        task: Task,
+        workers: int,
+        failures: Failures,
+        saves_at: Sequence[int],
+    ) -> None:
+        self.lengths = [min(len(curve.values), task.max_t) for curve in order]
+        self.now_s = 0.0
+        self.stays: list[tuple[float, float]] = []
+        self.reports: list[tuple[float, int, float | None]] = []
+        self._peer, self._order, self._failures, self._saves_at = peer, order, failures, saves_at
+        self._workers = workers
+        self._heap: list[tuple[float, int, int, Callable[[], None]]] = []
+        self._events = count()
+        self._idle = list(range(workers))[::-1]
+        self._down = 0
+        self._runs: dict[int, tuple[int, float]] = {}
+        """Of each worker: the trial, and since when."""
+        self._trained: dict[int, int] = {}
+        self._shown: dict[int, int] = {}
+        self._started = 0
+        self._unheard = 0
+        """Trials whose machine failed, which nobody knows yet."""
+        self._lost: deque[int] = deque()
+
+    def run(self) -> None:
+        """Until nothing is left to do."""
+        for worker in range(self._workers):
+            self._break_later(worker, self._failures.clock(worker + 1))
+        self._fill()
+        while self._heap and (self._runs or self._unheard or self._down == self._workers):
+            self.now_s, _, _, happen = heapq.heappop(self._heap)
+            happen()
+
+    def _fill(self) -> None:
+        while self._idle:
+            if self._lost:
+                number: int | None = self._lost.popleft()
+            else:
+                more = self._started < len(self._order)
+                number = self._peer.resumes(more=more)
+                if number is None and more:
+                    number, self._started = self._started, self._started + 1
+                    self._peer.begins(number)
+            if number is None:
+                return
+            worker = self._idle.pop()
+            self._runs[worker] = number, self.now_s
+            self._train(worker, self._runs[worker])
+
+    def _train(self, worker: int, run: tuple[int, float]) -> None:
+        number = run[0]
+        lasts_s = _lasts(self._order[number], self._trained.get(number, 0))
+        self._at(self.now_s + lasts_s, -worker, lambda: self._report(worker, run))
+
+    def _report(self, worker: int, run: tuple[int, float]) -> None:
+        if self._runs.get(worker) is not run:
+            return
+        number, since_s = run
+        at = self._trained[number] = self._trained.get(number, 0) + 1
+        over = at == self.lengths[number]
+        if not self._goes_on(number, at, over=over) or over:
+            del self._runs[worker]
+            self.stays.append((since_s, self.now_s))
+            self._idle.append(worker)
+            self._fill()
+        else:
+            self._train(worker, run)
+
+    def _goes_on(self, number: int, at: int, *, over: bool) -> bool:
+        if at <= self._shown.get(number, 0):
+            return True
+        self._shown[number] = at
+        value = self._order[number].values[at - 1]
+        self.reports.append((self.now_s, number, value))
+        return self._peer.goes_on(number, at, math.nan if value is None else value, over=over)
+
+    def _break_later(self, worker: int, clock: random.Random) -> None:
+        if self._failures.mean_time_s is not None:
+            at_s = self.now_s + clock.expovariate(1.0 / self._failures.mean_time_s)
+            self._at(at_s, 1, lambda: self._break(worker, clock))
+
+    def _break(self, worker: int, clock: random.Random) -> None:
+        failures = self._failures
+        if worker in self._runs:
+            number, since_s = self._runs.pop(worker)
+            self.stays.append((since_s, self.now_s))
+            trained = self._trained.get(number, 0)
+            self._trained[number] = max((at for at in self._saves_at if at <= trained), default=0)
+            self._unheard += 1
+            self._at(self.now_s + failures.detect_s, -worker, lambda: self._hear(number))
+        else:
+            self._idle.remove(worker)
+        self._down += 1
+        repaired_s = self.now_s + max(failures.repair_s, failures.detect_s)
+        self._at(repaired_s, 2, lambda: self._repair(worker, clock))
+
+    def _hear(self, number: int) -> None:
+        self._unheard -= 1
+        self._lost.append(number)
+        self._fill()
+
+    def _repair(self, worker: int, clock: random.Random) -> None:
+        self._down -= 1
+        self._idle.append(worker)
+        self._break_later(worker, clock)
+        self._fill()
+
+    def _at(self, when_s: float, tie: int, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (when_s, tie, next(self._events), happen))
 
 
 def _lasts(curve: RecordedCurve, at: int) -> float:

@@ -30,7 +30,7 @@ class AshaPromotionOracle(Oracle):
     def finished(self):
         return any(finite(value) for place in self.last_rungs() for _, value in self.at(*place))
 
-    def no_more_chances(self):
+    def no_more_chances(self, milestone):
         return self.chance in self.over
 
     def promoted(self, trial, bracket, rung):
@@ -46,10 +46,12 @@ class AshaPromotionOracle(Oracle):
             for trial, _ in self.ranked(bracket, rung)[: self.kept(bracket, rung)]:
                 if self.waits(trial, bracket, rung):
                     return self.promotion(trial, bracket, rung)
-        if more or self.in_training() or self.finished() or self.no_more_chances():
+        if more or self.in_training() or self.finished():
             return None
         for bracket, rung in self.reach():
             waiting = [t for t, _ in self.ranked(bracket, rung) if self.waits(t, bracket, rung)]
+            if waiting and self.no_more_chances(self.ladders[bracket][rung]):
+                return None
             if waiting:
                 return self.promotion(waiting[0], bracket, rung)
         return None
@@ -65,6 +67,8 @@ class HedgedOracle(AshaPromotionOracle):
         super().__init__(spec, ladders)
         self.optimistic = self.policy.arrival == "optimistic"
         self.by_effort = []
+        self.ended_beyond = []
+        self.ended_towards = {}
 
     def trains(self, trial, bracket):
         """The milestone that a trial is on its way to; None where it trains no more."""
@@ -74,8 +78,20 @@ class HedgedOracle(AshaPromotionOracle):
         ladder = self.ladders[bracket]
         return ladder[min(max(reached) + 1, len(ladder) - 1)] if reached else ladder[0]
 
-    def no_more_chances(self):
-        return not self.policy.effort and super().no_more_chances()
+    def withdraw(self, trial):
+        for one, bracket in self.trials:
+            if one == trial and self.trains(trial, bracket) is not None:
+                ladder = self.ladders[bracket]
+                rungs = [r for r in range(len(ladder)) if self.recorded(trial, bracket, r)]
+                self.ended_beyond += [ladder[r] for r in rungs]
+                self.ended_towards[trial] = self.trains(trial, bracket)
+        super().withdraw(trial)
+
+    def no_more_chances(self, milestone):
+        """With effort: whether a trial ended on its way from as far, or further."""
+        if not self.policy.effort:
+            return super().no_more_chances(milestone)
+        return any(ended >= milestone for ended in self.ended_beyond)
 
     def others_train(self):
         """Whether somebody trains who was not sent on by effort."""
@@ -87,12 +103,12 @@ class HedgedOracle(AshaPromotionOracle):
         )
 
     def committed(self):
-        """Of each trial the steps to its last rung, or to its next one while it trains."""
+        """Of each trial the steps to its last rung, or to its next one while it trains or ended on its way."""
         total = 0
         for trial, bracket in self.trials:
             ladder = self.ladders[bracket]
             reached = [ladder[r] for r in range(len(ladder)) if self.recorded(trial, bracket, r)]
-            total += max([0, *reached, self.trains(trial, bracket) or 0])
+            total += max([0, *reached, self.trains(trial, bracket) or 0, self.ended_towards.get(trial, 0)])
         return total
 
     def promoted(self, trial, bracket, rung):
@@ -122,14 +138,16 @@ class HedgedOracle(AshaPromotionOracle):
             return None
         share = self.policy.effort * len(self.trials) * self.spec.max_steps
         fits = []
+        oldest = len(self.by_effort) % 2 == 1
         for bracket, rung in self.reach():
             ladder, order = self.ladders[bracket], [t for t, _ in self.ranked(bracket, rung)]
             waiting = [t for t in order if self.waits(t, bracket, rung)]
             if waiting and self.committed() + ladder[rung + 1] - ladder[rung] <= share:
-                fits.append(((order.index(waiting[0]) + 1) / len(order), waiting[0], bracket, rung))
+                chosen = min(waiting) if oldest else waiting[0]
+                quantile = (order.index(chosen) + 1) / len(order)
+                fits.append((chosen if oldest else quantile, chosen, bracket, rung))
         if fits and self.policy.effort and not self.others_train():
-            chosen = fits[0] if len(self.by_effort) % 2 == 0 else min(fits, key=lambda one: one[0])
-            return self.promotion(*chosen[1:])
+            return self.promotion(*min(fits, key=lambda one: one[0])[1:])
         return super().next_promotion(more)
 
 

@@ -9,7 +9,9 @@ A study ends with a trial that had the full budget: when no more results can com
 nobody in training), no candidate is left and no trial has reached the last rung, the best one that waits at the highest
 rung goes on all the same. ⌊n/η⌋ is made for an endless stream; of 150 trials over six rungs with η=3 the last rung
 would get ⌊1/3⌋ = 0, and the winner would be known from half of its training. One trial gets this chance, up to the
-last rung; when it ends on the way, no other one gets it. (Decision 0020.)
+last rung; when it ends on the way, no other one gets it. (Decision 0020.) With effort many go on that are not among
+the best, and end on the way. There nobody gets the chance at a rung where a trial that went on has ended, or below it:
+programs may all end by themselves before the last rung. (Decision 0119.)
 
 **Optimistic arrival** (promotion only). A trial that arrives among the best 1/η of the results that are there so far
 goes on at once, and so does everyone while there are fewer than η results. The first arrivals run far without being
@@ -203,6 +205,8 @@ class AshaPromotion(_Asha):
         super().__init__(ladders=ladders, eta=eta, maximize=maximize, seed=seed, drawn_from=drawn_from)
         self._optimistic = optimistic
         self._effort = effort
+        self._ended_beyond = 0
+        """The highest milestone behind which a trial ended on its way to the next."""
 
     def joined(self, trial: int, bracket: int, params: Params) -> None:
         super().joined(trial, bracket, params)
@@ -229,10 +233,11 @@ class AshaPromotion(_Asha):
                 self._effort.trains.add(trial)
 
     def withdraw(self, trial: int) -> None:
+        top = self._top.get(trial)
+        if top is not None and trial in self._in_training:
+            self._ended_beyond = max(self._ended_beyond, self._ladders[top[0]][top[1]])
         super().withdraw(trial)
         if self._effort is not None:
-            top = self._top.get(trial)
-            self._effort.ends_at(trial, self._ladders[top[0]][top[1]] if top else 0)
             self._effort.trains.discard(trial)
 
     def verdict(self, trial: int, bracket: int, rung: int, *, more: bool = True) -> Verdict:
@@ -272,8 +277,7 @@ class AshaPromotion(_Asha):
             promotion = self._by_effort(self._effort)
             if promotion is not None:
                 return promotion
-        no_more_chances = self._effort is None and self._last in self._withdrawn
-        if self._in_training or no_more_chances or self._finished():
+        if self._in_training or self._finished():
             return None
         return self._last_promotion()
 
@@ -293,20 +297,19 @@ class AshaPromotion(_Asha):
         return super()._beyond(trial, bracket, rung) and not early
 
     def _by_effort(self, effort: Effort) -> Promotion | None:
-        """In turns the best of those furthest along, and the one with the best quantile at its rung."""
+        """In turns the one with the best quantile at its rung, and the oldest one."""
+        likely = effort.given % 2 == 0
         waiting: list[tuple[float, int, int, int]] = []
         for order, (bracket, rung) in enumerate(self._promotable_from):
             ranking, ladder = self._rungs[bracket, rung], self._ladders[bracket]
-            trial = ranking.best_waiting()
+            trial = ranking.best_waiting() if likely else ranking.first_waiting()
             if trial is not None and effort.covers(ladder[rung + 1] - ladder[rung]):
-                waiting.append((ranking.place(trial).rank / len(ranking), order, trial, rung))
+                quantile = ranking.place(trial).rank / len(ranking)
+                waiting.append((quantile if likely else trial, order, trial, rung))
         if not waiting:
             return None
-        furthest = effort.given % 2 == 0
-        _, order, trial, rung = min(waiting, key=lambda one: one[1]) if furthest else min(waiting)
-        which = (
-            "the best of those furthest along" if furthest else "the one with the best quantile at its rung"
-        )
+        _, order, trial, rung = min(waiting)
+        which = "the one with the best quantile at its rung" if likely else "the oldest one, a blind pick,"
         bracket = self._promotable_from[order][0]
         why = f"no promotion is left and {effort.sentence()}: {which} goes on"
         return self._promotion(trial, bracket, rung, len(self._rungs[bracket, rung]) // self._eta, why)
@@ -316,11 +319,19 @@ class AshaPromotion(_Asha):
         for bracket, rung in self._promotable_from:
             trial = self._rungs[bracket, rung].best_waiting()
             if trial is not None:
+                if self._chance_is_over(self._ladders[bracket][rung]):
+                    return None
                 why = "no more results will come and no trial had the full budget, so the best one goes on"
                 return self._promotion(
                     trial, bracket, rung, len(self._rungs[bracket, rung]) // self._eta, why
                 )
         return None
+
+    def _chance_is_over(self, milestone: int) -> bool:
+        """Whether somebody had the chance that the best one at a milestone would get."""
+        if self._effort is None:
+            return self._last in self._withdrawn
+        return self._ended_beyond >= milestone
 
     def _promotion(self, trial: int, bracket: int, rung: int, kept: int, why: str) -> Promotion:
         ranking = self._rungs[bracket, rung]

@@ -1,8 +1,11 @@
 """Effort: a share of run-all's cost that waiting trials may use up when no promotion is left and none may come.
 
 Successive halving ends cheap. Where early ranks mislead, it ends too cheap: the best trial waits at a low rung. Effort
-spends more on those that wait, in turns: the best of those furthest along, and the one with the best quantile at its
-rung. What counts is committed: the steps of each trial up to its last rung, or up to its next one while it trains.
+spends more on those that wait, in turns: the one with the best quantile at its rung, and the oldest one. The oldest is
+a blind pick. It stays the oldest, so it goes on to its end, whatever its rank: no ranking can mislead this hedge.
+
+What counts is committed: the steps of each trial up to its last rung, or up to its next one while it trains. A program
+that ends on its way counts as if it had come to that next rung.
 """
 
 
@@ -31,12 +34,8 @@ class Effort:
 
     def runs_to(self, trial: int, milestone: int) -> None:
         """A trial trains up to a milestone, or came to it."""
-        if milestone > self._upto.get(trial, 0):
-            self._set(trial, milestone)
-
-    def ends_at(self, trial: int, milestone: int) -> None:
-        """A trial ended at a milestone, or before the first one (0): what was committed beyond is not spent."""
-        self._set(trial, milestone)
+        self._committed += max(0, milestone - self._upto.get(trial, 0))
+        self._upto[trial] = max(milestone, self._upto.get(trial, 0))
 
     def covers(self, steps: int) -> bool:
         """Whether so many further steps are within the share."""
@@ -46,7 +45,3 @@ class Effort:
         """How much may be used, and how much is: `10% of run-all's cost may be used up, and 7.3% is`."""
         used = self._committed / self.run_all if self.run_all else 0.0
         return f"{self._share:.3g} of run-all's cost may be used up, and {used:.3g} is"
-
-    def _set(self, trial: int, milestone: int) -> None:
-        self._committed += milestone - self._upto.get(trial, 0)
-        self._upto[trial] = milestone

@@ -34,6 +34,8 @@ class Ranking:
         self._sign = -1.0 if maximize else 1.0
         self._all: SortedList = SortedList()
         self._waiting: SortedList = SortedList()
+        self._numbers: SortedList = SortedList()
+        """Who waits, by number."""
         self._entries: dict[int, Entry] = {}
         self._rung = (0, 0, 0)
         """Bracket, rung and milestone of all the results."""
@@ -66,10 +68,12 @@ class Ranking:
         entry = self.entry(trial)
         if entry[0] == 0 and entry not in self._waiting:
             self._waiting.add(entry)
+            self._numbers.add(trial)
 
     def leave(self, trial: int) -> None:
         """Let a trial wait here no more."""
         self._waiting.discard(self.entry(trial))
+        self._numbers.discard(trial)
 
     def result(self, trial: int) -> RungResult:
         """The trial's result; a ValueError says that it has none here."""
@@ -118,6 +122,10 @@ class Ranking:
     def best_waiting(self) -> int | None:
         """The trial of the best result that waits."""
         return self._waiting[0][3] if self._waiting else None
+
+    def first_waiting(self) -> int | None:
+        """The trial with the lowest number that waits."""
+        return self._numbers[0] if self._numbers else None
 
     def waiting_rank(self, trial: int) -> int | None:
         """The trial's rank among those that wait, from 1; None when it does not wait."""
