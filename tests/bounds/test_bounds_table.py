@@ -11,9 +11,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from headrace.bounds.checker import UnboundedError, bound_of, check_of, map_value
 from headrace.bounds.kinds import Entries, Items, Span
 from headrace.bounds.table import SIZES, TABLE
-from headrace.v1 import bubble_pb2, event_pb2, planner_pb2, runtime_pb2, study_pb2, worker_pb2
+from headrace.v1 import bubble_pb2, code_pb2, event_pb2, planner_pb2, runtime_pb2, study_pb2, worker_pb2
 
-MODULES = (study_pb2, worker_pb2, planner_pb2, runtime_pb2, bubble_pb2)
+MODULES = (study_pb2, code_pb2, worker_pb2, planner_pb2, runtime_pb2, bubble_pb2)
 REQUESTS = [
     method.input_type
     for module in MODULES
@@ -48,7 +48,7 @@ def test_every_field_that_is_received_has_a_bound_of_its_kind(field: FieldDescri
 
 
 def test_the_walk_sees_the_contract() -> None:
-    assert len(REQUESTS) == 40
+    assert len(REQUESTS) == 43
     assert {
         "CreateStudyRequest",
         "StudySpec",
