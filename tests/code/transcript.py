@@ -221,8 +221,8 @@ def play(site: Site) -> None:
     until("the second study", lambda: '"state": "completed"' in site.quiet("show", "second", "--json"))
 
     say("After an edit: a new digest; the study that runs keeps the old code, a resumed trial too")
-    ladder = "{kind: asha, rungs: [20, 200]}"
-    site.write("old", "long", trials=1, steps=200, policy=ladder, pause=0.05)
+    ladder = "{kind: asha, rungs: [30, 40]}"
+    site.write("old", "long", trials=1, steps=40, policy=ladder, pause=0.5)
     site.run("run", "study.yaml", "--detach", says="Study long created")
     site.run("pause", "long")
     old = site.digest("long")
@@ -245,7 +245,7 @@ def play(site: Site) -> None:
     until("the end", lambda: '"state": "completed"' in site.quiet("show", "long", "--json"))
     text = site.run("logs", "long", "0", says="version old")
     require("version new" not in text, "no attempt of it ran the new code")
-    require("from step 20" in text, "it went on from its checkpoint")
+    require("from step 30" in text, "it went on from its checkpoint")
 
     say("More than 100 MiB is refused, with the ten largest entries")
     site.write("large", "large")

@@ -162,7 +162,9 @@ def _opened(archive: BinaryIO) -> Iterator[tarfile.TarFile]:
         # A stream: nothing is looked for, so nothing is there that was not compared.
         with tarfile.open(fileobj=archive, mode="r|", errorlevel=2) as tar:
             yield tar
-    except (tarfile.TarError, EOFError, UnicodeError, OverflowError) as error:
+    except CodeCorruptError:
+        raise
+    except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError) as error:  # whatever tarfile meets
         raise CodeCorruptError(f"the archive cannot be read: {error}") from error
 
 
