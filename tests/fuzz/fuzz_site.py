@@ -1,4 +1,4 @@
-"""What is attacked: a scheduler and a planner under a memory limit, and a worker whose trial passes its socket on."""
+"""What is attacked: a scheduler and a planner under a memory limit, and a worker whose trial passes calls on."""
 
 import json
 import os
@@ -17,13 +17,36 @@ import psutil
 LIMIT_BYTES = 4 * 1024**3
 CALLER_BYTES = 6 * 1024**3
 """By how much the caller itself may grow: what it draws is large at times."""
-# Each trial says where its worker's socket is, and lives until it is killed.
+# Each trial lives until it is killed, and lets others speak through it: its worker answers its own processes alone.
 TRIAL = """
-import json, os, pathlib, sys, time
+import json, os, pathlib, socket, sys, tempfile, threading
 folder = pathlib.Path(sys.argv[1]); lease = os.environ["HEADRACE_LEASE_ID"]
-new = folder / f"{lease}.new"; new.write_text(json.dumps([os.environ["HEADRACE_RUNTIME"], lease]))
+runtime = os.environ["HEADRACE_RUNTIME"].removeprefix("unix:")
+def pump(source, sink):
+    try:
+        while data := source.recv(65536):
+            sink.sendall(data)
+    except OSError:
+        pass
+    for end in (source, sink):
+        try:
+            end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+door = socket.socket(socket.AF_UNIX); path = tempfile.mkdtemp(prefix="hr-") + "/s"
+door.bind(path); door.listen(64)
+new = folder / f"{lease}.new"; new.write_text(json.dumps([f"unix:{path}", lease]))
 new.rename(folder / f"{lease}.json")
-time.sleep(3600)
+while True:
+    caller, _ = door.accept()
+    inner = socket.socket(socket.AF_UNIX)
+    try:
+        inner.connect(runtime)
+    except OSError:
+        caller.close()
+        continue
+    for ends in ((caller, inner), (inner, caller)):
+        threading.Thread(target=pump, args=ends, daemon=True).start()
 """
 
 

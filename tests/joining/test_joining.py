@@ -1,7 +1,11 @@
 """Workers that join, with a real scheduler and real daemons: renewals under a running study, and what is refused."""
 
 import asyncio
+import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +17,9 @@ import pytest
 from joined_site import JoinedSite, joined_site, one_database, until
 
 from headrace import Client
+from headrace.cli import certificates
 from headrace.client import joining
+from headrace.client.machines import Worker
 from headrace.client.model import TrialState
 from headrace.errors import HeadraceError
 from headrace.target import Target
@@ -297,3 +303,63 @@ def test_the_token_leaves_the_command_line(site: JoinedSite) -> None:
     assert token not in site.log("shy") + site.log("scheduler")
     secret = token.split("_")[2].encode()
     assert all(secret not in log.read_bytes() for log in site.root.rglob("*.log"))
+
+
+def test_the_commands(site: JoinedSite) -> None:
+    """A token is made, listed and revoked; the doctor says how long certificates last, and what is wrong with one."""
+    token = json.loads(command(site, "worker-token", "create", "--uses", "2", "--expires", "2h", "--json"))
+    site.start_worker("told", "--join", token["token"])
+    until(lambda: "told" in site.connected(), "the worker connects")
+    listed = json.loads(command(site, "worker-token", "list", "--json"))
+    assert [(one["uses"], one["revoked"]) for one in listed if one["id"] == token["id"]] == [(2, False)]
+    assert "token" not in listed[0]
+    assert "lets nobody join" in command(site, "worker-token", "revoke", token["token"])
+    assert "revoked" in command(site, "worker-token", "list")
+    assert "--expires: is not a time" in command(site, "worker-token", "create", "--expires", "soon", fails=2)
+    assert "no join token" in command(site, "worker-token", "revoke", "0123456789abcdef", fails=1)
+    assert "has not joined" in command(site, "worker-token", "revoke", "--worker", "never", "--yes", fails=2)
+    found = {
+        (one["what"], one["level"]): one["text"]
+        for one in json.loads(command(site, "doctor", "--json", fails=None))
+    }
+    assert "its certificate ends in 36" in found["scheduler", "ok"]
+    assert "the first ends in 29 days" in found["certificates", "ok"]
+
+
+def test_a_certificate_that_has_ended_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.now(UTC)
+    workers = [
+        Worker(
+            name=name,
+            connected=connected,
+            slots=(),
+            labels={},
+            last_seen=now,
+            version="",
+            certificate_end=end,
+        )
+        for name, connected, end in (
+            ("a", False, now - timedelta(days=1)),
+            ("b", True, now + timedelta(days=9, minutes=1)),
+            ("c", True, now + timedelta(hours=3, minutes=1)),
+            ("d", True, None),
+        )
+    ]
+    assert [worker.name for worker in certificates.ended(workers)] == ["a"]
+    first = certificates.first_end(workers)
+    assert first is not None
+    assert certificates.in_words(first) == "ends in 3 h 00 min"
+    assert certificates.in_words(now) == "has ended"
+
+
+def command(site: JoinedSite, *words: str, fails: int | None = 0) -> str:
+    """Runs a command; returns all that it says."""
+    environ = {
+        **os.environ,
+        "HEADRACE_ADDRESS": f"tls://{site.users}",
+        "HEADRACE_TLS_CA": str(site.ca / "ca.pem"),
+    }
+    program = [sys.executable, "-m", "headrace.cli", *words]
+    done = subprocess.run(program, env=environ, capture_output=True, text=True, timeout=90, check=False)
+    assert fails is None or done.returncode == fails, done.stdout + done.stderr
+    return done.stdout if fails in (0, None) else done.stdout + done.stderr
