@@ -2,8 +2,8 @@
 
 The large study is made by SQL: per trial an attempt with its grant, five reports, a rung and ten events. Simulated
 workers run the other study at a usual speed: each trial reports `--step` seconds after the answer to its last report.
-Its rate is counted in bins of one second, for so long before each deletion and during it. The ratio of the two comes
-with a bootstrap interval.
+Its rate is counted in bins of one second, for so long before each deletion, during it, and for so long after. The ratio of
+during to the others comes with a bootstrap interval.
 
     python benchmarks/scheduler/bench_deletion.py --trials 100000 --times 3
 
@@ -124,6 +124,7 @@ async def measured(engine: AsyncEngine, address: str, options: argparse.Namespac
                     "total_s": round(took_s, 2),
                     "rate_before": before,
                     "rate_during": await counting,
+                    "rate_after": await window(crowd, options.window),
                     "decision_before": latency_before,
                     "decision_during": percentiles_ms(crowd.figures.decision_s),
                 }
@@ -153,8 +154,8 @@ async def rows_left(engine: AsyncEngine) -> bool:
 
 
 def ratio(found: list[dict[str, Any]]) -> dict[str, float]:
-    """The rate during over the rate before, with a bootstrap interval of 95 % over seconds."""
-    before = [count for one in found for count in one["rate_before"]]
+    """The rate during over the rate before and after, with a bootstrap interval of 95 % over seconds."""
+    before = [count for one in found for count in (*one["rate_before"], *one["rate_after"])]
     during = [count for one in found for count in one["rate_during"]]
     rng = random.Random(1)  # a bootstrap
     drawn = sorted(
@@ -174,7 +175,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--slots", type=int, default=2)
     parser.add_argument("--step", type=float, default=0.2, help="seconds of a step")
-    parser.add_argument("--window", type=float, default=20.0, help="seconds before each deletion")
+    parser.add_argument("--window", type=float, default=20.0, help="seconds before and after each deletion")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     with postgres() as url:
