@@ -316,6 +316,24 @@ def ranked_again(at: dict[int, dict[int, float]]) -> list[int]:
     return order
 
 
+def earned_first(at: dict[int, dict[int, float]], eta: int = 3) -> list[int]:
+    """By the highest rung that a trial has earned, then by its value there.
+
+    A rung is earned by those that are in the best third of what is at the one below. A trial that was let through
+    without being there stands at the rung where it fell behind, whatever it did later.
+    """
+    place: dict[int, tuple[int, float]] = {}
+    earned: set[int] | None = None
+    for milestone in sorted(at):
+        here = sorted(
+            (value, trial) for trial, value in at[milestone].items() if earned is None or trial in earned
+        )
+        for value, trial in here:
+            place[trial] = (-milestone, value)
+        earned = {trial for _, trial in here[: max(1, -(-len(at[milestone]) // eta))]}
+    return sorted(place, key=lambda trial: place[trial])
+
+
 class BestK:
     """Half of the budget for one evaluation each of random rows, then the best of them to the end, together."""
 

@@ -8,8 +8,8 @@ table, divided by that of the median run. Every run is a line of `tables.jsonl`,
 has means, their 95% intervals over the seeds, and the milliseconds of computing for a new configuration.
 
 Ours run ASHA with optimistic arrival, or `cautious`. `ours tpe` is fed with the highest rung that has enough results,
-as in the service. `furthest first` and `ranked again` order the trials by the results at all rungs, and were not better
-(decision 0104). `ours random` learns nothing. Peers run where they can be imported: `table_peers.py`.
+as in the service. `furthest first`, `ranked again` and `earned first` order the trials by the results at all rungs, and
+were not better (decision 0104). `ours random` learns nothing. Peers run where they can be imported: `table_peers.py`.
 """
 
 import argparse
@@ -35,6 +35,7 @@ from table_runs import (
     RungOrder,
     Side,
     Table,
+    earned_first,
     furthest_first,
     play,
     ranked_again,
@@ -48,10 +49,12 @@ OURS: dict[str, tuple[str, dict[str, object], RungOrder | None]] = {
     "ours tpe": ("tpe", ASHA, None),
     "ours tpe, furthest first": ("tpe", ASHA, furthest_first),
     "ours tpe, ranked again": ("tpe", ASHA, ranked_again),
+    "ours tpe, earned first": ("tpe", ASHA, earned_first),
     "ours random": ("random", ASHA, None),
     "ours tpe, cautious": ("tpe", {"kind": "asha"}, None),
     "ours tpe, cautious, furthest first": ("tpe", {"kind": "asha"}, furthest_first),
     "ours tpe, cautious, ranked again": ("tpe", {"kind": "asha"}, ranked_again),
+    "ours tpe, cautious, earned first": ("tpe", {"kind": "asha"}, earned_first),
     "ours random, cautious": ("random", {"kind": "asha"}, None),
 }
 BEST_K = "best k after one"

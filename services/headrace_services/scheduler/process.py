@@ -245,6 +245,11 @@ async def _serve(engine: AsyncEngine, settings: Settings) -> None:
     gate = _gate(engine, settings)
     if gate is not None:
         await _tell_of_first_token(engine)
+        if settings.worker_listen is None:
+            log.warning(
+                "no worker can connect: calls need tokens, and workers have certificates instead. "
+                "Give --ca and --worker-listen"
+            )
     bound = _listeners(settings, gate)
     with scraped(settings.metrics_listen, REGISTRY) as shown:
         await _serve_bound(engine, settings, stop, bound, shown)

@@ -164,7 +164,13 @@ def _opened(archive: BinaryIO) -> Iterator[tarfile.TarFile]:
             yield tar
     except CodeCorruptError:
         raise
-    except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError) as error:  # whatever tarfile meets
+    except (
+        tarfile.TarError,
+        EOFError,
+        ValueError,
+        ArithmeticError,
+        LookupError,
+    ) as error:  # whatever tarfile meets
         raise CodeCorruptError(f"the archive cannot be read: {error}") from error
 
 
