@@ -20,7 +20,7 @@ STUDY ?= examples/digits/study.yaml
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients test-metrics node-modules restores clean
+.PHONY: test-compose help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients test-metrics node-modules restores clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -133,6 +133,9 @@ hdet-trials: setup ## Pause and kill gangs that train with HDET, and compare eve
 
 wheel: setup ## Install the wheels of Headrace and of examples/own_policy in a new environment; run the contract suite, a simulation and a study there
 	@.ci/wheel.sh "$(PYTHON)"
+
+test-compose: setup ## Run docker-compose.yml with a real engine: a study over TLS, kills of each container, open ports (root, Docker; ten minutes for the images)
+	@python tests/compose/engine.py
 
 test-clients: setup ## Build every client (Python, and clients/*/conformance.sh), run all scenarios with each, and their own tests; prints the table (ARGS="--clients go")
 	@python tests/conformance/report.py $(ARGS)

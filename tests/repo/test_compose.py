@@ -1,5 +1,6 @@
-"""docker-compose.yml, as far as it can be checked where no container engine runs."""
+"""docker-compose.yml, as far as it can be checked where no container engine runs. With one: `make test-compose`."""
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +13,83 @@ from headrace.cli.app import build
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-KNOWN = {"build", "command", "depends_on", "environment", "healthcheck", "image", "ports", "restart"} | {
-    "stop_grace_period",
-    "volumes",
-}
+INIT = ROOT / "services/compose_init.sh"
 
 
-def test_services_use_known_keys_and_need_each_other() -> None:
-    for name, service in SERVICES.items():
-        assert set(service) <= KNOWN, name
+def test_services_need_each_other_and_volumes_are_declared() -> None:
+    used = set()
+    for service in SERVICES.values():
         assert set(service.get("depends_on", {})) <= set(SERVICES)
+        used |= {volume.partition(":")[0] for volume in service.get("volumes", [])}
+    assert used == set(COMPOSE["volumes"])
 
 
-def test_named_volumes_are_declared() -> None:
-    used = {
-        volume.partition(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])
-    }
-    assert {volume for volume in used if volume[0] not in "./$"} == set(COMPOSE["volumes"])
-
-
-def test_ports_are_open_to_this_machine_alone() -> None:
+def test_ports_are_open_to_this_machine_unless_somebody_says_otherwise() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert ports
-    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert all(port.startswith("${HEADRACE_BIND:-127.0.0.1}:") for port in ports)
+    assert "ports" not in SERVICES["postgres"]
 
 
-def test_the_image_copies_what_there_is() -> None:
-    inline = SERVICES["scheduler-1"]["build"]["dockerfile_inline"]
-    for line in inline.splitlines():
-        if line.startswith("COPY "):
+def test_nobody_listens_without_tls() -> None:
+    for name in ("scheduler-1", "scheduler-2", "planner"):
+        words = SERVICES[name]["command"]
+        assert "--insecure" not in words
+        assert "--auth" not in words
+        assert "--ca" in words or "--tls-key" in words
+
+
+def holders(volume: str, *, writing: bool = False) -> set[str]:
+    """Who mounts a volume."""
+    return {
+        name
+        for name, service in SERVICES.items()
+        for mounted in service.get("volumes", [])
+        if mounted.partition(":")[0] == volume and not (writing and mounted.endswith(":ro"))
+    }
+
+
+def test_each_secret_is_where_it_is_used_alone() -> None:
+    assert holders("authority") == {"init-secrets", "scheduler-1", "scheduler-2"}
+    assert holders("access") == {"init-secrets", "init-token", "init-join"}
+    assert "worker" not in holders("secrets") | holders("access") | holders("authority")
+    assert holders("authority", writing=True) == {"init-secrets"}
+
+
+def test_the_image_copies_what_there_is_and_ends_as_a_user_without_rights() -> None:
+    stages = (ROOT / "services/Dockerfile").read_text(encoding="utf-8").split("\nFROM ")
+    for line in "\n".join(stages).splitlines():
+        if line.startswith("COPY ") and "--from" not in line:
             for source in line.split()[1:-1]:
-                assert (ROOT / source).exists(), source
+                assert source.startswith("--") or (ROOT / source).exists(), source
+    base = next(stage for stage in stages if " AS base\n" in stage)
+    assert "\nUSER headrace" in base
+    last = [stage for stage in stages if stage.startswith("base AS ")]
+    assert len(last) == 2
+    assert all("USER" not in stage for stage in last)
 
 
-@pytest.mark.parametrize("service", [name for name, entry in SERVICES.items() if entry.get("command")])
-def test_a_command_and_its_options_exist(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+COMMANDS = [name for name, entry in SERVICES.items() if entry.get("command") and "entrypoint" not in entry]
+
+
+@pytest.mark.parametrize("service", COMMANDS)
+def test_a_command_and_its_options_exist(
+    service: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for variable, value in SERVICES[service].get("environment", {}).items():
         monkeypatch.setenv(variable, value)
-    program, name, *arguments = SERVICES[service]["command"]
-    assert program == "headrace"
+    there = tmp_path / "there"
+    there.write_text("")  # files that `compose_init` makes
+    name, *arguments = SERVICES[service]["command"]
+    arguments = [str(there) if word.startswith("/run/headrace/") else word for word in arguments]
+    arguments = ["none" if word.startswith("@/run/") else word for word in arguments]
     typer.main.get_command(build(name)).commands[name].make_context(name, arguments)
+
+
+def test_the_init_script_knows_the_steps_that_compose_asks_for() -> None:
+    asked = {entry["command"][0] for entry in SERVICES.values() if "entrypoint" in entry}
+    assert asked == {"secrets", "token", "join"}
+    text = INIT.read_text(encoding="utf-8")
+    assert all(f"\n{step})\n" in text for step in asked)
+    assert subprocess.run(["sh", "-n", INIT], check=False).returncode == 0
+    assert INIT.stat().st_mode & 0o111

