@@ -2,8 +2,8 @@
 
 The large study is made by SQL: per trial an attempt with its grant, five reports, a rung and ten events. Simulated
 workers run the other study at a usual speed: each trial reports `--step` seconds after the answer to its last report.
-Its rate is counted in bins of one second, for so long before each deletion, during it, and for so long after. The ratio of
-during to the others comes with a bootstrap interval.
+Its rate is counted in bins of one second, for so long before each deletion, during it, and for so long after.
+The ratio of during to the others comes with a bootstrap interval.
 
     python benchmarks/scheduler/bench_deletion.py --trials 100000 --times 3
 
