@@ -36,8 +36,10 @@ Behaviour = Callable[[Any, Any], Any]
 
 
 class MeasuringInterceptor(grpc.aio.ServerInterceptor):
-    """Measures every asynchronous method. Stands before those that set a status, so that it sees it; and behind the gate,
-    which answers anew at each call."""
+    """Measures every asynchronous method.
+
+    It stands before those that set a status, so that it sees it, and behind the gate, which answers anew at each call.
+    """
 
     def __init__(self) -> None:
         self._wrapped: dict[str, Handler] = {}
