@@ -18,11 +18,11 @@ have() { docker image inspect "$1" >/dev/null 2>&1; }
 if ! have headrace-base/python; then
   echo "base images: Debian with Python"
   debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates \
-    "${SUITE:-bookworm}" "$work/root" ${MIRROR:-} >"$work/debootstrap.log" 2>&1 ||
+    "${SUITE:-bookworm}" "$work/system" ${MIRROR:-} >"$work/debootstrap.log" 2>&1 ||
     { tail -20 "$work/debootstrap.log" >&2; exit 1; }
-  rm -rf "$work"/root/var/cache/apt/* "$work"/root/var/lib/apt/lists/* "$work"/root/usr/share/{doc,man,locale,info}
-  ln -sf python3 "$work/root/usr/bin/python"
-  tar -C "$work/root" -c . | docker import -c 'CMD ["python3"]' - headrace-base/python >/dev/null
+  rm -rf "$work"/system/var/cache/apt/* "$work"/system/var/lib/apt/lists/* "$work"/system/usr/share/{doc,man,locale,info}
+  ln -sf python3 "$work/system/usr/bin/python"
+  tar -C "$work/system" -c . | docker import -c 'CMD ["python3"]' - headrace-base/python >/dev/null
 fi
 
 if ! have headrace-base/python-build; then
