@@ -13,6 +13,7 @@ from worker_site import Site
 
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker import leaving
+from headrace_worker.environments import Environments
 from headrace_worker.settings import WorkerSettings
 
 PAUSE = event_pb2.DECISION_ACTION_PAUSE
@@ -85,6 +86,30 @@ async def test_an_attempt_that_has_not_begun_goes_back_at_once(
     stream.send(assign=late)  # it was on its way
     assert (await stream.get("exited", 2)).lease == late.lease
     assert not (site.marks / "late").exists()
+
+
+async def test_a_drain_ends_what_is_being_installed_for_a_trial(
+    site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
+    async def install(self: Environments, *_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Environments, "_install", install)
+    (site.root / "requirements.txt").write_text("one\n")
+    daemon = site.start()
+    stream = await scheduler.stream()
+    assign = site.assign(site.program(TRAINS))
+    assign.template.requirements = "requirements.txt"
+    stream.send(assign=assign)
+    await asyncio.wait_for(begun.wait(), 10)
+    daemon._leaving.by_itself("SIGTERM")
+    exited = await stream.get("exited")
+    assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' drains: SIGTERM")
+    await asyncio.wait_for(asyncio.shield(site.daemons[0][1]), 5)
+    site.daemons.clear()
 
 
 async def test_a_user_s_drain_is_taken_back_and_one_from_before_the_start_lets_the_daemon_stay(
