@@ -58,6 +58,10 @@ for run in "$@"; do
     rules)
         python "$here/effort_rules.py" --orders 10 --processes "${PROCESSES:-2}" --best-of "$out/auto/choose/anytime.json" \
             --out "$out/effort_rules" $(files "${choosing[@]}")
+        for effort in 0.03 0.1; do
+            python "$here/effort_rules.py" --orders 10 --processes "${PROCESSES:-2}" --effort "$effort" \
+                --best-of "$out/auto/choose/anytime.json" --out "$out/effort_rules/effort_$effort" $(files "${choosing[@]:0:2}")
+        done
         ;;
     *)
         echo "there is no run '$run'" >&2

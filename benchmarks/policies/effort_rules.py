@@ -66,6 +66,7 @@ RULES = (
     Rule(turns=FIRST, counts="reached", endless=True),
     Rule(turns=FIRST, counts="reached"),
     Rule(turns=FIRST),
+    Rule(turns=FIRST, endless=True),
     Rule(turns=FIRST, counts="ended"),
     Rule(turns=FIRST, bound=True),
     Rule(turns=("quantile",)),
