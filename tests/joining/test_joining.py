@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import psycopg
 import pytest
 from joined_site import JoinedSite, joined_site, one_database, until
 
@@ -22,8 +23,17 @@ from headrace.client import joining
 from headrace.client.machines import Worker
 from headrace.client.model import TrialState
 from headrace.errors import HeadraceError
+from headrace.protocol import SPOKEN
 from headrace.target import Target
-from headrace.v1 import join_pb2, join_pb2_grpc, worker_pb2, worker_pb2_grpc
+from headrace.v1 import (
+    code_pb2,
+    code_pb2_grpc,
+    event_pb2,
+    join_pb2,
+    join_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
 from headrace_services.identity import authority
 from headrace_worker import credential
 from headrace_worker import joining as joining_module
@@ -39,6 +49,15 @@ def train(t):
         time.sleep(0.05)
         t.report(loss=1.0 / step)
 """
+
+SMALL = {
+    "objective": {"metric": "loss", "goal": "minimize"},
+    "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+    "policy": {"kind": "run_all"},
+    "template": {"callable": "train:train", "working_dir": "/"},
+    "max_trials": 1,
+    "max_steps": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -249,6 +268,57 @@ def test_a_worker_makes_no_tokens_and_a_user_renews_nothing(site: JoinedSite) ->
         with pytest.raises(grpc.RpcError) as refused:
             next(worker_pb2_grpc.WorkerServiceStub(line).Session(iter([]), timeout=20))
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_worker_fetches_code_and_ships_none(site: JoinedSite) -> None:
+    digest = "0" * 64
+    with channel(site, "mine") as line:
+        code = code_pb2_grpc.CodeServiceStub(line)
+        for call in (
+            lambda: code.HasCode(code_pb2.HasCodeRequest(digest=digest), timeout=20),
+            lambda: code.PutCode(iter([code_pb2.PutCodeRequest(digest=digest)]), timeout=20),
+        ):
+            with pytest.raises(grpc.RpcError) as refused:
+                call()
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        with pytest.raises(grpc.RpcError) as refused:
+            next(code.GetCode(code_pb2.GetCodeRequest(digest=digest), timeout=20))
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_a_revoked_certificate_opens_nothing(site: JoinedSite) -> None:
+    """Nor does what it says of attempts count: it would take every running trial from its worker."""
+    with psycopg.connect(site.database_url, autocommit=True) as conn, channel(site, "gone") as line:
+        conn.execute(
+            "INSERT INTO joined_worker (worker, token_id, key_digest, join_time, certificate_until, revoke_time)"
+            " VALUES ('gone', '', '', now(), now() + interval '1 day', now() + interval '1 hour')"
+        )
+        with site.client as client:
+            client.create_study("aimed-at", SMALL)
+            client.study("aimed-at").stop()
+        found = conn.execute("SELECT uid FROM study WHERE name = 'aimed-at'").fetchone()
+        assert found is not None
+        invented = event_pb2.LeaseRef(
+            lease_id=f"{found[0]}.0.77", trial="studies/aimed-at/trials/0", attempt=77
+        )
+        hello = worker_pb2.Hello(
+            worker="gone",
+            incarnation="1",
+            held=[invented],
+            protocol=SPOKEN.newest,
+            oldest_protocol=SPOKEN.oldest,
+        )
+        workers, code = worker_pb2_grpc.WorkerServiceStub(line), code_pb2_grpc.CodeServiceStub(line)
+        judge = worker_pb2.JudgeFoldersRequest(folders=["a-b"])
+        for call in (
+            lambda: next(workers.Session(iter([worker_pb2.SessionRequest(hello=hello)]), timeout=20)),
+            lambda: workers.JudgeFolders(judge, timeout=20),
+            lambda: next(code.GetCode(code_pb2.GetCodeRequest(digest="0" * 64), timeout=20)),
+        ):
+            with pytest.raises(grpc.RpcError) as refused:
+                call()
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED, refused.value
+        assert conn.execute("SELECT restores FROM lineage").fetchone() == (0,)
 
 
 def test_the_workers_listener_asks_for_a_certificate(site: JoinedSite) -> None:

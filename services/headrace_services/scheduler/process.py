@@ -300,15 +300,14 @@ async def _serve_bound(
         users.add_studies(studies)
         users.add_identities(IdentityServicer(engine))
         users.add_projects(ProjectServicer(hub))
-        code = CodeServicer(engine)
-        users.add_code(code)
+        users.add_code(CodeServicer(engine))
         users.add_joins(JoinServicer(engine, bound.signing))
         schema_watch = SchemaWatch(engine, stop.call)
         background = [tasks.create_task(schema_watch.run())]
         await schema_watch.first_look(stop.called)
         if for_workers is not None:
             for_workers.add_workers(workers)
-            for_workers.add_code(code)
+            for_workers.add_code(CodeServicer(engine, for_workers=True))
             for_workers.add_joins(JoinServicer(engine, bound.signing, for_workers=True))
             await for_workers.start(health)
         else:

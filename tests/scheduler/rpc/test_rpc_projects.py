@@ -319,12 +319,12 @@ async def test_a_preview_assumes_no_more_slots_than_the_quota(site: RpcSite) -> 
 async def test_members_of_other_projects_see_their_own_and_set_nothing(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace_services.scheduler.rpc import project_service
+    from headrace_services.scheduler.rpc import caller, project_service
 
     await _theirs(site)
-    monkeypatch.setattr(
-        project_service, "caller", lambda: Caller(peer="p", project=THEIRS, role=Role.ADMIN, token="abc")
-    )
+    member = Caller(peer="p", project=THEIRS, role=Role.ADMIN, token="abc")
+    for asked in (caller, project_service):
+        monkeypatch.setattr(asked, "caller", lambda: member)
     ours = site.replicas[0]
     found = (await ours.call_in("default", "ListProjects", project_pb2.ListProjectsRequest())).projects
     assert [one.name for one in found] == ["projects/speech"]

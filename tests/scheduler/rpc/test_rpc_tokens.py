@@ -279,6 +279,29 @@ async def test_an_admin_keeps_to_the_own_project(guarded_site: Site) -> None:
     await site.call("RevokeToken", pb.RevokeTokenRequest(name=others), root)
 
 
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [
+        ("DrainWorker", study_pb2.DrainWorkerRequest(worker="workers/none")),
+        ("UndrainWorker", study_pb2.UndrainWorkerRequest(worker="workers/none")),
+        ("CordonDevices", study_pb2.CordonDevicesRequest(worker="workers/none")),
+        ("UncordonDevices", study_pb2.UncordonDevicesRequest(worker="workers/none")),
+        ("CleanUp", study_pb2.CleanUpRequest()),
+    ],
+)
+async def test_machines_and_upkeep_are_for_admins_of_the_default_project(
+    guarded_site: Site, name: str, request_: Any
+) -> None:
+    """Workers run the trials of every project, and the janitor deletes those of every project."""
+    call = getattr(StudyServiceStub(guarded_site.channel), name)
+    codes = {}
+    for project in ("p", "default"):
+        metadata = (("authorization", f"Bearer {await guarded_site.token(Role.ADMIN, project)}"),)
+        codes[project] = await call(request_, timeout=20, metadata=metadata).code()
+    assert codes["p"] is grpc.StatusCode.PERMISSION_DENIED
+    assert codes["default"] is not grpc.StatusCode.PERMISSION_DENIED
+
+
 async def test_a_list_of_tokens_has_pages(guarded_site: Site) -> None:
     site = guarded_site
     admin = await site.token(Role.ADMIN)

@@ -2,6 +2,9 @@
 
 An archive is compared with its digest before it is kept, so no worker gets one that is not what a study asks for.
 Until then it is in a temporary file: it may have 100 MiB.
+
+It is served on both listeners. A call on the listener for workers comes from a worker, so it may fetch there and no
+more, and its certificate must not be revoked.
 """
 # ruff: noqa: ARG002  (every method takes the call's context)
 
@@ -14,11 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.code import CodeCorruptError, verify
 from headrace.code.archive import ARCHIVE_BYTES
-from headrace.errors import CodeNotFoundError, InvalidFieldError, Violation
+from headrace.errors import CodeNotFoundError, InvalidFieldError, Violation, WorkerIdentityError
 from headrace.spec.code import DIGEST
 from headrace.v1 import code_pb2 as pb
 from headrace.v1.code_pb2_grpc import CodeServiceServicer
 from headrace_services.scheduler.rpc.calls import Context
+from headrace_services.scheduler.session.certificates import certified
 from headrace_services.scheduler.store import code
 from headrace_services.scheduler.store.database import transaction
 
@@ -29,12 +33,14 @@ UPLOADS_AT_ONCE = 2
 class CodeServicer(CodeServiceServicer):
     """What clients and workers call."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, *, for_workers: bool = False) -> None:
         self._engine = engine
+        self._for_workers = for_workers
         self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
 
     async def HasCode(self, request: pb.HasCodeRequest, context: Context) -> pb.HasCodeResponse:
         """Whether a code is kept; it then stays for a while."""
+        self._for_users()
         digest = _digest(request.digest)
         async with transaction(self._engine) as conn:
             return pb.HasCodeResponse(present=await code.touch(conn, digest))
@@ -43,6 +49,7 @@ class CodeServicer(CodeServiceServicer):
         self, request_iterator: AsyncIterator[pb.PutCodeRequest], context: Context
     ) -> pb.PutCodeResponse:
         """Take an archive."""
+        self._for_users()
         async with self._uploads:
             with tempfile.TemporaryFile() as file:
                 digest = await _received(request_iterator, file)
@@ -61,6 +68,9 @@ class CodeServicer(CodeServiceServicer):
         self, request: pb.GetCodeRequest, context: Context
     ) -> AsyncIterator[pb.GetCodeResponse]:
         """Give an archive. Each chunk is a transaction of its own: a slow worker holds none open."""
+        if self._for_workers:
+            async with transaction(self._engine) as conn:
+                await certified(conn, context)
         digest = _digest(request.digest)
         number = 0
         while True:
@@ -72,6 +82,12 @@ class CodeServicer(CodeServiceServicer):
             number += 1
         if not number:
             raise CodeNotFoundError(f"the code {digest[:12]} is not kept here")
+
+    def _for_users(self) -> None:
+        if self._for_workers:
+            raise WorkerIdentityError(
+                "workers fetch code, and ship none", remedy="Call the users' listener with an editor's token."
+            )
 
 
 async def _received(messages: AsyncIterator[pb.PutCodeRequest], file: BinaryIO) -> str:

@@ -8,19 +8,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import (
     InvalidFieldError,
-    PermissionDeniedError,
     ProjectExistsError,
     ProjectNotFoundError,
 )
 from headrace.spec import names as rules
-from headrace.spec.names import DEFAULT_PROJECT
 from headrace.spec.resources import WHOLE
 from headrace.v1 import project_pb2 as pb
 from headrace.v1.project_pb2_grpc import ProjectServiceServicer
-from headrace_services.identity.roles import Role
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.rpc import names, pages
-from headrace_services.scheduler.rpc.caller import caller
+from headrace_services.scheduler.rpc.caller import caller, governs, require_governor
 from headrace_services.scheduler.rpc.calls import identity_of, once
 from headrace_services.scheduler.store import quotas
 from headrace_services.scheduler.store.database import transaction
@@ -39,7 +36,7 @@ class ProjectServicer(ProjectServiceServicer):
         self, request: pb.CreateProjectRequest, context: Context
     ) -> pb.CreateProjectResponse:
         """Create a project with its limits."""
-        _require_governor("create projects")
+        require_governor("create projects")
         problem = rules.PROJECT.problem(request.project_id, "project_id")
         if problem is not None:
             raise InvalidFieldError([problem.violation()])
@@ -61,7 +58,7 @@ class ProjectServicer(ProjectServiceServicer):
         """The projects by name; the caller's own alone, unless it may set limits of all."""
         window = pages.window(request, (str,))
         after = str(window.after[0]) if window.after else ""
-        only = None if _governs() else caller().project
+        only = None if governs() else caller().project
         async with transaction(self._hub.engine) as conn:
             found = await quotas.projects(conn, after=after, only=only, limit=window.limit)
         page = window.fill(
@@ -71,7 +68,7 @@ class ProjectServicer(ProjectServiceServicer):
 
     async def SetProject(self, request: pb.SetProjectRequest, context: Context) -> pb.SetProjectResponse:
         """Change limits; studies that a limit kept off look again."""
-        _require_governor("set limits")
+        require_governor("set limits")
         name = names.parse_project(request.name)
         waiting: list[int] = []
 
@@ -92,20 +89,6 @@ class ProjectServicer(ProjectServiceServicer):
         for study_id in waiting:
             self._hub.kick(study_id)
         return pb.SetProjectResponse.FromString(response)
-
-
-def _governs() -> bool:
-    """Whether the caller may say what projects may have: an admin of the installation's own project."""
-    who = caller()
-    return who.role is Role.ADMIN and (who.project == DEFAULT_PROJECT or not who.token)
-
-
-def _require_governor(what: str) -> None:
-    if not _governs():
-        raise PermissionDeniedError(
-            f"a member of project '{caller().project}' may not {what}",
-            remedy=f"Ask an admin of project '{DEFAULT_PROJECT}'.",
-        )
 
 
 def _most(limit: pb.ProjectLimit) -> int | None:

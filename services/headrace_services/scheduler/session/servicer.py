@@ -21,7 +21,7 @@ from headrace.v1 import worker_pb2, worker_pb2_grpc
 from headrace_services.identity.shown import certificate_of
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.session import messages
-from headrace_services.scheduler.session.certificates import identified
+from headrace_services.scheduler.session.certificates import certified, identified
 from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.session.loads import Loads
@@ -77,9 +77,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         _check_protocol(hello)
         greeting = messages.greeting(hello)
         certificate = certificate_of(context) if self._certified else None
-        await self._look_back(hello)
+        if certificate is not None:
+            async with transaction(self._hub.engine) as conn:
+                greeting = await identified(conn, greeting, certificate)
+        await self._look_back(hello)  # what nobody vouches for is no sign of a restore
         async with transaction(self._hub.engine) as conn:
-            if certificate is not None:
+            if certificate is not None:  # it may have been revoked since
                 greeting = await identified(conn, greeting, certificate)
             worker_id, number = await workers.greet(conn, greeting, self._timing.lease_ttl_s)
         session = WorkerSession(
@@ -124,10 +127,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def JudgeFolders(  # noqa: N802
         self,
         request: worker_pb2.JudgeFoldersRequest,
-        context: Context,  # noqa: ARG002
+        context: Context,
     ) -> worker_pb2.JudgeFoldersResponse:
         """Say which of a worker's folders may go, or what in them."""
         async with transaction(self._hub.engine) as conn:
+            if self._certified:
+                await certified(conn, context)
             found = await leftovers.judge(conn, request.folders, self._ages)
         return worker_pb2.JudgeFoldersResponse(
             verdicts=[
