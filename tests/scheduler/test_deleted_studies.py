@@ -33,14 +33,14 @@ async def deleted(engine: AsyncEngine, name: str = "old", trials: int = 40) -> i
 async def test_nobody_finds_a_deleted_study_and_its_name_is_free(engine: AsyncEngine) -> None:
     study = await deleted(engine)
     async with transaction(engine) as conn:
-        assert await studies.find(conn, "old") is None
+        assert await studies.find(conn, "default", "old") is None
         assert await studies.get(conn, study) is None
         assert await studies.head(conn, study) is None
         assert await aside.brief(conn, study_id=study) is None
         assert await workers.study_by_id(conn, study) is None
-        assert await studies.newest(conn, before_id=None, limit=10) == []
+        assert await studies.newest(conn, "default", before_id=None, limit=10) == []
         again = await past_study(conn, "old", SPEC, ago_s=1)
-        assert (await studies.find(conn, "old")).id == again  # type: ignore[union-attr]  # it is there
+        assert (await studies.find(conn, "default", "old")).id == again  # type: ignore[union-attr]  # it is there
     site = StudySite(engine, SPEC)
     site.study_id = study
     (outcome,) = await site.step(PlaceNow())

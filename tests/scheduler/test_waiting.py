@@ -145,10 +145,10 @@ async def test_a_study_without_use_for_a_slot_does_not_wake_others_for_ever(engi
         hub = Hub(engine, tasks)
         kick = hub.kick
 
-        def counting(study_id: int) -> None:
+        def counting(study_id: int, why: str = "asked") -> None:
             nonlocal cycles
             cycles += 1
-            kick(study_id)
+            kick(study_id, why)
 
         hub.kick = counting  # type: ignore[method-assign]
         waking = tasks.create_task(hub.run_waking())

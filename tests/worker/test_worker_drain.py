@@ -13,6 +13,7 @@ from worker_site import Site
 
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker import leaving
+from headrace_worker.environments import Environments
 from headrace_worker.settings import WorkerSettings
 
 PAUSE = event_pb2.DECISION_ACTION_PAUSE
@@ -34,6 +35,16 @@ def heeding(scheduler: ScriptedScheduler) -> None:
     scheduler.takes_leaving = True
 
 
+async def ended(scheduler: ScriptedScheduler, count: int = 1) -> worker_pb2.Exited:
+    """The count-th end of an attempt, in whichever session it is told: a daemon that leaves opens a last one."""
+
+    def told() -> list[worker_pb2.Exited]:
+        found = {one.sequence: one for stream in scheduler.streams for one in stream.all("exited")}
+        return [found[sequence] for sequence in sorted(found)]
+
+    return (await until(lambda: len(told()) >= count and told(), "an end"))[count - 1]
+
+
 async def test_sigterm_lets_a_trial_save_at_its_next_report_and_then_the_daemon_leaves(
     site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
 ) -> None:
@@ -45,10 +56,10 @@ async def test_sigterm_lets_a_trial_save_at_its_next_report_and_then_the_daemon_
     saved = await until(lambda: next((r for r in stream.all("report") if r.HasField("checkpoint")), None))
     assert next(beat.leaving for beat in stream.all("heartbeat") if beat.leaving) == "SIGTERM"
     stream.decide(saved, PAUSE)
-    assert (await stream.get("exited")).outcome == RELEASED
+    assert (await ended(scheduler)).outcome == RELEASED
     assert await asyncio.wait_for(daemon.wait(), 15) == 0
-    last = scheduler.streams[-1].hello
-    assert (list(last.devices), last.leaving) == ([], "SIGTERM")
+    for further in scheduler.streams[1:]:
+        assert (list(further.hello.devices), further.hello.leaving) == ([], "SIGTERM")
     assert stream.all("report")[-1].step == saved.step, "it trained no further"
 
 
@@ -63,7 +74,7 @@ async def test_the_end_of_the_grace_gives_back_what_is_left_and_a_second_sigterm
     daemon.terminate()
     await until(lambda: any(beat.leaving for beat in stream.all("heartbeat")))
     daemon.terminate()
-    exited = await (await scheduler.stream(2)).get("exited")
+    exited = await ended(scheduler)
     assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' drains: SIGTERM")
     assert await asyncio.wait_for(daemon.wait(), 15) == 0
 
@@ -78,13 +89,38 @@ async def test_an_attempt_that_has_not_begun_goes_back_at_once(
     stream.send(assign=waiting)  # on the same slot
     await until(lambda: (site.marks / "trains").exists())
     daemon._leaving.by_itself("SIGTERM")
-    exited = await stream.get("exited")
+    exited = await ended(scheduler)
     assert exited.lease == waiting.lease
     assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' drains: SIGTERM")
     late = site.assign(site.program("mark('late')"), slots=(1,), number=2)
-    stream.send(assign=late)  # it was on its way
-    assert (await stream.get("exited", 2)).lease == late.lease
+    for one in scheduler.streams:
+        one.send(assign=late)  # it was on its way
+    assert (await ended(scheduler, 2)).lease == late.lease
     assert not (site.marks / "late").exists()
+
+
+async def test_a_drain_ends_what_is_being_installed_for_a_trial(
+    site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
+    async def install(self: Environments, *_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Environments, "_install", install)
+    (site.root / "requirements.txt").write_text("one\n")
+    daemon = site.start()
+    stream = await scheduler.stream()
+    assign = site.assign(site.program(TRAINS))
+    assign.template.requirements = "requirements.txt"
+    stream.send(assign=assign)
+    await asyncio.wait_for(begun.wait(), 10)
+    daemon._leaving.by_itself("SIGTERM")
+    exited = await stream.get("exited")
+    assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' drains: SIGTERM")
+    await asyncio.wait_for(asyncio.shield(site.daemons[0][1]), 5)
+    site.daemons.clear()
 
 
 async def test_a_user_s_drain_is_taken_back_and_one_from_before_the_start_lets_the_daemon_stay(
@@ -119,7 +155,7 @@ async def test_a_user_s_grace_ends_a_trial_that_saves_nothing(
     withdraw = worker_pb2.Withdraw(reason="reboot", leave=True)
     withdraw.grace.FromMilliseconds(100)
     stream.send(withdraw=withdraw)
-    exited = await (await scheduler.stream(2)).get("exited")
+    exited = await ended(scheduler)
     assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' drains: reboot")
     await asyncio.wait_for(site.daemons[0][1], 15)
     site.daemons.clear()
@@ -188,5 +224,5 @@ async def test_a_scheduler_that_knows_of_no_drain_sees_a_stop(
     stream.send(assign=site.assign(site.program("report(1); mark('up'); time.sleep(100)")))
     await until(lambda: (site.marks / "up").exists())
     daemon.send_signal(signal.SIGTERM)
-    exited = await (await scheduler.stream(2)).get("exited")
+    exited = await ended(scheduler)
     assert (exited.outcome, exited.error) == (worker_pb2.EXIT_OUTCOME_LOST, "the worker was stopped")

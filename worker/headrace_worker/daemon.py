@@ -246,7 +246,9 @@ class Daemon:
                 if shown:
                     print(f"headrace worker: metrics at http://{shown}/metrics", flush=True)
                 await self._stopping.wait()
+                closing = tasks.create_task(self._environments.close(), name="end installations")
                 await self._leaving.wind_down(self._hurry, _LAST_ACKS_S)
+                await closing
                 await keeper.finish(_LAST_LOGS_S)
                 for task in lasting:
                     task.cancel()

@@ -36,7 +36,10 @@ Behaviour = Callable[[Any, Any], Any]
 
 
 class MeasuringInterceptor(grpc.aio.ServerInterceptor):
-    """Measures every asynchronous method. Stands first, so that it sees the status that the others set."""
+    """Measures every asynchronous method.
+
+    It stands before those that set a status, so that it sees it, and behind the gate, which answers anew at each call.
+    """
 
     def __init__(self) -> None:
         self._wrapped: dict[str, Handler] = {}

@@ -30,7 +30,6 @@ from headrace.v1 import (
 )
 from headrace_services.identity.authority import Authority
 from headrace_services.identity.gate import Gate
-from headrace_services.monitoring.calls import MeasuringInterceptor
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 
 CONNECTION_AGE_S: Final = 30 * 60
@@ -117,7 +116,7 @@ def encrypted(key_pem: bytes, certificate_pem: bytes) -> grpc.ServerCredentials:
 def _server(gate: Gate | None) -> grpc.aio.Server:
     age_ms = int(CONNECTION_AGE_S * 1000 * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
     return grpc.aio.server(
-        interceptors=(MeasuringInterceptor(), *make_server_interceptors(gate=gate)),
+        interceptors=make_server_interceptors(gate=gate),
         options=[
             ("grpc.so_reuseport", 0),
             ("grpc.keepalive_time_ms", 20_000),

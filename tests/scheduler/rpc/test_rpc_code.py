@@ -20,7 +20,7 @@ from headrace.spec import StudySpec, to_proto
 from headrace.v1 import code_pb2 as pb
 from headrace.v1 import study_pb2
 from headrace.v1.code_pb2_grpc import CodeServiceStub
-from headrace_services.scheduler.engine.cleaner import Cleaner
+from headrace_services.scheduler.engine.janitor import Janitor
 from headrace_services.scheduler.store import code
 from headrace_services.scheduler.store.database import transaction
 
@@ -137,7 +137,7 @@ async def test_code_stays_while_a_study_needs_it_and_a_month_longer(
             async with transaction(engine) as conn:
                 await conn.execute(text("UPDATE code SET use_time = use_time - interval '1 year'"))
                 await conn.execute(text("UPDATE study SET end_time = end_time - interval '1 year'"))
-            await Cleaner(engine).clean()
+            await Janitor(engine).clean()
             async with transaction(engine) as conn:
                 return bool((await conn.execute(text("SELECT count(*) FROM code_chunk"))).scalar_one())
 
@@ -148,7 +148,7 @@ async def test_code_stays_while_a_study_needs_it_and_a_month_longer(
         async with transaction(engine) as conn:
             assert await code.needed(conn) == set()
         await kept.has(digest)
-        await Cleaner(engine).clean()
+        await Janitor(engine).clean()
         assert await kept.get(digest) == data, "it ended just now, and may be extended"
         monkeypatch.setattr(code, "KEPT_FOR", timedelta(days=30))
         assert not await a_year_later()
@@ -165,7 +165,7 @@ async def test_whoever_asks_for_code_has_time_to_create_a_study(
         async with transaction(engine) as conn:
             await conn.execute(text("UPDATE code SET use_time = use_time - interval '1 year'"))
         assert await kept.has(digest)
-        await Cleaner(engine).clean()
+        await Janitor(engine).clean()
         assert await kept.has(digest)
 
 

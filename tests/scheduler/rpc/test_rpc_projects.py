@@ -65,13 +65,17 @@ CALLS: dict[str, Make] = {
     "CompleteTrial": lambda _, lease: pb.CompleteTrialRequest(lease=lease),
     "ReleaseTrial": lambda _, lease: pb.ReleaseTrialRequest(lease=lease),
     "ListReports": lambda name, _: pb.ListReportsRequest(parent=f"studies/{name}"),
+    "ReadLog": lambda name, _: pb.ReadLogRequest(name=f"studies/{name}/trials/0"),
     "FindRoom": lambda name, _: pb.FindRoomRequest(study=f"studies/{name}"),
     "MeasureImportance": lambda name, _: pb.MeasureImportanceRequest(study=f"studies/{name}"),
     "StopStudy": lambda name, _: pb.StopStudyRequest(name=f"studies/{name}"),
     "DeleteStudy": lambda name, _: pb.DeleteStudyRequest(name=f"studies/{name}"),
 }
 """The calls about one study, those that end it last."""
-OTHERS = {"CreateStudy", "ListStudies", "PreviewStudy", "ListWorkers"}
+OTHERS = {"CreateStudy", "ListStudies", "PreviewStudy", "ListWorkers"} | {
+    *("DrainWorker", "UndrainWorker", "CordonDevices", "UncordonDevices"),
+    *("GetServerInfo", "GetUpkeep", "CleanUp"),
+}
 """The calls about none."""
 BY_LEASE = {"ReportTrial", "CompleteTrial", "ReleaseTrial"}
 

@@ -17,6 +17,7 @@ from headrace.v1 import worker_pb2
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine import log_reads
 from headrace_services.scheduler.rpc import log_calls
+from headrace_services.scheduler.rpc.caller import Caller, let_call
 from headrace_services.scheduler.rpc.study_service import StudyServicer
 from headrace_services.scheduler.session import log_asks
 from headrace_services.scheduler.store import tables
@@ -63,6 +64,7 @@ class Reader:
     async def read(self, cursor: str = "") -> pb.ReadLogResponse:
         request = pb.ReadLogRequest(name=self.trial, cursor=cursor)
         context: Any = SimpleNamespace()
+        let_call(Caller(peer="here"))
         return await self.servicer.ReadLog(request, context)
 
     async def whole(self) -> tuple[bytes, pb.ReadLogResponse]:

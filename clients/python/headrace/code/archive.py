@@ -77,9 +77,10 @@ def write_archive(folder: Folder, out: BinaryIO) -> None:
                 with os.fdopen(open_file(folder.root, entry.path), "rb") as file:
                     hashed = _Hashed(file)
                     tar.addfile(info, hashed)  # it reads no more than this
+                    is_longer = bool(file.read(1))
             except OSError:  # it is shorter than it was, or gone
                 raise changed(entry.path) from None
-            if hashed.digest != entry.sha256:
+            if is_longer or hashed.digest != entry.sha256:
                 raise changed(entry.path)
 
 

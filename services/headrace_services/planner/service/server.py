@@ -99,8 +99,8 @@ def make_server(pool: Pool, health: health_aio.HealthServicer, gate: Gate | None
     """A server with the planner, health and reflection, not yet bound; without a gate it asks for no token."""
     server = grpc.aio.server(
         interceptors=(
-            MeasuringInterceptor(),
             *([GateInterceptor(gate)] if gate else []),
+            MeasuringInterceptor(),
             BoundsInterceptor(),
         ),
         maximum_concurrent_rpcs=MOST_CALLS,

@@ -24,6 +24,7 @@ from headrace.bounds.edge import BoundsInterceptor, refuse
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError
 from headrace_services.identity.gate import Gate
 from headrace_services.identity.interceptor import GateInterceptor
+from headrace_services.monitoring.calls import MeasuringInterceptor
 from headrace_services.scheduler.rpc.caller import caller, calling, let_call, let_in
 from headrace_services.scheduler.rpc.choosing import in_chosen_project
 from headrace_services.scheduler.rpc.spec_faults import in_own_words
@@ -44,7 +45,7 @@ def make_server_interceptors(
     *, unary_deadline_s: float = UNARY_DEADLINE_S, gate: Gate | None = None
 ) -> Sequence[grpc.aio.ServerInterceptor]:
     """The interceptors of a scheduler's server; without a gate it asks for no token."""
-    inner = (EdgeInterceptor(unary_deadline_s, gate), BoundsInterceptor(in_own_words))
+    inner = (MeasuringInterceptor(), EdgeInterceptor(unary_deadline_s, gate), BoundsInterceptor(in_own_words))
     return inner if gate is None else (GateInterceptor(gate, let_in), *inner)
 
 

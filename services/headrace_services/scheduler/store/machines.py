@@ -32,10 +32,10 @@ from sqlalchemy import (
     delete,
     exists,
     func,
-    literal,
     null,
     or_,
     select,
+    true,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
@@ -258,7 +258,7 @@ def _asking(grants: Any) -> Statement:
 
 def _all_of_the_worker() -> Any:
     why = "worker '" + _w.c.name + "' drains" + case((WHY != "", ": " + WHY), else_="")
-    query = select(_g.c.id, _g.c.study_id, literal(True), why).distinct()
+    query = select(_g.c.id, _g.c.study_id, true(), why).distinct()
     query = query.join_from(_le, _g, _g.c.id == _le.c.grant_id).join(_w, _w.c.id == _le.c.worker_id)
     return query.where(_le.c.worker_id == _worker, _le.c.live, _g.c.live, DRAINS)
 
@@ -271,7 +271,7 @@ def _those_on_failed_devices() -> Any:
     )
     failed = "its device failed: " + func.coalesce(func.nullif(_s.c.defect, ""), _c.c.reason)
     why = case((_s.c.owner != "", gone), else_=failed)
-    query = select(_g.c.id, _g.c.study_id, literal(True), func.min(why)).select_from(
+    query = select(_g.c.id, _g.c.study_id, true(), func.min(why)).select_from(
         _le.join(_g, _g.c.id == _le.c.grant_id)
         .join(_p, and_(_p.c.grant_id == _g.c.id, _p.c.worker_id == _le.c.worker_id))
         .join(cordoned, and_(_s.c.worker_id == _p.c.worker_id, _s.c.index == any_(_p.c.slots)))
@@ -313,7 +313,7 @@ _CORDON = _cordoning(
     .where(_s.c.worker_id == _worker, _s.c.index == any_(_indices))
 )
 _REMEMBER = _cordoning(
-    select(_s.c.uuid, func.min(_s.c.defect), literal(True))
+    select(_s.c.uuid, func.min(_s.c.defect), true())
     .where(_s.c.worker_id == _worker, _has_uuid, _s.c.defect != "")
     .group_by(_s.c.uuid)
 )

@@ -32,7 +32,7 @@ def upgrade() -> None:
     )
     op.execute("CREATE INDEX study_ended ON study (end_time) WHERE end_time IS NOT NULL")
     op.execute("CREATE INDEX study_live ON study (id) WHERE state IN ('ACTIVE', 'PAUSED')")
-    op.execute("CREATE INDEX study_listed ON study (id) WHERE delete_time IS NULL")
+    op.execute("CREATE INDEX study_listed ON study (project, id) WHERE delete_time IS NULL")
     op.execute("CREATE INDEX study_deleted ON study (id) WHERE delete_time IS NOT NULL")
     op.execute(
         """
