@@ -21,9 +21,9 @@ from headrace.errors import CodeNotFoundError, InvalidFieldError, Violation, Wor
 from headrace.spec.code import DIGEST
 from headrace.v1 import code_pb2 as pb
 from headrace.v1.code_pb2_grpc import CodeServiceServicer
+from headrace_services.identity.shown import certificate_of
 from headrace_services.scheduler.rpc.calls import Context
-from headrace_services.scheduler.session.certificates import certified
-from headrace_services.scheduler.store import code
+from headrace_services.scheduler.store import code, joins
 from headrace_services.scheduler.store.database import transaction
 
 UPLOADS_AT_ONCE = 2
@@ -69,8 +69,9 @@ class CodeServicer(CodeServiceServicer):
     ) -> AsyncIterator[pb.GetCodeResponse]:
         """Give an archive. Each chunk is a transaction of its own: a slow worker holds none open."""
         if self._for_workers:
+            shown = certificate_of(context)
             async with transaction(self._engine) as conn:
-                await certified(conn, context)
+                await joins.check(conn, worker=shown.worker, issued=shown.issued)
         digest = _digest(request.digest)
         number = 0
         while True:
