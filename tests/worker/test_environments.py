@@ -5,13 +5,16 @@ import subprocess
 import time
 import zipfile
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from headrace.v1 import spec_pb2
 from headrace_worker import environments
-from headrace_worker.code_cache import UnpreparedError
+from headrace_worker.code_cache import CodeCache, UnpreparedError
 from headrace_worker.environments import Environments, Required
 from headrace_worker.process import TrialProcess
+from headrace_worker.programs import Programs
 
 
 def wheel(folder: Path, name: str = "tinylib", version: str = "1.0", word: str = "first") -> None:
@@ -181,3 +184,20 @@ async def test_a_daemon_that_ends_ends_the_installation(
         await place.close()
         with pytest.raises(OSError, match="the worker was stopped"):
             await waiting
+
+
+async def test_nothing_is_installed_where_trials_run_as_another_user(tmp_path: Path) -> None:
+    """The daemon is root there, and what installs would be the study's own programs."""
+    started = tmp_path / "started"
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ntouch {started}\n")
+    python.chmod(0o755)
+    (tmp_path / "requirements.txt").write_text("")
+    template = spec_pb2.TrialTemplate(
+        working_dir=str(tmp_path), python=str(python), requirements="requirements.txt"
+    )
+    async with asyncio.TaskGroup() as tasks:
+        programs = Programs(cast("CodeCache", None), made(tmp_path, tasks), installs=False)
+        with pytest.raises(UnpreparedError, match="--run-as"):
+            await programs.prepare(template, lambda _: None, lambda _: None)
+    assert not started.exists()

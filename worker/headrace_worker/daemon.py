@@ -206,7 +206,7 @@ class Daemon:
                 store=store,
                 courier=courier,
                 standbys=self._standbys,
-                programs=Programs(cache, self._environments),
+                programs=Programs(cache, self._environments, installs=settings.run_as is None),
                 retries=Retries(),
                 kernel_kills=KernelKills.of_this_process(),
                 device_failure=self._device_failure,

@@ -28,15 +28,23 @@ class Prepared:
 class Programs:
     """Prepares programs for one daemon."""
 
-    def __init__(self, cache: CodeCache, environments: Environments) -> None:
+    def __init__(self, cache: CodeCache, environments: Environments, *, installs: bool = True) -> None:
+        """`installs`: whether environments are made. Making one runs the study's Python and what its packages bring, as
+        the daemon's user: not where trials run as another one (`run_as`)."""
         self._cache = cache
         self._environments = environments
+        self._installs = installs
 
     async def prepare(
         self, template: spec_pb2.TrialTemplate, note: Callable[[str], None], print_: Callable[[str], None]
     ) -> Prepared:
         """Fetches and installs what is not there. `note` is told what is waited for, and of its end by an empty text;
         `print_` what the trial's log is to say of it. Raises `UnpreparedError`, and `OSError` for what may pass."""
+        if template.requirements and not self._installs:
+            raise UnpreparedError(
+                f"this worker runs trials as another user (--run-as), and installs nothing: {template.requirements} is "
+                "not installed here. Install it where that user can read it, and leave `requirements` out"
+            )
         digest = template.code.digest
         archive = await self._cache.hold(digest, note) if digest else None
         try:
