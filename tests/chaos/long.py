@@ -23,6 +23,7 @@ from typing import Any
 
 import psutil
 import scenario_bundles
+import scenario_drain
 import scenario_freeze_worker
 import scenario_full_disk
 import scenario_gang
@@ -67,6 +68,7 @@ SCENARIOS = {
     "bundles": Scenario(
         scenario_bundles.run, 20, "kill -9 of bundles, of their worker, of the scheduler and of Postgres"
     ),
+    "drain": Scenario(scenario_drain.run, 4, "a drain of so many trials, alone and with other faults"),
     "streams": Scenario(scenario_streams.run, 10, "256 streams over a bad line, for so many minutes"),
 }
 

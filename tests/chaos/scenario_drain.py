@@ -107,9 +107,69 @@ def moved(study: Study, folder: Path) -> list[Moved]:
 
 
 def run(folder: Path, say: Callable[[str], None], *, times: int = 4, step_s: float = 2.0) -> dict[str, Any]:
-    """Drain a worker with so many trials by SIGTERM."""
+    """Drain workers with so many trials each: by SIGTERM, and in bad company."""
     with cluster(folder, worker=False, lease_ttl_s=LEASE_TTL_S) as site, connect(site) as client:
-        return by_sigterm(site, client, folder / "drain", say, trials=times, step_s=step_s)
+        plain = by_sigterm(site, client, folder / "sigterm", say, trials=times, step_s=step_s)
+        beside = {
+            name: in_company(site, client, folder / name, say, company, trials=times)
+            for name, company in COMPANY.items()
+        }
+    return {**plain, "beside": beside, "holds": plain["holds"] and all(beside.values())}
+
+
+def kill_scheduler(site: Cluster, client: Client, going: DaemonSite) -> None:
+    """The scheduler dies right behind the drain."""
+    client.drain(going.name, reason="reboot")
+    site.kill(site.child("scheduler"))
+
+
+def no_scheduler(site: Cluster, client: Client, going: DaemonSite) -> None:
+    """SIGTERM comes while there is no scheduler."""
+    site.kill(site.child("scheduler"))
+    going.leave()
+
+
+def kill_daemon(site: Cluster, client: Client, going: DaemonSite) -> None:
+    """The daemon dies right behind the drain."""
+    client.drain(going.name, reason="reboot")
+    going.kill()
+
+
+def terminate_twice(site: Cluster, client: Client, going: DaemonSite) -> None:
+    """A second SIGTERM comes behind the first one, which is not waited for."""
+    going.leave()
+    time.sleep(0.1)  # two that are pending together are one
+    going.leave()
+
+
+COMPANY = {
+    "scheduler-killed": kill_scheduler,
+    "no-scheduler": no_scheduler,
+    "daemon-killed": kill_daemon,
+    "two-sigterms": terminate_twice,
+}
+
+
+def in_company(
+    site: Cluster,
+    client: Client,
+    folder: Path,
+    say: Callable[[str], None],
+    company: Callable[[Cluster, Client, DaemonSite], None],
+    *,
+    trials: int,
+) -> bool:
+    """Whether all trials go on elsewhere, and none is charged a failure."""
+    with two_workers(site, client, folder, trials=trials, step_s=0.3) as (study, going, staying):
+        company(site, client, going)
+        until(lambda: going.pid is None, "the daemon's end", 90)
+        until(lambda: all_report(folder / "journal", trials, attempt=2), "each trial goes on", 90)
+        found = moved(study, folder / "journal")
+    lost, charged = sum(one.lost for one in found), sum(one.failures for one in found)
+    say(
+        f"{folder.name}: all {trials} go on on {staying.name}; {lost} steps trained twice, {charged} failures"
+    )
+    return not charged and all(one.to == staying.name for one in found)
 
 
 def by_sigterm(
