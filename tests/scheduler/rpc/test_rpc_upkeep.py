@@ -13,6 +13,7 @@ from headrace.errors import StudyNotFoundError
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.janitor import Done, Janitor
+from headrace_services.scheduler.rpc.caller import Caller, let_call
 from headrace_services.scheduler.rpc.study_service import StudyServicer
 from headrace_services.scheduler.store import leftovers, removal
 from headrace_services.scheduler.store.database import transaction
@@ -113,6 +114,7 @@ async def test_a_call_has_the_janitor_begin_now(site: RpcSite) -> None:
         study = await past_study(conn, "old", make_spec(), ago_s=1)
         await removal.mark_deleted(conn, study)
     servicer = StudyServicer(site.replicas[0].hub, Desk(), janitor)
+    let_call(Caller(peer="p"))
     await servicer.CleanUp(pb.CleanUpRequest(), None)  # type: ignore[arg-type]  # it looks at no context
     async with asyncio.timeout(10):
         while True:
