@@ -96,7 +96,7 @@ def test_a_trial_finds_no_secret(site: JoinedSite) -> None:
         assert "planted-" not in text
         assert "/planted/" not in text
         assert token not in text
-        assert token.split("_")[2] not in text
+        assert token.split("_", 2)[2] not in text
         environment = json.loads(text)["in the trial"]["environment"]
         assert (environment["GIVEN"], environment["LC_PLANTED"]) == ("by the study", "not a secret")
         lines = json.loads(text)["in the trial"]
@@ -107,7 +107,7 @@ def test_a_trial_finds_no_secret(site: JoinedSite) -> None:
     for path in logs:
         said = path.read_text(errors="replace")
         assert "planted-" not in said, path
-        assert token.split("_")[2] not in said, path
+        assert token.split("_", 2)[2] not in said, path
 
 
 def test_what_is_hidden_leaves_the_rest_of_the_command_line() -> None:
