@@ -47,14 +47,19 @@ def pieces(digest: str, data: bytes, size: int = 1 << 20) -> list[pb.PutCodeRequ
 class Code:
     """A stub of CodeService."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, project: str = "default") -> None:
         self.stub: Any = CodeServiceStub(channel)
+        self.said = (("headrace-project", project),)
 
     async def has(self, digest: str) -> bool:
-        return bool((await self.stub.HasCode(pb.HasCodeRequest(digest=digest), timeout=10)).present)
+        return bool(
+            (
+                await self.stub.HasCode(pb.HasCodeRequest(digest=digest), timeout=10, metadata=self.said)
+            ).present
+        )
 
     async def put(self, digest: str, data: bytes) -> None:
-        await self.stub.PutCode(iter(pieces(digest, data)), timeout=20)
+        await self.stub.PutCode(iter(pieces(digest, data)), timeout=20, metadata=self.said)
 
     async def get(self, digest: str) -> bytes:
         return b"".join(
@@ -209,3 +214,27 @@ async def test_the_sdk_ships_a_folder_once(
         assert created.code.digest not in (before, after)
         with pytest.raises(StudyNotEndedError):
             await client.study("four").delete()
+
+
+async def test_what_another_project_shipped_is_not_there(
+    site: RpcSite, engine: AsyncEngine, project: Path
+) -> None:
+    digest, data = packed(project)
+    create = study_pb2.CreateStudyRequest(study_id="s", spec=to_proto(shipped(digest)))
+    async with grpc.aio.insecure_channel(site.replicas[0].address) as channel:
+        ours, theirs = Code(channel, "vision"), Code(channel, "speech")
+        await theirs.put(digest, data)
+        await site.replicas[0].call_in("speech", "CreateStudy", create)
+        assert not await ours.has(digest)
+        with pytest.raises(InvalidFieldError, match="is not kept by this scheduler"):
+            await site.replicas[0].call_in("vision", "CreateStudy", create)
+        error = await ours.refusal(ours.put(digest, data[:-200_000]))
+        assert isinstance(error, InvalidFieldError)
+        assert not await ours.has(digest), "nothing shows that this project has it"
+
+        await ours.put(digest, data)
+        assert await ours.has(digest)
+        await site.replicas[0].call_in("vision", "CreateStudy", create)
+        async with transaction(engine) as conn:
+            copies = (await conn.execute(text("SELECT count(*), min(size_bytes) FROM code"))).one()
+        assert tuple(copies) == (1, len(data)), "one copy for both"

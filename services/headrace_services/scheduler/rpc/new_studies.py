@@ -259,7 +259,7 @@ async def _create(conn: AsyncConnection, project: str, wanted: Wanted) -> Study:
     if await aside.brief_named(conn, project, wanted.name) is not None:
         raise StudyExistsError(f"a study '{wanted.name}' exists already")
     await _check_sources(conn, project, wanted.spec)
-    await _keep_code(conn, wanted.spec)
+    await _keep_code(conn, project, wanted.spec)
     return await studies.create(
         conn,
         project=project,
@@ -292,10 +292,10 @@ async def _check_sources(conn: AsyncConnection, project: str, spec: StudySpec) -
             raise InvalidFieldError([violation])
 
 
-async def _keep_code(conn: AsyncConnection, spec: StudySpec) -> None:
-    """Raises InvalidFieldError where the study's code is not kept here (any more)."""
+async def _keep_code(conn: AsyncConnection, project: str, spec: StudySpec) -> None:
+    """Raises InvalidFieldError where the project has no such code here (any more)."""
     digest = studies.code_of(spec)
-    if digest and not await code.touch(conn, digest):
+    if digest and not await code.touch(conn, digest, project):
         violation = Violation(
             field="trial.code.digest",
             value=digest,

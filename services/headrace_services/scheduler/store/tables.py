@@ -692,6 +692,14 @@ code = Table(
     Index("code_used", "use_time"),
 )
 
+# The projects that shipped a code. For every other project it is not there, though there is one copy for all.
+code_project = Table(
+    "code_project",
+    metadata,
+    Column("digest", Text, ForeignKey("code.digest", ondelete="CASCADE"), primary_key=True),
+    Column("project", Text, primary_key=True),
+)
+
 code_chunk = Table(
     "code_chunk",
     metadata,
