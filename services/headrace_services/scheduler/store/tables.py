@@ -674,6 +674,13 @@ lineage = Table(
     # Empty until a scheduler first starts on it.
     Column("fingerprint", Text, nullable=False, server_default=""),
     Column("restores", BigInteger, nullable=False, server_default="0"),
+    # Proves leases: a worker cannot invent one. A copy has it too.
+    Column(
+        "secret",
+        LargeBinary,
+        nullable=False,
+        server_default=text("uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())"),
+    ),
     time_column("time", now=True),
     # There is one row.
     CheckConstraint("id = 1", name="one"),
