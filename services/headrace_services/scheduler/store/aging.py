@@ -81,9 +81,10 @@ async def over_before(conn: AsyncConnection, age: timedelta) -> datetime:
     return found
 
 
-async def count_due(conn: AsyncConnection, kind: str, age: timedelta) -> int:
-    """How many such studies there are."""
-    query = select(func.count()).where(_is_over_age(kind, age), ~is_ending, ~is_referred_to)
+async def count_due(conn: AsyncConnection, kind: str, age: timedelta, project: str | None) -> int:
+    """How many such studies there are: in a project, or in all where None is given."""
+    mine = () if project is None else (_s.c.project == project,)
+    query = select(func.count()).where(_is_over_age(kind, age), ~is_ending, ~is_referred_to, *mine)
     return int((await conn.execute(query)).scalar_one())
 
 
