@@ -172,5 +172,6 @@ _PATHS: list[ColumnElement[str]] = [literal_column(f"'{path}'", Text) for path i
 _other = _s.alias("referring")
 is_referred_to = exists().where(
     literal_column("referring.state IN ('ACTIVE', 'PAUSED')", Boolean),  # as its index says it
+    _other.c.project == _s.c.project,
     or_(_other.c.after == _s.c.name, *(_other.c.spec.op("#>>")(path) == _s.c.name for path in _PATHS)),
 )
