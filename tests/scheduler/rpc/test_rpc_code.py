@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace import AsyncClient, Client
+from headrace.ages import Ages
 from headrace.code import read_folder, write_archive
 from headrace.error_status import from_rpc_error
 from headrace.errors import CodeNotFoundError, HeadraceError, InvalidFieldError, StudyNotEndedError
@@ -128,7 +129,7 @@ async def test_a_study_whose_code_is_not_here_is_not_created(site: RpcSite) -> N
 
 
 async def test_code_stays_while_a_study_needs_it_and_a_month_longer(
-    site: RpcSite, engine: AsyncEngine, project: Path, monkeypatch: pytest.MonkeyPatch
+    site: RpcSite, engine: AsyncEngine, project: Path
 ) -> None:
     digest, data = packed(project)
     async with grpc.aio.insecure_channel(site.replicas[0].address) as channel:
@@ -138,11 +139,15 @@ async def test_code_stays_while_a_study_needs_it_and_a_month_longer(
             "CreateStudy", study_pb2.CreateStudyRequest(study_id="s", spec=to_proto(shipped(digest)))
         )
 
-        async def a_year_later() -> bool:
+        async def due() -> tuple[str, int]:
+            found = await site.call("GetUpkeep", study_pb2.GetUpkeepRequest())
+            return next((one.age, one.due) for one in found.kinds if one.kind == "code")
+
+        async def a_year_later(ages: Ages | None = None) -> bool:
             async with transaction(engine) as conn:
                 await conn.execute(text("UPDATE code SET use_time = use_time - interval '1 year'"))
                 await conn.execute(text("UPDATE study SET end_time = end_time - interval '1 year'"))
-            await Janitor(engine).clean()
+            await Janitor(engine, ages).clean()
             async with transaction(engine) as conn:
                 return bool((await conn.execute(text("SELECT count(*) FROM code_chunk"))).scalar_one())
 
@@ -155,8 +160,10 @@ async def test_code_stays_while_a_study_needs_it_and_a_month_longer(
         await kept.has(digest)
         await Janitor(engine).clean()
         assert await kept.get(digest) == data, "it ended just now, and may be extended"
-        monkeypatch.setattr(code, "KEPT_FOR", timedelta(days=30))
+        assert await a_year_later(Ages(code=None)), "it is kept for ever"
+        assert await due() == ("30d", 1)
         assert not await a_year_later()
+        assert await due() == ("30d", 0)
         assert not await kept.has(digest)
 
 
@@ -170,7 +177,7 @@ async def test_whoever_asks_for_code_has_time_to_create_a_study(
         async with transaction(engine) as conn:
             await conn.execute(text("UPDATE code SET use_time = use_time - interval '1 year'"))
         assert await kept.has(digest)
-        await Janitor(engine).clean()
+        await Janitor(engine, Ages(code=timedelta(0))).clean()
         assert await kept.has(digest)
 
 

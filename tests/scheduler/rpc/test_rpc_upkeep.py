@@ -65,7 +65,12 @@ async def test_a_member_sees_what_is_due_of_the_own_project(site: RpcSite) -> No
             "leases": 1,
             "checkpoints": 1,
         }
-        assert {one.kind for one in theirs.kinds} == set(KINDS) - {"requests", "workers", "tombstones"}
+        assert {one.kind for one in theirs.kinds} == set(KINDS) - {
+            "requests",
+            "workers",
+            "tombstones",
+            "code",
+        }
         assert (len(theirs.tables), theirs.deleted_studies, theirs.restores) == (0, 0, 0)
     assert (await seen(Role.VIEWER, "default")).deleted_studies == 1
     assert not (await seen(Role.VIEWER, "default")).tables

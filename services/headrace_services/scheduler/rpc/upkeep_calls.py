@@ -18,6 +18,7 @@ WHAT: Final = {
     "leases": "attempts of ended studies: where each ran",
     "checkpoints": "checkpoints of ended studies, but for the best trials",
     "logs": "logs of ended studies on the workers",
+    "code": "shipped code that no study needs",
     "studies": "ended studies as a whole",
     "tombstones": "the names of deleted studies, for workers that are away",
 }

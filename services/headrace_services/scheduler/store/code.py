@@ -12,15 +12,15 @@ study with it. A client that is told so uploads the archive, and by that shows t
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-from sqlalchemy import and_, any_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, any_, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.store import tables
 
 CHUNK_BYTES = 1 << 20
-KEPT_FOR = timedelta(days=30)
-"""So long a code stays that no study needs."""
+AT_LEAST = timedelta(days=1)
+"""So long a code stays after a client has asked for it, whatever its age may be: the client creates a study next."""
 
 
 async def needed(conn: AsyncConnection) -> set[str]:
@@ -67,13 +67,28 @@ async def chunk(conn: AsyncConnection, digest: str, number: int) -> bytes | None
     return (await conn.execute(query)).scalar_one_or_none()
 
 
-async def forget_unneeded(conn: AsyncConnection, most: int) -> int:
+async def forget_unneeded(conn: AsyncConnection, age: timedelta, most: int) -> int:
     """Forget at most so many codes that nobody needs and nobody asked for lately. Returns how many."""
-    c, s = tables.code, tables.study
-    before = func.now() - KEPT_FOR
-    wanted = exists().where(s.c.code == c.c.digest, or_(s.c.end_time.is_(None), s.c.end_time > before))
-    old = and_(c.c.use_time < before, ~wanted)
-    some = select(c.c.digest).where(old).order_by(c.c.use_time).limit(most).with_for_update(skip_locked=True)
+    c = tables.code
+    some = select(c.c.digest).where(_unneeded(age)).order_by(c.c.use_time).limit(most)
+    some = some.with_for_update(skip_locked=True)
     # Asked again of each row, for it may have been touched since.
-    gone = delete(c).where(c.c.digest == any_(func.array(some.scalar_subquery())), c.c.use_time < before)
+    gone = delete(c).where(c.c.digest == any_(func.array(some.scalar_subquery())), _unasked(age))
     return (await conn.execute(gone)).rowcount
+
+
+async def count_unneeded(conn: AsyncConnection, age: timedelta) -> int:
+    """How many codes may be forgotten."""
+    query = select(func.count()).select_from(tables.code).where(_unneeded(age))
+    return int((await conn.execute(query)).scalar_one())
+
+
+def _unneeded(age: timedelta) -> ColumnElement[bool]:
+    c, s = tables.code, tables.study
+    ended = s.c.end_time <= func.now() - age
+    wanted = exists().where(s.c.code == c.c.digest, or_(s.c.end_time.is_(None), ~ended))
+    return and_(_unasked(age), ~wanted)
+
+
+def _unasked(age: timedelta) -> ColumnElement[bool]:
+    return tables.code.c.use_time < func.now() - max(age, AT_LEAST)

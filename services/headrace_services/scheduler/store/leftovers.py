@@ -12,7 +12,7 @@ from sqlalchemy import false, func, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.ages import KINDS, Ages
-from headrace_services.scheduler.store import aging, tables
+from headrace_services.scheduler.store import aging, code, tables
 
 _s, _t, _stone = tables.study, tables.trial, tables.tombstone
 
@@ -82,12 +82,14 @@ async def table_sizes(conn: AsyncConnection) -> list[TableSize]:
 async def due_now(conn: AsyncConnection, ages: Ages, project: str | None = None) -> dict[str, int]:
     """How many of each kind are due to go: studies, or rows where a kind is of no study. For a project its studies are
     counted, and the kinds that are of no study are left out."""
-    found = {kind: 0 for kind in KINDS if project is None or kind not in _OF_CLUSTER}
+    found = {kind: 0 for kind in KINDS if project is None or kind not in {*_OF_CLUSTER, "code"}}
     for kind in ("studies", *aging.OF_ROWS, "checkpoints"):
         if (age := getattr(ages, kind)) is not None:
             found[kind] = await aging.count_due(conn, kind, age, project)
     if project is not None:
         return found
+    if ages.code is not None:
+        found["code"] = await code.count_unneeded(conn, ages.code)
     for kind, (table, time, further) in _OF_CLUSTER.items():
         if (age := getattr(ages, kind)) is not None:
             query = select(func.count()).select_from(table).where(time < func.now() - age, *further)
