@@ -6,6 +6,7 @@ asked to leave (`leaving`).
 """
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
 
 from msgspec.structs import replace
 
@@ -253,26 +254,31 @@ def _leave(state: CycleState, kept: list[Reservation], own: Claim) -> Deciding[N
     if not room.crowded:
         return
     hopeless, useless = silent(state), list[Share]()
-    while devices := _devices(state):
-        found = None
-        for other in room.ahead_of(own, now_s):
-            if other.study_id in hopeless or any(other.like(one) for one in useless):
-                continue
-            found = fit(devices, next_of(other), kept)
-            if found is not None:
-                break
-            hopeless.add(other.study_id)
-            if other.reserved is None:
-                useless.append(other)
-        if found is None:
+    devices, line = _devices(state), room.ahead_of(own, now_s)  # a heap: it is sorted
+    while devices:
+        if not line:
             if not room.others_may_go_before(own):
                 return
             yield from _look_further(state, unlike=useless)
+            line = room.ahead_of(own, now_s)
+            continue
+        other = heappop(line)[1]
+        if other.study_id in hopeless or any(other.like(one) for one in useless):
+            continue
+        found = fit(devices, next_of(other), kept)
+        if found is None:
+            hopeless.add(other.study_id)
+            if other.reserved is None:
+                useless.append(other)
             continue
         leave_to(state, other.study_id)
         room.withheld.append(found)
+        devices = take(devices, found)
         assert other.wants is not None
-        room.others[other.study_id] = other.holding(other.wants)
+        served = room.others[other.study_id] = other.holding(other.wants)
+        place = claim(served, room.totals, now_s)
+        if room.is_ahead(served, place, own):
+            heappush(line, (place, served))
 
 
 def _look_further(state: CycleState, *, unlike: Iterable[Share]) -> Deciding[None]:
