@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
-from headrace_services.scheduler.core import decide
+from headrace_services.scheduler.core import decide, room
 from headrace_services.scheduler.core.inputs import Assignment, Order, PauseTrial, PlaceNow, StopStudy
 from headrace_services.scheduler.engine.cycle import CycleResult
 from headrace_services.scheduler.engine.hub import Hub
@@ -42,6 +43,31 @@ async def test_a_study_with_nothing_but_a_promotion_left_is_offered_a_slot(engin
     assert await waiting(engine) == [site.study_id]
     (promoted,) = await site.kick()
     assert (promoted.number, promoted.attempt) == (0, 2)
+
+
+async def test_leaving_many_slots_to_many_studies_orders_them_once(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ordering them anew for each slot makes a cycle slower the more slots wait, and then more of them wait."""
+    studies = [await StudySite(engine, make_spec(max_trials=4)).create() for _ in range(20)]
+    for study in studies:
+        assert await study.kick() == []
+    orders, in_order = 0, room.in_order
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal orders
+        orders += 1
+        return in_order(*arguments)
+
+    monkeypatch.setattr(room, "in_order", counted)
+    await studies[0].connect(slots=40)
+    last = studies[-1]
+    assert len(await last.kick()) == 2, "the others go first by age, each as often as it"
+    assert last.last is not None
+    assert last.last.effects.wake == tuple(study.study_id for study in studies[:-1])
+    assert orders <= 6
+    monkeypatch.undo()
+    assert [len(await study.kick()) for study in studies[:-1]] == [2] * 19
 
 
 async def test_a_study_that_begins_after_another_one_waits_for_no_slot(engine: AsyncEngine) -> None:

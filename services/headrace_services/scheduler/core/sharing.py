@@ -275,7 +275,7 @@ def _leave(state: CycleState, kept: list[Reservation], own: Claim) -> Deciding[N
         room.withheld.append(found)
         devices = take(devices, found)
         assert other.wants is not None
-        served = room.others[other.study_id] = other.holding(other.wants)
+        served = room.others[other.study_id] = other.holding(other.wants, now_s)
         place = claim(served, room.totals, now_s)
         if room.is_ahead(served, place, own):
             heappush(line, (place, served))
@@ -309,7 +309,7 @@ def leave_bubbles(state: CycleState, slot: Slot, other: Share) -> None:
     """Leave an ephemeral slot to another study, which is told."""
     leave_to(state, other.study_id)
     state.room.left_bubbles.add((slot.worker_id, slot.index))
-    usage = other.usage.hold_bubbles(1)
+    usage = other.usage.hold_bubbles(1, state.study.now_s)
     state.room.others[other.study_id] = replace(other, usage=usage, wanted=other.wanted - 1)
 
 
@@ -338,7 +338,7 @@ def _ask_of_the_overdrawn(state: CycleState, running: tuple[Running, ...]) -> No
     over = {
         other.study_id
         for other in room.others.values()
-        if other.priority == own.priority and ours < claim(_with_held(other), room.totals, now_s)
+        if other.priority == own.priority and ours < claim(_with_held(other, now_s), room.totals, now_s)
     }
     asked = sorted(
         (run for run in running if run.key[0] in over and run.leaves_in_s is not None),
@@ -348,13 +348,12 @@ def _ask_of_the_overdrawn(state: CycleState, running: tuple[Running, ...]) -> No
         state.ask_to_leave(asked[0].grant_id, project=asked[0].project, at_report=False)
 
 
-def _with_held(share: Share) -> Share:
+def _with_held(share: Share, now_s: float) -> Share:
     """A study one grant poorer: it must be ahead by more than what it would give up."""
     usage = share.usage
-    gpu, milli = usage.gpu_milli > 0, 1000
-    return replace(
-        share, usage=usage.hold(gpu, -min(milli, usage.gpu_milli if gpu else usage.cpu_slots * 1000))
-    )
+    gpu = usage.gpu_milli > 0
+    milli = min(1000, usage.gpu_milli if gpu else usage.cpu_slots * 1000)
+    return replace(share, usage=usage.hold(gpu, -milli, now_s))
 
 
 # --- slots -----------------------------------------------------------------------------------------------
