@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import grpc
 import pytest
 from commands_run import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import Script, race
 
+from headrace.errors import PermissionDeniedError
 from headrace.v1 import study_pb2
 
 UID, MANIFEST = "0a1b2c", "manifest.json"
@@ -209,6 +211,27 @@ def test_it_shows_the_scheduler_s_side_and_has_it_delete_what_is_due(
     told = json.loads(invoke("gc", "--yes", "--json").out)
     assert told["scheduler"]["tables"] == [{"table": "event", "size_bytes": 3 << 20, "rows": 1000}]
     assert len(fake.requests["CleanUp"]) == 1
+
+
+def test_a_member_of_a_project_may_clean_up_the_own_disks(fake: FakeStudyService, invoke: Invoke) -> None:
+    del fake.upkeep.tables[:]
+    fake.fail_next("CleanUp", PermissionDeniedError("a member of project 'vision' may not clean up"))
+    done = invoke("gc", "--yes")
+    assert done.code == 0, done.err
+    assert "The database takes" not in done.out + done.err
+    assert "deletes what is due by itself" in done.err
+
+
+def test_a_scheduler_of_before_says_nothing_of_what_is_due(
+    ended: Left, fake: FakeStudyService, invoke: Invoke
+) -> None:
+    fake.fail_next("GetUpkeep", grpc.StatusCode.UNIMPLEMENTED)
+    done = invoke("gc", "--dry-run", "--json")
+    assert done.code == 0, done.err
+    assert "it is older than this client" in done.err
+    told = json.loads(done.out)
+    assert told["scheduler"] is None
+    assert told["leftovers"], "the files here are listed all the same"
 
 
 def test_files_of_one_study_are_no_matter_of_the_scheduler(

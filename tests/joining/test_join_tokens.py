@@ -161,12 +161,25 @@ async def test_what_ended_long_ago_is_forgotten(engine: AsyncEngine) -> None:
 
 @pytest.mark.parametrize(
     "who",
-    [Caller(peer="", role=Role.EDITOR), Caller(peer="", project="other"), Caller(peer="", role=Role.WORKER)],
+    [
+        Caller(peer="", role=Role.EDITOR),
+        Caller(peer="", project="other", token="t"),
+        Caller(peer="", role=Role.WORKER),
+    ],
 )
 async def test_tokens_are_for_admins(engine: AsyncEngine, who: Caller) -> None:
     let_call(who)
     with pytest.raises(WorkerIdentityError, match="admins"):
         await JoinServicer(engine, None).ListJoinTokens(join_pb2.ListJoinTokensRequest(), None)  # type: ignore[arg-type]
+
+
+async def test_where_no_token_is_asked_for_a_project_that_was_chosen_keeps_nobody_out(
+    engine: AsyncEngine,
+) -> None:
+    """As on one machine with HEADRACE_PROJECT set: draining and cleaning up are allowed there too."""
+    let_call(Caller(peer="", project="other"))
+    found = await JoinServicer(engine, None).ListJoinTokens(join_pb2.ListJoinTokensRequest(), None)  # type: ignore[arg-type]
+    assert not found.tokens
 
 
 async def test_a_worker_is_no_admin(engine: AsyncEngine) -> None:

@@ -14,7 +14,7 @@ from headrace.ages import KINDS, Ages, ages_of, parse, told
 from headrace.errors import InvalidFieldError
 from headrace_services.scheduler.core.inputs import ExtendStudy, RetryTrials
 from headrace_services.scheduler.engine.janitor import Janitor
-from headrace_services.scheduler.store import leftovers
+from headrace_services.scheduler.store import leftovers, quotas
 from headrace_services.scheduler.store.database import transaction
 
 DAY = 86_400.0
@@ -114,6 +114,17 @@ async def test_what_a_live_study_refers_to_has_no_age(engine: AsyncEngine, refer
             {"id": live.study_id},
         )
     await janitor.clean()
+    assert set((await rows_of(engine, old)).values()) == {0}
+
+
+async def test_a_study_of_another_project_refers_to_its_own(engine: AsyncEngine) -> None:
+    async with transaction(engine) as conn:
+        old = await past_study(conn, "old", SPEC, ago_s=2 * DAY)
+    live = await StudySite(engine, make_spec(after="old")).create()
+    async with transaction(engine) as conn:
+        await quotas.make(conn, "other")
+        await conn.execute(text("UPDATE study SET project = 'other' WHERE id = :id"), {"id": live.study_id})
+    await Janitor(engine, Ages(**OF_A_DAY), rest=0).clean()
     assert set((await rows_of(engine, old)).values()) == {0}
 
 

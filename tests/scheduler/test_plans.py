@@ -24,6 +24,7 @@ from headrace_services.scheduler.core.needs import (
     Devices,
     OverTrials,
     ResultsAfter,
+    RoomForStudies,
     SilentLeases,
     Unfinished,
     UnstartedCount,
@@ -155,6 +156,7 @@ LOADED = (
     ResultsAfter(number=5),
     Unfinished(after=5, limit=500),
     OverTrials(number=5, reasons=frozenset({Reason.FAILED}), cut_off=True),
+    RoomForStudies(),
 )
 """What a cycle asks one at a time."""
 

@@ -33,6 +33,8 @@ class Ages:
     """Checkpoints, but for those of the best trials, and of the Pareto front."""
     logs: Age = timedelta(days=90)
     """Logs of trials on the workers."""
+    code: Age = timedelta(days=30)
+    """Shipped code that no study needs: from the end of the last study with it, or when a client asked for it last."""
     studies: Age = None
     """The study as a whole, with its trials, its best checkpoints and all the rest: deleted as by a user."""
     tombstones: Age = timedelta(days=365)

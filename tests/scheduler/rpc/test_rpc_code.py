@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace import AsyncClient, Client
+from headrace.ages import Ages
 from headrace.code import read_folder, write_archive
 from headrace.error_status import from_rpc_error
 from headrace.errors import CodeNotFoundError, HeadraceError, InvalidFieldError, StudyNotEndedError
@@ -47,14 +48,19 @@ def pieces(digest: str, data: bytes, size: int = 1 << 20) -> list[pb.PutCodeRequ
 class Code:
     """A stub of CodeService."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, project: str = "default") -> None:
         self.stub: Any = CodeServiceStub(channel)
+        self.said = (("headrace-project", project),)
 
     async def has(self, digest: str) -> bool:
-        return bool((await self.stub.HasCode(pb.HasCodeRequest(digest=digest), timeout=10)).present)
+        return bool(
+            (
+                await self.stub.HasCode(pb.HasCodeRequest(digest=digest), timeout=10, metadata=self.said)
+            ).present
+        )
 
     async def put(self, digest: str, data: bytes) -> None:
-        await self.stub.PutCode(iter(pieces(digest, data)), timeout=20)
+        await self.stub.PutCode(iter(pieces(digest, data)), timeout=20, metadata=self.said)
 
     async def get(self, digest: str) -> bytes:
         return b"".join(
@@ -123,7 +129,7 @@ async def test_a_study_whose_code_is_not_here_is_not_created(site: RpcSite) -> N
 
 
 async def test_code_stays_while_a_study_needs_it_and_a_month_longer(
-    site: RpcSite, engine: AsyncEngine, project: Path, monkeypatch: pytest.MonkeyPatch
+    site: RpcSite, engine: AsyncEngine, project: Path
 ) -> None:
     digest, data = packed(project)
     async with grpc.aio.insecure_channel(site.replicas[0].address) as channel:
@@ -133,11 +139,15 @@ async def test_code_stays_while_a_study_needs_it_and_a_month_longer(
             "CreateStudy", study_pb2.CreateStudyRequest(study_id="s", spec=to_proto(shipped(digest)))
         )
 
-        async def a_year_later() -> bool:
+        async def due() -> tuple[str, int]:
+            found = await site.call("GetUpkeep", study_pb2.GetUpkeepRequest())
+            return next((one.age, one.due) for one in found.kinds if one.kind == "code")
+
+        async def a_year_later(ages: Ages | None = None) -> bool:
             async with transaction(engine) as conn:
                 await conn.execute(text("UPDATE code SET use_time = use_time - interval '1 year'"))
                 await conn.execute(text("UPDATE study SET end_time = end_time - interval '1 year'"))
-            await Janitor(engine).clean()
+            await Janitor(engine, ages).clean()
             async with transaction(engine) as conn:
                 return bool((await conn.execute(text("SELECT count(*) FROM code_chunk"))).scalar_one())
 
@@ -150,8 +160,10 @@ async def test_code_stays_while_a_study_needs_it_and_a_month_longer(
         await kept.has(digest)
         await Janitor(engine).clean()
         assert await kept.get(digest) == data, "it ended just now, and may be extended"
-        monkeypatch.setattr(code, "KEPT_FOR", timedelta(days=30))
+        assert await a_year_later(Ages(code=None)), "it is kept for ever"
+        assert await due() == ("30d", 1)
         assert not await a_year_later()
+        assert await due() == ("30d", 0)
         assert not await kept.has(digest)
 
 
@@ -165,7 +177,7 @@ async def test_whoever_asks_for_code_has_time_to_create_a_study(
         async with transaction(engine) as conn:
             await conn.execute(text("UPDATE code SET use_time = use_time - interval '1 year'"))
         assert await kept.has(digest)
-        await Janitor(engine).clean()
+        await Janitor(engine, Ages(code=timedelta(0))).clean()
         assert await kept.has(digest)
 
 
@@ -209,3 +221,27 @@ async def test_the_sdk_ships_a_folder_once(
         assert created.code.digest not in (before, after)
         with pytest.raises(StudyNotEndedError):
             await client.study("four").delete()
+
+
+async def test_what_another_project_shipped_is_not_there(
+    site: RpcSite, engine: AsyncEngine, project: Path
+) -> None:
+    digest, data = packed(project)
+    create = study_pb2.CreateStudyRequest(study_id="s", spec=to_proto(shipped(digest)))
+    async with grpc.aio.insecure_channel(site.replicas[0].address) as channel:
+        ours, theirs = Code(channel, "vision"), Code(channel, "speech")
+        await theirs.put(digest, data)
+        await site.replicas[0].call_in("speech", "CreateStudy", create)
+        assert not await ours.has(digest)
+        with pytest.raises(InvalidFieldError, match="is not kept by this scheduler"):
+            await site.replicas[0].call_in("vision", "CreateStudy", create)
+        error = await ours.refusal(ours.put(digest, data[:-200_000]))
+        assert isinstance(error, InvalidFieldError)
+        assert not await ours.has(digest), "nothing shows that this project has it"
+
+        await ours.put(digest, data)
+        assert await ours.has(digest)
+        await site.replicas[0].call_in("vision", "CreateStudy", create)
+        async with transaction(engine) as conn:
+            copies = (await conn.execute(text("SELECT count(*), min(size_bytes) FROM code"))).one()
+        assert tuple(copies) == (1, len(data)), "one copy for both"

@@ -268,6 +268,36 @@ async def test_a_project_has_no_more_studies_than_it_may(site: RpcSite) -> None:
     await ours.call_in(OURS, "CreateStudy", second)
 
 
+async def test_a_study_that_has_ended_goes_on_only_where_the_project_has_room(site: RpcSite) -> None:
+    ours = site.replicas[0]
+    create = project_pb2.CreateProjectRequest(project_id=OURS, studies=1)
+    await ours.call_in("default", "CreateProject", create)
+    await ours.call_in(OURS, "CreateStudy", pb.CreateStudyRequest(study_id="a", spec=_spec()))
+    extend = pb.ExtendStudyRequest(name="studies/a", trials=1)
+    await ours.call_in(OURS, "ExtendStudy", extend)  # it counts already
+    suggested = await ours.call_in(OURS, "SuggestTrial", CALLS["SuggestTrial"]("a", event_pb2.LeaseRef()))
+    failed = pb.CompleteTrialRequest(lease=suggested.lease, error="it broke")
+    await ours.call_in(OURS, "CompleteTrial", failed)
+    await ours.call_in(OURS, "StopStudy", pb.StopStudyRequest(name="studies/a"))
+    await ours.call_in(OURS, "CreateStudy", pb.CreateStudyRequest(study_id="b", spec=_spec()))
+    retry = pb.RetryTrialsRequest(study="studies/a", trial_numbers=[suggested.trial.number])
+    for method, request in (("ExtendStudy", extend), ("RetryTrials", retry)):
+        with pytest.raises(
+            QuotaExceededError, match="'vision' has 1 study that has not ended, and may have 1"
+        ):
+            await ours.call_in(OURS, method, request)
+    found = (await ours.call_in(OURS, "GetStudy", pb.GetStudyRequest(name="studies/a"))).study
+    assert (found.spec.max_trials, found.state) == (10, pb.STUDY_STATE_STOPPED), "nothing is half done"
+    await ours.call_in(OURS, "StopStudy", pb.StopStudyRequest(name="studies/b"))
+    elsewhere = await site.add_replica()
+    said = await asyncio.gather(
+        ours.call_in(OURS, "ExtendStudy", extend),
+        elsewhere.call_in(OURS, "ExtendStudy", pb.ExtendStudyRequest(name="studies/b", trials=1)),
+        return_exceptions=True,
+    )
+    assert sorted(type(one).__name__ for one in said) == ["ExtendStudyResponse", "QuotaExceededError"]
+
+
 async def test_a_trial_larger_than_the_quota_is_refused_at_once(site: RpcSite) -> None:
     ours = site.replicas[0]
     await ours.call_in("default", "CreateProject", project_pb2.CreateProjectRequest(project_id=OURS, slots=2))

@@ -11,11 +11,12 @@ from study_site import make_spec
 from headrace.ages import KINDS, Ages
 from headrace.errors import StudyNotFoundError
 from headrace.v1 import study_pb2 as pb
+from headrace_services.identity.roles import Role
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.janitor import Done, Janitor
 from headrace_services.scheduler.rpc.caller import Caller, let_call
 from headrace_services.scheduler.rpc.study_service import StudyServicer
-from headrace_services.scheduler.store import leftovers, removal
+from headrace_services.scheduler.store import leftovers, quotas, removal
 from headrace_services.scheduler.store.database import transaction
 
 DAY_S = 86_400.0
@@ -40,6 +41,42 @@ async def test_ages_sizes_and_what_is_due(site: RpcSite) -> None:
     assert sizes[-1] > 0
     assert {"event", "report", "trial"} <= {one.table for one in found.tables}
     assert found.deleted_studies == found.restores == 0
+
+
+async def test_a_member_sees_what_is_due_of_the_own_project(site: RpcSite) -> None:
+    async with transaction(site.engine) as conn:
+        await quotas.make(conn, "vision")
+        for name in ("a", "b", "c"):
+            study = await past_study(conn, name, make_spec(), ago_s=91 * DAY_S)
+            if name == "a":
+                await conn.exec_driver_sql("UPDATE study SET project = 'vision' WHERE id = %s", (study,))
+            if name == "c":
+                await removal.mark_deleted(conn, study)
+    servicer = StudyServicer(site.replicas[0].hub, Desk(), Janitor(site.engine))
+
+    async def seen(role: Role, project: str) -> pb.GetUpkeepResponse:
+        let_call(Caller(peer="p", role=role, project=project, token="t"))
+        return await servicer.GetUpkeep(pb.GetUpkeepRequest(), None)  # type: ignore[arg-type]  # it looks at no context
+
+    for role in (Role.VIEWER, Role.ADMIN):
+        theirs = await seen(role, "vision")
+        assert {one.kind: one.due for one in theirs.kinds if one.due} == {
+            "events": 1,
+            "leases": 1,
+            "checkpoints": 1,
+        }
+        assert {one.kind for one in theirs.kinds} == set(KINDS) - {
+            "requests",
+            "workers",
+            "tombstones",
+            "code",
+        }
+        assert (len(theirs.tables), theirs.deleted_studies, theirs.restores) == (0, 0, 0)
+    assert (await seen(Role.VIEWER, "default")).deleted_studies == 1
+    assert not (await seen(Role.VIEWER, "default")).tables
+    whole = await seen(Role.ADMIN, "default")
+    assert {one.kind: one.due for one in whole.kinds}["events"] == 2
+    assert whole.tables
 
 
 async def test_a_deleted_study_is_gone_and_its_name_is_free(site: RpcSite) -> None:

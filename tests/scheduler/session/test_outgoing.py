@@ -10,6 +10,7 @@ from headrace_services.scheduler.core.inputs import Cancellation
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.session.outgoing import DECISIONS_AT_ONCE, Outgoing, SlowWorkerError
+from headrace_services.scheduler.session.proofs import Proofs
 from headrace_services.scheduler.store.workers import StudyInfo
 
 
@@ -22,7 +23,8 @@ class NoStudies:
 
 
 def outgoing(patience_s: float = 60.0) -> Outgoing:
-    return Outgoing("w", cast("KnownStudies", NoStudies()), patience_s=patience_s, defective=lambda *_: None)
+    studies, proofs = cast("KnownStudies", NoStudies()), Proofs(b"secret")
+    return Outgoing("w", studies, proofs, patience_s=patience_s, defective=lambda *_: None)
 
 
 async def written(messages: Outgoing) -> list[worker_pb2.SessionResponse]:

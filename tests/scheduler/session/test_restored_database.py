@@ -187,6 +187,23 @@ async def test_a_copy_of_files_is_noticed_by_what_a_worker_holds(
         assert row.restores == 1
 
 
+async def test_an_attempt_that_a_worker_invents_is_no_sign_of_a_copy(engine: AsyncEngine) -> None:
+    site = await study(engine)
+    async with serving(engine, TIMING) as replica, worker(replica) as w:
+        await w.hello(home="h")
+        replica.hub.kick(site.study_id)
+        held = (await w.hears("assign")).lease
+    uid, number, _ = held.lease_id.split(".")
+    invented = event_pb2.LeaseRef(lease_id=f"{uid}.{number}.7", trial=held.trial, attempt=7)
+    for proof in ("", "0" * 32, held.proof):
+        invented.proof = proof
+        async with serving(engine, TIMING) as replica, worker(replica) as w:
+            await w.hello(home="h", held=(held, invented))
+            assert [ref.lease_id for ref in (await w.hears("welcome")).held] == [held.lease_id]
+    assert (await site.study()).attempts_from == 0
+    assert (await site.trial(0)).lease_id == held.lease_id
+
+
 async def test_the_same_database_is_not_taken_for_a_copy(engine: AsyncEngine) -> None:
     for _ in range(3):
         assert await look_back(engine) is None

@@ -34,10 +34,12 @@ const (
 //
 // An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
 // compared with its digest. It stays while a study needs it.
+//
+// For a project only the code is there that it put itself. There is one copy of what several projects have put.
 type CodeServiceClient interface {
-	// Whether the code of a digest is kept. What is kept then stays for a day at least.
+	// Whether the code of a digest is kept for the caller's project. What is kept then stays for a day at least.
 	HasCode(ctx context.Context, in *HasCodeRequest, opts ...grpc.CallOption) (*HasCodeResponse, error)
-	// Takes an archive, in pieces. To put it again changes nothing.
+	// Takes an archive, in pieces. To put it again changes nothing. To put what another project has gives it to this one too.
 	PutCode(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[PutCodeRequest, PutCodeResponse], error)
 	// Gives an archive, in pieces.
 	GetCode(ctx context.Context, in *GetCodeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetCodeResponse], error)
@@ -101,10 +103,12 @@ type CodeService_GetCodeClient = grpc.ServerStreamingClient[GetCodeResponse]
 //
 // An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
 // compared with its digest. It stays while a study needs it.
+//
+// For a project only the code is there that it put itself. There is one copy of what several projects have put.
 type CodeServiceServer interface {
-	// Whether the code of a digest is kept. What is kept then stays for a day at least.
+	// Whether the code of a digest is kept for the caller's project. What is kept then stays for a day at least.
 	HasCode(context.Context, *HasCodeRequest) (*HasCodeResponse, error)
-	// Takes an archive, in pieces. To put it again changes nothing.
+	// Takes an archive, in pieces. To put it again changes nothing. To put what another project has gives it to this one too.
 	PutCode(grpc.ClientStreamingServer[PutCodeRequest, PutCodeResponse]) error
 	// Gives an archive, in pieces.
 	GetCode(*GetCodeRequest, grpc.ServerStreamingServer[GetCodeResponse]) error

@@ -1819,7 +1819,9 @@ type LeaseRef struct {
 	// `studies/{study}/trials/{number}`.
 	Trial string `protobuf:"bytes,2,opt,name=trial,proto3" json:"trial,omitempty"`
 	// The fencing token: counts the trial's placements.
-	Attempt       int64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Attempt int64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// What the scheduler sent with a worker's lease, in hex. A worker passes it on unchanged. Others have none.
+	Proof         string `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1873,6 +1875,13 @@ func (x *LeaseRef) GetAttempt() int64 {
 		return x.Attempt
 	}
 	return 0
+}
+
+func (x *LeaseRef) GetProof() string {
+	if x != nil {
+		return x.Proof
+	}
+	return ""
 }
 
 // What turns of a bundle cost: a turn is one step of each of its members.
@@ -2178,11 +2187,12 @@ const file_headrace_v1_event_proto_rawDesc = "" +
 	"\x06action\x18\x01 \x01(\x0e2\x1b.headrace.v1.DecisionActionR\x06action\x12%\n" +
 	"\x0enext_milestone\x18\x02 \x01(\x03R\rnextMilestone\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06pinned\x18\x04 \x03(\tR\x06pinned\"U\n" +
+	"\x06pinned\x18\x04 \x03(\tR\x06pinned\"k\n" +
 	"\bLeaseRef\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x14\n" +
 	"\x05trial\x18\x02 \x01(\tR\x05trial\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x03R\aattempt\"\xa2\x01\n" +
+	"\aattempt\x18\x03 \x01(\x03R\aattempt\x12\x14\n" +
+	"\x05proof\x18\x04 \x01(\tR\x05proof\"\xa2\x01\n" +
 	"\bTurnCost\x12\x18\n" +
 	"\amembers\x18\x01 \x01(\x05R\amembers\x12\x14\n" +
 	"\x05turns\x18\x02 \x01(\x05R\x05turns\x12-\n" +

@@ -5769,15 +5769,17 @@ func (*GetUpkeepRequest) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_study_proto_rawDescGZIP(), []int{87}
 }
 
+// Of the caller's project. Admins of the project `default`, and callers of a scheduler that asks for no token, get that
+// of all projects.
 type GetUpkeepResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What has an age.
+	// What has an age. For a project without the kinds that are of no study.
 	Kinds []*KeptKind `protobuf:"bytes,1,rep,name=kinds,proto3" json:"kinds,omitempty"`
-	// The tables, the largest first.
+	// The tables, the largest first; none for a project.
 	Tables []*TableSize `protobuf:"bytes,2,rep,name=tables,proto3" json:"tables,omitempty"`
 	// Studies that users deleted, or that have lasted for their age, and whose rows are still to be removed.
 	DeletedStudies int64 `protobuf:"varint,3,opt,name=deleted_studies,json=deletedStudies,proto3" json:"deleted_studies,omitempty"`
-	// How often this database was restored from a copy.
+	// How often this database was restored from a copy; 0 for a project.
 	Restores      int64 `protobuf:"varint,4,opt,name=restores,proto3" json:"restores,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -25,6 +25,7 @@ REASON: Final = Text(500, remedy="Say it in a sentence.")
 DEVICES: Final = Items(n.DEVICES, Whole(0, 1_000_000), remedy="Name none, for all devices of the worker.")
 NUMBER: Final = Whole(0, n.EXACT, remedy="Give the number of a trial.")
 DIGEST: Final = Text(64, remedy="Give a SHA-256 in hex.")
+PROOF: Final = Text(64, remedy="Pass it on unchanged, or leave it out.")
 ERROR: Final = Told(n.TEXT)
 LEASE_TIME: Final = Span(0, 86_400)
 JOIN_TIME: Final = Span(1, 30 * 86_400)
@@ -72,7 +73,7 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
         "client_id": NAME,
         "lease_time": LEASE_TIME,
     },
-    "LeaseRef": {"lease_id": NAME, "trial": TRIAL, "attempt": Whole(0, n.ATTEMPT)},
+    "LeaseRef": {"lease_id": NAME, "trial": TRIAL, "attempt": Whole(0, n.ATTEMPT), "proof": PROOF},
     "ReportTrialRequest": {
         "request_id": REQUEST_ID,
         "step": STEPS,

@@ -307,7 +307,8 @@ def _kept(client: Client) -> Finding:
     except HeadraceError as error:  # a scheduler of before does not know the call
         return Finding(Level.WARN, "database", f"its size is not known: {error.message}")
     most = ", ".join(f"{one.table} {wording.size(one.size_bytes)}" for one in upkeep.tables[:2])
-    text = f"{wording.size(upkeep.size_bytes)} ({most})"
+    size = f"{wording.size(upkeep.size_bytes)} ({most})"
+    text = size if upkeep.tables else "admins of the project 'default' see its size"
     if upkeep.due > MOST_DUE:
         due = ", ".join(f"{one.due} {one.kind}" for one in upkeep.kinds if one.due)
         return Finding(

@@ -12,6 +12,7 @@ from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
 from headrace.client import Client, leftovers
 from headrace.client.upkeep import Upkeep
+from headrace.errors import InternalError, PermissionDeniedError
 
 
 def gc(
@@ -40,7 +41,8 @@ def gc(
     runs is left alone from then on.
 
     Schedulers and workers delete by themselves what has lasted for its age. This lists the ages (they are set with
-    `headrace scheduler --keep`) and what is due, and has the scheduler delete that now. With STUDY it does not.
+    `headrace scheduler --keep`) and what is due of your project, and has the scheduler delete that now, if you are an
+    admin. With STUDY it does not.
 
     A trial whose checkpoint was deleted begins anew when `headrace retry` or `headrace extend` lets it go on.
 
@@ -60,7 +62,7 @@ def gc(
     output = session.output
     with session.client() as client:
         found = leftovers.find(client, studies or (), best_too=best_too)
-        upkeep = None if studies else client.upkeep()
+        upkeep = None if studies else _upkeep(client, output)
     total = gone = sum(one.size_bytes for one in found.leftovers)
     names = {one.study for one in found.leftovers}
     failed: list[str] = []
@@ -75,7 +77,7 @@ def gc(
             gone, failed = _delete(client, found)
     if upkeep is not None and not dry_run and (upkeep.due or upkeep.deleted_studies):
         with session.client() as client:
-            client.clean_up()
+            _clean_up(client, output)
     if as_json:
         output.json(
             {
@@ -108,6 +110,24 @@ def gc(
         raise typer.Exit(FAILED)
 
 
+def _upkeep(client: Client, output: Output) -> Upkeep | None:
+    """The scheduler's side; None where it is of a release that says nothing of it."""
+    try:
+        return client.upkeep()
+    except InternalError as error:
+        output.note(f"What is due in the scheduler is not shown, and not deleted now: {error}")
+        return None
+
+
+def _clean_up(client: Client, output: Output) -> None:
+    try:
+        client.clean_up()
+    except PermissionDeniedError:
+        output.note(
+            "The scheduler deletes what is due by itself, within minutes. An admin may have it begin at once."
+        )
+
+
 def _show(found: leftovers.Found, output: Output) -> None:
     if found.leftovers:
         output.table(
@@ -129,8 +149,9 @@ def _show_upkeep(upkeep: Upkeep, output: Output) -> None:
         [[one.kind, one.age, str(one.due), one.what] for one in upkeep.kinds],
         right=["DUE"],
     )
-    tables = ", ".join(f"{one.table} {wording.size(one.size_bytes)}" for one in upkeep.tables[:4])
-    output.note(f"The database takes {wording.size(upkeep.size_bytes)}: {tables}.")
+    if upkeep.tables:
+        tables = ", ".join(f"{one.table} {wording.size(one.size_bytes)}" for one in upkeep.tables[:4])
+        output.note(f"The database takes {wording.size(upkeep.size_bytes)}: {tables}.")
     if upkeep.deleted_studies:
         studies = wording.plural(upkeep.deleted_studies, "deleted study", "deleted studies")
         output.note(f"The rows of {studies} are still to be removed.")

@@ -61,11 +61,11 @@ class TableSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """What the scheduler keeps, and what is due to go."""
+    """What the scheduler keeps, and what is due to go: of the caller's project, or of all for an admin of `default`."""
 
     kinds: tuple[KeptKind, ...]
     tables: tuple[TableSize, ...]
-    """The largest first."""
+    """The largest first; none where the caller sees one project."""
     deleted_studies: int
     """Studies whose rows are still to be removed."""
     restores: int

@@ -30,6 +30,8 @@ class CodeServiceStub(object):
 
     An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
     compared with its digest. It stays while a study needs it.
+
+    For a project only the code is there that it put itself. There is one copy of what several projects have put.
     """
 
     def __init__(self, channel):
@@ -60,17 +62,19 @@ class CodeServiceServicer(object):
 
     An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
     compared with its digest. It stays while a study needs it.
+
+    For a project only the code is there that it put itself. There is one copy of what several projects have put.
     """
 
     def HasCode(self, request, context):
-        """Whether the code of a digest is kept. What is kept then stays for a day at least.
+        """Whether the code of a digest is kept for the caller's project. What is kept then stays for a day at least.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutCode(self, request_iterator, context):
-        """Takes an archive, in pieces. To put it again changes nothing.
+        """Takes an archive, in pieces. To put it again changes nothing. To put what another project has gives it to this one too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,6 +118,8 @@ class CodeService(object):
 
     An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
     compared with its digest. It stays while a study needs it.
+
+    For a project only the code is there that it put itself. There is one copy of what several projects have put.
     """
 
     @staticmethod

@@ -31,6 +31,8 @@ class CodeServiceStub:
 
     An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
     compared with its digest. It stays while a study needs it.
+
+    For a project only the code is there that it put itself. There is one copy of what several projects have put.
     """
 
     @_typing.overload
@@ -38,9 +40,9 @@ class CodeServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CodeServiceAsyncStub: ...
     HasCode: _grpc.UnaryUnaryMultiCallable[_code_pb2.HasCodeRequest, _code_pb2.HasCodeResponse]
-    """Whether the code of a digest is kept. What is kept then stays for a day at least."""
+    """Whether the code of a digest is kept for the caller's project. What is kept then stays for a day at least."""
     PutCode: _grpc.StreamUnaryMultiCallable[_code_pb2.PutCodeRequest, _code_pb2.PutCodeResponse]
-    """Takes an archive, in pieces. To put it again changes nothing."""
+    """Takes an archive, in pieces. To put it again changes nothing. To put what another project has gives it to this one too."""
     GetCode: _grpc.UnaryStreamMultiCallable[_code_pb2.GetCodeRequest, _code_pb2.GetCodeResponse]
     """Gives an archive, in pieces."""
 
@@ -50,13 +52,15 @@ class CodeServiceAsyncStub(CodeServiceStub):
 
     An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
     compared with its digest. It stays while a study needs it.
+
+    For a project only the code is there that it put itself. There is one copy of what several projects have put.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     HasCode: _aio.UnaryUnaryMultiCallable[_code_pb2.HasCodeRequest, _code_pb2.HasCodeResponse]  # type: ignore[assignment]
-    """Whether the code of a digest is kept. What is kept then stays for a day at least."""
+    """Whether the code of a digest is kept for the caller's project. What is kept then stays for a day at least."""
     PutCode: _aio.StreamUnaryMultiCallable[_code_pb2.PutCodeRequest, _code_pb2.PutCodeResponse]  # type: ignore[assignment]
-    """Takes an archive, in pieces. To put it again changes nothing."""
+    """Takes an archive, in pieces. To put it again changes nothing. To put what another project has gives it to this one too."""
     GetCode: _aio.UnaryStreamMultiCallable[_code_pb2.GetCodeRequest, _code_pb2.GetCodeResponse]  # type: ignore[assignment]
     """Gives an archive, in pieces."""
 
@@ -65,6 +69,8 @@ class CodeServiceServicer(metaclass=_abc_1.ABCMeta):
 
     An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
     compared with its digest. It stays while a study needs it.
+
+    For a project only the code is there that it put itself. There is one copy of what several projects have put.
     """
 
     @_abc_1.abstractmethod
@@ -73,7 +79,7 @@ class CodeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _code_pb2.HasCodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_code_pb2.HasCodeResponse, _abc.Awaitable[_code_pb2.HasCodeResponse]]:
-        """Whether the code of a digest is kept. What is kept then stays for a day at least."""
+        """Whether the code of a digest is kept for the caller's project. What is kept then stays for a day at least."""
 
     @_abc_1.abstractmethod
     def PutCode(
@@ -81,7 +87,7 @@ class CodeServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_code_pb2.PutCodeRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_code_pb2.PutCodeResponse, _abc.Awaitable[_code_pb2.PutCodeResponse]]:
-        """Takes an archive, in pieces. To put it again changes nothing."""
+        """Takes an archive, in pieces. To put it again changes nothing. To put what another project has gives it to this one too."""
 
     @_abc_1.abstractmethod
     def GetCode(

@@ -854,22 +854,26 @@ class LeaseRef(_message.Message):
     LEASE_ID_FIELD_NUMBER: _builtins.int
     TRIAL_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """Unique over the whole system."""
     trial: _builtins.str
     """`studies/{study}/trials/{number}`."""
     attempt: _builtins.int
     """The fencing token: counts the trial's placements."""
+    proof: _builtins.str
+    """What the scheduler sent with a worker's lease, in hex. A worker passes it on unchanged. Others have none."""
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
         trial: _builtins.str = ...,
         attempt: _builtins.int = ...,
+        proof: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "lease_id", b"lease_id", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "lease_id", b"lease_id", "proof", b"proof", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2763,6 +2763,10 @@ Global___GetUpkeepRequest: _TypeAlias = GetUpkeepRequest  # noqa: Y015
 
 @_typing.final
 class GetUpkeepResponse(_message.Message):
+    """Of the caller's project. Admins of the project `default`, and callers of a scheduler that asks for no token, get that
+    of all projects.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     KINDS_FIELD_NUMBER: _builtins.int
@@ -2772,14 +2776,14 @@ class GetUpkeepResponse(_message.Message):
     deleted_studies: _builtins.int
     """Studies that users deleted, or that have lasted for their age, and whose rows are still to be removed."""
     restores: _builtins.int
-    """How often this database was restored from a copy."""
+    """How often this database was restored from a copy; 0 for a project."""
     @_builtins.property
     def kinds(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptKind]:
-        """What has an age."""
+        """What has an age. For a project without the kinds that are of no study."""
 
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableSize]:
-        """The tables, the largest first."""
+        """The tables, the largest first; none for a project."""
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from headrace_services.scheduler.core.placement.quotas import Quota
 from headrace_services.scheduler.core.placement.shares import Claim, Share, Totals
 from headrace_services.scheduler.core.records import Bundle, Decision, History, Lease, Over, Slot, Trial
 from headrace_services.scheduler.core.results import Result
+from headrace_services.scheduler.core.studies_quota import StudiesQuota
 
 Answer = TypeVar("Answer")
 Result_ = TypeVar("Result_")
@@ -223,6 +224,10 @@ class FoldIn(Need[None], frozen=True, kw_only=True):
     reopened: frozenset[int]
 
 
+class RoomForStudies(Need[StudiesQuota | None], frozen=True, kw_only=True):
+    """The quota of studies of the study's project, where it has one. It is locked until the plan is applied."""
+
+
 Needs = (
     Named
     | Decisions
@@ -241,6 +246,7 @@ Needs = (
     | Unfinished
     | OverTrials
     | FoldIn
+    | RoomForStudies
 )
 
 Deciding = Generator[Needs, Any, Result_]

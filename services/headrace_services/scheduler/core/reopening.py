@@ -3,8 +3,9 @@
 What is over stays in the rows: results at rungs, checkpoints, reports. A trial that is reopened continues from its last
 checkpoint, or begins again without one, and its failures count anew. The rungs where it was recorded stay behind it.
 
-A study that has ended becomes active again. Its end has cut trials off: those that waited for a promotion, and those
-that ran. They go on too, each where it was. What the policy had stopped stays stopped.
+A study that has ended becomes active again, if its project's quota of studies has room for it. Its end has cut trials
+off: those that waited for a promotion, and those that ran. They go on too, each where it was. What the policy had
+stopped stays stopped.
 
 A larger full budget adds rungs behind the old one and moves none. A trial that had the old budget was recorded there:
 the policy is asked about it as at any rung. It goes on, waits for a promotion, or stays as it ended. A trial that
@@ -28,7 +29,7 @@ from headrace_services.scheduler.core import events, reports, until
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import ExtendStudy, Outcome, Reopened, Reopening, RetryTrials
 from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
-from headrace_services.scheduler.core.needs import Deciding, FoldIn, OverTrials, ask
+from headrace_services.scheduler.core.needs import Deciding, FoldIn, OverTrials, RoomForStudies, ask
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.records import Over, Trial
 from headrace_services.scheduler.core.state import CycleState
@@ -66,6 +67,7 @@ def _retry(state: CycleState, named: frozenset[int] | None) -> Deciding[Outcome]
         remedy = f"`headrace extend {name}` lets the study go on with more to do."
         raise _refused("trials", "", f"cannot be tried again: none of study '{name}' has failed", remedy)
     _require_company(state, chosen)
+    yield from _require_room(state)
     fold = Fold.empty(state.study.spec, state.fold.sampler)
     tried = f"{len(chosen)} trial{'s' * (len(chosen) != 1)} tried again"
     yield from _begin_again(state, f"a user lets it go on, {tried}", fold, [*chosen, *others])
@@ -88,6 +90,7 @@ def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
     full = [one for one in over if _had_all(state, one.trial)]
     known = set(_numbers(full))
     others = [one for one in over if one.cut_off and one.trial.number not in known]
+    yield from _require_room(state)
     fold = Fold.empty(
         after, state.fold.sampler
     )  # a policy of the user's own may refuse; nothing has changed yet
@@ -151,6 +154,12 @@ def _require_company(state: CycleState, chosen: Sequence[Over]) -> None:
             said = f"names a member that others have left behind: they are past its next rung, at step {step}"
             remedy = "Create a study: what it would copy there may be gone."
             raise _refused("trials", trial.number, said, remedy)
+
+
+def _require_room(state: CycleState) -> Deciding[None]:
+    """A study that has ended counts again among those of its project that have not."""
+    if state.study.state.ended and (quota := (yield from ask(RoomForStudies()))) is not None:
+        quota.require(1)
 
 
 def _require_extensible(state: CycleState, command: ExtendStudy, after: StudySpec) -> None:

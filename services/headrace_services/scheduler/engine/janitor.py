@@ -56,11 +56,11 @@ _OF_CLUSTER: dict[str, Forget] = {
     "requests": requests.forget_old,
     "workers": workers.forget_gone,
     "tombstones": aging.forget_tombstones,
+    "code": code.forget_unneeded,
 }
 _OVER: dict[str, ForgetOver] = {
     "tokens that are over": tokens.forget_over,
     "old join tokens": joins.forget_old,
-    "code that no study needs": code.forget_unneeded,
     "parts of logs": log_reads.forget_old,
 }
 _OF_STUDIES = ("studies", *aging.OF_ROWS, "checkpoints")

@@ -3,6 +3,9 @@
 An archive is compared with its digest before it is kept, so no worker gets one that is not what a study asks for.
 Until then it is in a temporary file: it may have 100 MiB.
 
+For a project only the code is there that it shipped itself. Another project's is taken in again, compared and dropped:
+the upload shows that this project has it too.
+
 It is served on both listeners. A call on the listener for workers comes from a worker, so it may fetch there and no
 more, and its certificate must not be revoked.
 """
@@ -22,6 +25,7 @@ from headrace.spec.code import DIGEST
 from headrace.v1 import code_pb2 as pb
 from headrace.v1.code_pb2_grpc import CodeServiceServicer
 from headrace_services.identity.shown import certificate_of
+from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.calls import Context
 from headrace_services.scheduler.store import code, joins
 from headrace_services.scheduler.store.database import transaction
@@ -39,11 +43,11 @@ class CodeServicer(CodeServiceServicer):
         self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
 
     async def HasCode(self, request: pb.HasCodeRequest, context: Context) -> pb.HasCodeResponse:
-        """Whether a code is kept; it then stays for a while."""
+        """Whether a code of the caller's project is kept; it then stays for a while."""
         self._for_users()
         digest = _digest(request.digest)
         async with transaction(self._engine) as conn:
-            return pb.HasCodeResponse(present=await code.touch(conn, digest))
+            return pb.HasCodeResponse(present=await code.touch(conn, digest, caller().project))
 
     async def PutCode(
         self, request_iterator: AsyncIterator[pb.PutCodeRequest], context: Context
@@ -61,7 +65,7 @@ class CodeServicer(CodeServiceServicer):
                     raise _refused("data", f"is not the archive of this digest: {error}") from None
                 file.seek(0)
                 async with transaction(self._engine) as conn:
-                    await code.put(conn, digest, size_bytes, _chunks(file))
+                    await code.put(conn, digest, caller().project, size_bytes, _chunks(file))
         return pb.PutCodeResponse()
 
     async def GetCode(

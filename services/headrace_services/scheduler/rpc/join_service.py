@@ -17,9 +17,8 @@ from headrace.spec.names import DEFAULT_PROJECT, WORKER
 from headrace.v1 import join_pb2, join_pb2_grpc
 from headrace_services.identity import authority, join_tokens
 from headrace_services.identity.authority import WORKER_LIVES, Authority
-from headrace_services.identity.roles import Role
 from headrace_services.identity.shown import certificate_of
-from headrace_services.scheduler.rpc.caller import caller
+from headrace_services.scheduler.rpc.caller import governs
 from headrace_services.scheduler.store import joins
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.joins import StoredToken
@@ -166,8 +165,7 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
         return self._signing
 
     def _for_admins(self) -> None:
-        who = caller()
-        if self._for_workers or who.role is not Role.ADMIN or who.project != DEFAULT_PROJECT:
+        if self._for_workers or not governs():
             raise WorkerIdentityError(
                 f"join tokens are for admins of the project '{DEFAULT_PROJECT}'",
                 remedy="Call the users' listener with the token of such an admin.",

@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import (
     InvalidFieldError,
-    QuotaExceededError,
     StudyExistsError,
     Violation,
     show_value,
@@ -201,12 +200,8 @@ async def create_studies(conn: AsyncConnection, project: str, wanted: WantedStud
 
 def _check_limits(limits: ProjectView, made: Sequence[Study]) -> None:
     """Raises QuotaExceededError, or InvalidFieldError, where the project may not have these studies."""
-    if limits.studies is not None and limits.unended + len(made) > limits.studies:
-        has = "1 study that has" if limits.unended == 1 else f"{limits.unended} studies that have"
-        more = "another one" if len(made) == 1 else f"{len(made)} more at once"
-        raise QuotaExceededError(
-            f"project '{limits.name}' has {has} not ended, and may have {limits.studies}: no room for {more}"
-        )
+    if limits.of_studies is not None:
+        limits.of_studies.require(len(made))
     largest = max((size.size for study in made for size in _sizes(study.spec)), default=0)
     if limits.slots is not None and largest > WHOLE * limits.slots:
         violation = Violation(
@@ -259,7 +254,7 @@ async def _create(conn: AsyncConnection, project: str, wanted: Wanted) -> Study:
     if await aside.brief_named(conn, project, wanted.name) is not None:
         raise StudyExistsError(f"a study '{wanted.name}' exists already")
     await _check_sources(conn, project, wanted.spec)
-    await _keep_code(conn, wanted.spec)
+    await _keep_code(conn, project, wanted.spec)
     return await studies.create(
         conn,
         project=project,
@@ -292,10 +287,10 @@ async def _check_sources(conn: AsyncConnection, project: str, spec: StudySpec) -
             raise InvalidFieldError([violation])
 
 
-async def _keep_code(conn: AsyncConnection, spec: StudySpec) -> None:
-    """Raises InvalidFieldError where the study's code is not kept here (any more)."""
+async def _keep_code(conn: AsyncConnection, project: str, spec: StudySpec) -> None:
+    """Raises InvalidFieldError where the project has no such code here (any more)."""
     digest = studies.code_of(spec)
-    if digest and not await code.touch(conn, digest):
+    if digest and not await code.touch(conn, digest, project):
         violation = Violation(
             field="trial.code.digest",
             value=digest,

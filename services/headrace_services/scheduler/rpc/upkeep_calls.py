@@ -3,9 +3,9 @@
 
 from typing import Final
 
-from headrace.ages import KINDS, told
+from headrace.ages import told
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.rpc.caller import require_governor
+from headrace_services.scheduler.rpc.caller import caller, governs, require_governor
 from headrace_services.scheduler.rpc.calls import Calls, Context
 from headrace_services.scheduler.store import leftovers
 from headrace_services.scheduler.store.database import transaction
@@ -18,6 +18,7 @@ WHAT: Final = {
     "leases": "attempts of ended studies: where each ran",
     "checkpoints": "checkpoints of ended studies, but for the best trials",
     "logs": "logs of ended studies on the workers",
+    "code": "shipped code that no study needs",
     "studies": "ended studies as a whole",
     "tombstones": "the names of deleted studies, for workers that are away",
 }
@@ -27,17 +28,19 @@ class UpkeepCalls(Calls):
     """Upkeep."""
 
     async def GetUpkeep(self, request: pb.GetUpkeepRequest, context: Context) -> pb.GetUpkeepResponse:
-        """The ages, what is due, and the sizes of the tables."""
-        ages = self.janitor.ages
+        """The ages, and what is due of the caller's project. Who governs all projects sees what is due of all, and the
+        sizes of the tables."""
+        ages, governor = self.janitor.ages, governs()
+        project = None if governor else caller().project
         async with transaction(self.hub.engine) as conn:
-            due = await leftovers.due_now(conn, ages)
-            sizes = await leftovers.table_sizes(conn)
-            deleted = await leftovers.count_deleted(conn)
-            restores = await leftovers.count_restores(conn)
+            due = await leftovers.due_now(conn, ages, project)
+            deleted = await leftovers.count_deleted(conn, project)
+            sizes = await leftovers.table_sizes(conn) if governor else []
+            restores = await leftovers.count_restores(conn) if governor else 0
         return pb.GetUpkeepResponse(
             kinds=[
                 pb.KeptKind(kind=kind, age=told(getattr(ages, kind)), due=due[kind], what=WHAT[kind])
-                for kind in KINDS
+                for kind in due
             ],
             tables=[pb.TableSize(table=one.table, size_bytes=one.size_bytes, rows=one.rows) for one in sizes],
             deleted_studies=deleted,

@@ -13,6 +13,7 @@ from headrace.v1 import worker_pb2
 from headrace_services.scheduler.core.inputs import Assignment, Cancellation, Order, Preemption
 from headrace_services.scheduler.session import messages
 from headrace_services.scheduler.session.known_studies import KnownStudies
+from headrace_services.scheduler.session.proofs import Proofs
 from headrace_services.scheduler.store.defects import reason_of
 from headrace_services.scheduler.store.workers import StudyInfo
 
@@ -42,10 +43,17 @@ class Outgoing:
     """The messages to one worker, in the order in which they were put."""
 
     def __init__(
-        self, worker: str, studies: KnownStudies, *, patience_s: float, defective: Defective
+        self,
+        worker: str,
+        studies: KnownStudies,
+        proofs: Proofs,
+        *,
+        patience_s: float,
+        defective: Defective,
     ) -> None:
         self._worker = worker
         self._studies = studies
+        self._proofs = proofs
         self._defective = defective
         self._patience_s = patience_s
         self._queue: asyncio.Queue[worker_pb2.SessionResponse | Order] = asyncio.Queue(MAX_OUTGOING)
@@ -143,6 +151,7 @@ class Outgoing:
     def _assignment(self, study: StudyInfo, message: Assignment) -> worker_pb2.SessionResponse | None:
         try:
             assign = messages.assign(study, message.trial, message.lease)
+            assign.lease.proof = self._proofs.of(message.lease.id)
         except Exception as error:
             log.exception("trial %s of study '%s' cannot be assigned", message.trial.number, study.name)
             why = f"trial {message.trial.number} cannot be given to a worker: {reason_of(error)}"

@@ -26,6 +26,7 @@ from headrace_services.scheduler.session.heartbeats import Heartbeats
 from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.outgoing import SlowWorkerError, StreamBrokeError
+from headrace_services.scheduler.session.proofs import Proofs
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.worker_session import SupersededError, Timing, WorkerSession
 from headrace_services.scheduler.store import leftovers, lineage, workers
@@ -64,6 +65,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._certified = certified
         self._ages = ages or Ages()
         self._studies = KnownStudies(hub.engine)
+        self._proofs: Proofs | None = None
 
     # grpc.aio also takes a coroutine that writes to the context, which the stubs do not know.
     async def Session(  # type: ignore[override]  # noqa: N802
@@ -80,13 +82,22 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if certificate is not None:
             async with transaction(self._hub.engine) as conn:
                 greeting = await identified(conn, greeting, certificate)
-        await self._look_back(hello)  # what nobody vouches for is no sign of a restore
+        proofs = await self._known_proofs()
+        await self._look_back(hello, proofs)  # what nobody vouches for is no sign of a restore
         async with transaction(self._hub.engine) as conn:
             if certificate is not None:  # it may have been revoked since
                 greeting = await identified(conn, greeting, certificate)
             worker_id, number = await workers.greet(conn, greeting, self._timing.lease_ttl_s)
         session = WorkerSession(
-            self._hub, self._heartbeats, self._loads, self._studies, self._timing, greeting, worker_id, number
+            self._hub,
+            self._heartbeats,
+            self._loads,
+            self._studies,
+            proofs,
+            self._timing,
+            greeting,
+            worker_id,
+            number,
         )
         self._registry.add(worker_id, session)
         log.info("worker '%s' connected with %s slots", greeting.name, len(greeting.devices))
@@ -110,12 +121,19 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             log.info("worker '%s' disconnected", greeting.name)
             self._heartbeats.ended(worker_id, number)
 
-    async def _look_back(self, hello: worker_pb2.Hello) -> None:
-        """Notice a database that was restored from a copy of files, by what a worker holds."""
-        if not hello.held:
+    async def _known_proofs(self) -> Proofs:
+        if self._proofs is None:
+            async with transaction(self._hub.engine) as conn:
+                self._proofs = Proofs(await lineage.lease_secret(conn))
+        return self._proofs
+
+    async def _look_back(self, hello: worker_pb2.Hello, proofs: Proofs) -> None:
+        """Notice a database that was restored from a copy of files, by what a worker holds and can prove."""
+        issued = [ref.lease_id for ref in hello.held if proofs.hold(ref)]
+        if not issued:
             return
         async with transaction(self._hub.engine) as conn:
-            if not await lineage.knows_not(conn, [ref.lease_id for ref in hello.held]):
+            if not await lineage.knows_not(conn, issued):
                 return
             await lineage.notice_restore(conn, certain=True)
         log.warning(

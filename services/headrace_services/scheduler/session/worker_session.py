@@ -42,6 +42,7 @@ from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.log_asks import LogAsks
 from headrace_services.scheduler.session.machine import Machine
 from headrace_services.scheduler.session.outgoing import Outgoing, Write
+from headrace_services.scheduler.session.proofs import Proofs
 from headrace_services.scheduler.session.reconciler import LeaseReconciler
 from headrace_services.scheduler.session.refusals import Durable
 from headrace_services.scheduler.store import workers
@@ -77,6 +78,7 @@ class WorkerSession:
         heartbeats: Heartbeats,
         loads: Loads,
         studies: KnownStudies,
+        proofs: Proofs,
         timing: Timing,
         greeting: workers.Greeting,
         worker_id: int,
@@ -94,7 +96,7 @@ class WorkerSession:
         self._told_to_leave: set[str] = set()
         self._studies = studies
         self._outgoing = Outgoing(
-            greeting.name, studies, patience_s=timing.lease_ttl_s, defective=hub.set_aside
+            greeting.name, studies, proofs, patience_s=timing.lease_ttl_s, defective=hub.set_aside
         )
         self._logs = LogAsks(greeting.name, self._outgoing)
         self._in_flight = InFlight(caught_up=self.drain)

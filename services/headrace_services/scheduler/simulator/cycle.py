@@ -28,6 +28,7 @@ from headrace_services.scheduler.core.needs import (
     OverTrials,
     OwnSlots,
     ResultsAfter,
+    RoomForStudies,
     Rows,
     SilentLeases,
     Surroundings,
@@ -128,7 +129,7 @@ def _load(need: Needs, rows: StudyRows, studies: Studies, cluster: ClusterRows) 
             left = list(rows.unfinished())
             held = _named(rows, cluster, Named(numbers=frozenset(trial.number for trial in left)))
             return Left(rows=Rows(trials=tuple(left), leases=held.leases, slots=held.slots))
-        case OverTrials() | FoldIn():
+        case OverTrials() | FoldIn() | RoomForStudies():
             raise NotImplementedError("nobody reopens a simulated study")
         case never:
             assert_never(never)

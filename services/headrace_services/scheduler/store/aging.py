@@ -81,9 +81,10 @@ async def over_before(conn: AsyncConnection, age: timedelta) -> datetime:
     return found
 
 
-async def count_due(conn: AsyncConnection, kind: str, age: timedelta) -> int:
-    """How many such studies there are."""
-    query = select(func.count()).where(_is_over_age(kind, age), ~is_ending, ~is_referred_to)
+async def count_due(conn: AsyncConnection, kind: str, age: timedelta, project: str | None) -> int:
+    """How many such studies there are: in a project, or in all where None is given."""
+    mine = () if project is None else (_s.c.project == project,)
+    query = select(func.count()).where(_is_over_age(kind, age), ~is_ending, ~is_referred_to, *mine)
     return int((await conn.execute(query)).scalar_one())
 
 
@@ -171,5 +172,6 @@ _PATHS: list[ColumnElement[str]] = [literal_column(f"'{path}'", Text) for path i
 _other = _s.alias("referring")
 is_referred_to = exists().where(
     literal_column("referring.state IN ('ACTIVE', 'PAUSED')", Boolean),  # as its index says it
+    _other.c.project == _s.c.project,
     or_(_other.c.after == _s.c.name, *(_other.c.spec.op("#>>")(path) == _s.c.name for path in _PATHS)),
 )

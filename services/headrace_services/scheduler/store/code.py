@@ -4,20 +4,23 @@ A code stays while a study that has not ended needs it, and for a while after th
 `headrace extend` and `headrace retry` let such a study go on. It also stays for a while after a client has asked for
 it: that client is about to create a study. Whoever creates a study touches the row in the same transaction, so a
 deletion that waits for the row finds it young.
+
+A code has one copy, and the projects that shipped it. No other project is told that it is there, and none may create a
+study with it. A client that is told so uploads the archive, and by that shows that its project has it too.
 """
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-from sqlalchemy import and_, any_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, any_, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.store import tables
 
 CHUNK_BYTES = 1 << 20
-KEPT_FOR = timedelta(days=30)
-"""So long a code stays that no study needs."""
+AT_LEAST = timedelta(days=1)
+"""So long a code stays after a client has asked for it, whatever its age may be: the client creates a study next."""
 
 
 async def needed(conn: AsyncConnection) -> set[str]:
@@ -27,23 +30,29 @@ async def needed(conn: AsyncConnection) -> set[str]:
     return set((await conn.execute(query)).scalars())
 
 
-async def touch(conn: AsyncConnection, digest: str) -> bool:
-    """Keep a code for a while from now on. Returns whether it is there."""
-    c = tables.code
-    found = await conn.execute(
-        update(c).where(c.c.digest == digest).values(use_time=func.clock_timestamp()).returning(c.c.digest)
-    )
-    return found.first() is not None
+async def touch(conn: AsyncConnection, digest: str, project: str) -> bool:
+    """Keep a code for a while from now on. Returns whether this project has it."""
+    c, p = tables.code, tables.code_project
+    has_it = exists().where(p.c.digest == c.c.digest, p.c.project == project)
+    used = update(c).where(c.c.digest == digest, has_it).values(use_time=func.clock_timestamp())
+    return (await conn.execute(used.returning(c.c.digest))).first() is not None
 
 
-async def put(conn: AsyncConnection, digest: str, size_bytes: int, chunks: AsyncIterator[bytes]) -> None:
-    """Keep an archive that was compared with its digest. One that is there stays as it is."""
-    c = tables.code
-    new = (
-        upsert(c).values(digest=digest, size_bytes=size_bytes).on_conflict_do_nothing().returning(c.c.digest)
+async def put(
+    conn: AsyncConnection, digest: str, project: str, size_bytes: int, chunks: AsyncIterator[bytes]
+) -> None:
+    """Keep an archive that was compared with its digest, and note that a project has it. One that is there stays as
+    it is."""
+    c, p = tables.code, tables.code_project
+    used = {"use_time": func.clock_timestamp()}
+    # Its row is locked from here on, so what is there now is not deleted meanwhile.
+    await conn.execute(
+        upsert(c)
+        .values(digest=digest, size_bytes=size_bytes)
+        .on_conflict_do_update(index_elements=[c.c.digest], set_=used)
     )
-    if (await conn.execute(new)).first() is None:
-        await touch(conn, digest)
+    await conn.execute(upsert(p).values(digest=digest, project=project).on_conflict_do_nothing())
+    if await chunk(conn, digest, 0) is not None:
         return
     number = 0
     async for data in chunks:
@@ -58,13 +67,28 @@ async def chunk(conn: AsyncConnection, digest: str, number: int) -> bytes | None
     return (await conn.execute(query)).scalar_one_or_none()
 
 
-async def forget_unneeded(conn: AsyncConnection, most: int) -> int:
+async def forget_unneeded(conn: AsyncConnection, age: timedelta, most: int) -> int:
     """Forget at most so many codes that nobody needs and nobody asked for lately. Returns how many."""
-    c, s = tables.code, tables.study
-    before = func.now() - KEPT_FOR
-    wanted = exists().where(s.c.code == c.c.digest, or_(s.c.end_time.is_(None), s.c.end_time > before))
-    old = and_(c.c.use_time < before, ~wanted)
-    some = select(c.c.digest).where(old).order_by(c.c.use_time).limit(most).with_for_update(skip_locked=True)
+    c = tables.code
+    some = select(c.c.digest).where(_unneeded(age)).order_by(c.c.use_time).limit(most)
+    some = some.with_for_update(skip_locked=True)
     # Asked again of each row, for it may have been touched since.
-    gone = delete(c).where(c.c.digest == any_(func.array(some.scalar_subquery())), c.c.use_time < before)
+    gone = delete(c).where(c.c.digest == any_(func.array(some.scalar_subquery())), _unasked(age))
     return (await conn.execute(gone)).rowcount
+
+
+async def count_unneeded(conn: AsyncConnection, age: timedelta) -> int:
+    """How many codes may be forgotten."""
+    query = select(func.count()).select_from(tables.code).where(_unneeded(age))
+    return int((await conn.execute(query)).scalar_one())
+
+
+def _unneeded(age: timedelta) -> ColumnElement[bool]:
+    c, s = tables.code, tables.study
+    ended = s.c.end_time <= func.now() - age
+    wanted = exists().where(s.c.code == c.c.digest, or_(s.c.end_time.is_(None), ~ended))
+    return and_(_unasked(age), ~wanted)
+
+
+def _unasked(age: timedelta) -> ColumnElement[bool]:
+    return tables.code.c.use_time < func.now() - max(age, AT_LEAST)

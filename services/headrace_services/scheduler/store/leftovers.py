@@ -12,7 +12,7 @@ from sqlalchemy import false, func, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.ages import KINDS, Ages
-from headrace_services.scheduler.store import aging, tables
+from headrace_services.scheduler.store import aging, code, tables
 
 _s, _t, _stone = tables.study, tables.trial, tables.tombstone
 
@@ -79,12 +79,17 @@ async def table_sizes(conn: AsyncConnection) -> list[TableSize]:
     ]
 
 
-async def due_now(conn: AsyncConnection, ages: Ages) -> dict[str, int]:
-    """How many of each kind are due to go: studies, or rows where a kind is of no study."""
-    found = dict.fromkeys(KINDS, 0)
+async def due_now(conn: AsyncConnection, ages: Ages, project: str | None = None) -> dict[str, int]:
+    """How many of each kind are due to go: studies, or rows where a kind is of no study. For a project its studies are
+    counted, and the kinds that are of no study are left out."""
+    found = {kind: 0 for kind in KINDS if project is None or kind not in {*_OF_CLUSTER, "code"}}
     for kind in ("studies", *aging.OF_ROWS, "checkpoints"):
         if (age := getattr(ages, kind)) is not None:
-            found[kind] = await aging.count_due(conn, kind, age)
+            found[kind] = await aging.count_due(conn, kind, age, project)
+    if project is not None:
+        return found
+    if ages.code is not None:
+        found["code"] = await code.count_unneeded(conn, ages.code)
     for kind, (table, time, further) in _OF_CLUSTER.items():
         if (age := getattr(ages, kind)) is not None:
             query = select(func.count()).select_from(table).where(time < func.now() - age, *further)
@@ -92,9 +97,10 @@ async def due_now(conn: AsyncConnection, ages: Ages) -> dict[str, int]:
     return found
 
 
-async def count_deleted(conn: AsyncConnection) -> int:
-    """How many deleted studies have rows left."""
-    query = select(func.count()).select_from(_s).where(_s.c.delete_time.is_not(None))
+async def count_deleted(conn: AsyncConnection, project: str | None = None) -> int:
+    """How many deleted studies have rows left: of a project, or of all where None is given."""
+    mine = () if project is None else (_s.c.project == project,)
+    query = select(func.count()).select_from(_s).where(_s.c.delete_time.is_not(None), *mine)
     return int((await conn.execute(query)).scalar_one())
 
 

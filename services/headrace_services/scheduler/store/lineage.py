@@ -14,7 +14,8 @@ database was dumped and loaded. Then, in one transaction:
 
 A copy of the server's files says the same of itself as the original. Whoever restores one says so (`headrace scheduler
 --mark-restored`), before a scheduler starts. If nobody does, the first worker that holds an attempt which the database
-never issued shows it (`knows_not`); what was issued until then may have been issued before.
+never issued shows it (`knows_not`), if the lease proves that it was issued (`session.proofs`). What was issued until
+then may have been issued before.
 """
 
 from collections.abc import Iterable
@@ -57,6 +58,11 @@ async def notice_restore(conn: AsyncConnection, *, certain: bool = False) -> Res
     return Restored(restores=restores, leases=leases.rowcount)
 
 
+async def lease_secret(conn: AsyncConnection) -> bytes:
+    """The secret that proves leases."""
+    return bytes((await conn.execute(_SECRET)).scalar_one())
+
+
 async def knows_not(conn: AsyncConnection, leases: Iterable[str]) -> bool:
     """Whether a worker holds an attempt that this database will issue only later, by the ids of its leases."""
     parts = [lease.split(".") for lease in leases]
@@ -79,6 +85,7 @@ _KNOWS_NOT = text(
     " WHERE said.attempt > greatest(study.attempts_from, coalesce(trial.attempt, 0)))"
 )
 _KNOWN = text("SELECT fingerprint FROM lineage WHERE id = 1 FOR UPDATE")
+_SECRET = text("SELECT secret FROM lineage WHERE id = 1")
 _FINGERPRINT = text(
     "SELECT system_identifier || '/' || (SELECT oid FROM pg_database WHERE datname = current_database())"
     " || '/' || 'lineage'::regclass::oid FROM pg_control_system()"

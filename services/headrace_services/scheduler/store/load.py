@@ -48,6 +48,7 @@ from headrace_services.scheduler.core.needs import (
     OverTrials,
     OwnSlots,
     ResultsAfter,
+    RoomForStudies,
     Rows,
     SilentLeases,
     Surroundings,
@@ -185,6 +186,8 @@ async def load(conn: AsyncConnection, study_id: int, need: Needs) -> Any:
         case FoldIn():
             await unseen.catch_up(conn, study_id, need.fold, reopened=need.reopened)
             return None
+        case RoomForStudies():
+            return await quotas.room_for_studies(conn, study_id)
         case never:
             assert_never(never)
 

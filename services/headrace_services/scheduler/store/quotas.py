@@ -4,6 +4,8 @@ A cycle that places for a project with a quota locks the project's row until its
 another cycle has it locked. So no two cycles give out the same room, and none waits for a replica that is frozen. What
 studies hold is read behind the lock: whoever gave something out before has committed. Who only gives back takes no
 lock.
+
+The quota of studies locks the project too: it is looked at where studies are created or go on after their end.
 """
 
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core.placement.quotas import Quota
+from headrace_services.scheduler.core.studies_quota import StudiesQuota
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.pipeline import Pipeline, Reply, compiled
 
@@ -32,6 +35,13 @@ class ProjectView:
     """What they hold, in thousandths of slots."""
     unended: int
     """How many have not ended."""
+
+    @property
+    def of_studies(self) -> StudiesQuota | None:
+        """The quota of studies; None where there is none."""
+        if self.studies is None:
+            return None
+        return StudiesQuota(project=self.name, most=self.studies, unended=self.unended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +85,20 @@ async def projects(conn: AsyncConnection, *, after: str, only: str | None, limit
     """Projects by name behind `after`, at most `limit`; `only` the one of a name."""
     p = tables.project
     return await _projects(conn, p.c.name > after, *([] if only is None else [p.c.name == only]), most=limit)
+
+
+async def room_for_studies(conn: AsyncConnection, study_id: int) -> StudiesQuota | None:
+    """The quota of studies of a study's project, which is locked until the transaction ends; None where it has none."""
+    p, own = tables.project, tables.study.alias("own")
+    limited = select(p.c.name, p.c.studies).join_from(own, p, p.c.name == own.c.project)
+    limited = limited.where(own.c.id == study_id, p.c.studies.is_not(None))
+    row = (await conn.execute(limited.with_for_update(of=p, key_share=True))).one_or_none()
+    if row is None:
+        return None
+    unended = select(func.count()).where(_st.c.project == row.name, _st.c.end_time.is_(None))
+    return StudiesQuota(
+        project=row.name, most=row.studies, unended=int((await conn.execute(unended)).scalar_one())
+    )
 
 
 async def make(conn: AsyncConnection, name: str) -> bool:

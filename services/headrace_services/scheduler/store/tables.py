@@ -674,6 +674,13 @@ lineage = Table(
     # Empty until a scheduler first starts on it.
     Column("fingerprint", Text, nullable=False, server_default=""),
     Column("restores", BigInteger, nullable=False, server_default="0"),
+    # Proves leases: a worker cannot invent one. A copy has it too.
+    Column(
+        "secret",
+        LargeBinary,
+        nullable=False,
+        server_default=text("uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())"),
+    ),
     time_column("time", now=True),
     # There is one row.
     CheckConstraint("id = 1", name="one"),
@@ -690,6 +697,14 @@ code = Table(
     time_column("use_time", now=True),
     CheckConstraint("digest ~ '^[0-9a-f]{64}$'", name="digest"),
     Index("code_used", "use_time"),
+)
+
+# The projects that shipped a code. For every other project it is not there, though there is one copy for all.
+code_project = Table(
+    "code_project",
+    metadata,
+    Column("digest", Text, ForeignKey("code.digest", ondelete="CASCADE"), primary_key=True),
+    Column("project", Text, primary_key=True),
 )
 
 code_chunk = Table(

@@ -131,11 +131,13 @@ export const GetCodeResponseSchema: GenMessage<GetCodeResponse> = /*@__PURE__*/
  * An archive is a tar that is not compressed: first the manifest, then its entries in their order. What is kept was
  * compared with its digest. It stays while a study needs it.
  *
+ * For a project only the code is there that it put itself. There is one copy of what several projects have put.
+ *
  * @generated from service headrace.v1.CodeService
  */
 export const CodeService: GenService<{
   /**
-   * Whether the code of a digest is kept. What is kept then stays for a day at least.
+   * Whether the code of a digest is kept for the caller's project. What is kept then stays for a day at least.
    *
    * @generated from rpc headrace.v1.CodeService.HasCode
    */
@@ -145,7 +147,7 @@ export const CodeService: GenService<{
     output: typeof HasCodeResponseSchema;
   },
   /**
-   * Takes an archive, in pieces. To put it again changes nothing.
+   * Takes an archive, in pieces. To put it again changes nothing. To put what another project has gives it to this one too.
    *
    * @generated from rpc headrace.v1.CodeService.PutCode
    */

@@ -2898,18 +2898,21 @@ export const GetUpkeepRequestSchema: GenMessage<GetUpkeepRequest> = /*@__PURE__*
   messageDesc(file_headrace_v1_study, 87);
 
 /**
+ * Of the caller's project. Admins of the project `default`, and callers of a scheduler that asks for no token, get that
+ * of all projects.
+ *
  * @generated from message headrace.v1.GetUpkeepResponse
  */
 export type GetUpkeepResponse = Message<"headrace.v1.GetUpkeepResponse"> & {
   /**
-   * What has an age.
+   * What has an age. For a project without the kinds that are of no study.
    *
    * @generated from field: repeated headrace.v1.KeptKind kinds = 1;
    */
   kinds: KeptKind[];
 
   /**
-   * The tables, the largest first.
+   * The tables, the largest first; none for a project.
    *
    * @generated from field: repeated headrace.v1.TableSize tables = 2;
    */
@@ -2923,7 +2926,7 @@ export type GetUpkeepResponse = Message<"headrace.v1.GetUpkeepResponse"> & {
   deletedStudies: bigint;
 
   /**
-   * How often this database was restored from a copy.
+   * How often this database was restored from a copy; 0 for a project.
    *
    * @generated from field: int64 restores = 4;
    */

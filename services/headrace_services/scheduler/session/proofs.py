@@ -1,0 +1,32 @@
+"""Proofs that a lease was issued: an HMAC of its id, by a secret that the database keeps.
+
+A worker that holds an attempt which the database never issued shows that the database was restored from a copy
+(`store.lineage`), and all running trials begin new attempts. So no worker may invent such an attempt. Each lease that
+is assigned carries a proof. The worker passes it on when it names what it holds, and a lease without one shows nothing.
+
+A copy of the database has the secret too, so it believes what was issued after the copy was made. Every replica reads
+the same secret. It lasts as long as the database: whoever knows a proof can only say again what was issued.
+"""
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+
+from headrace.v1.event_pb2 import LeaseRef
+
+_CHARACTERS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """Makes and compares proofs."""
+
+    secret: bytes = field(repr=False)
+
+    def of(self, lease_id: str) -> str:
+        """The proof of a lease, in hex."""
+        return hmac.new(self.secret, lease_id.encode(), hashlib.sha256).hexdigest()[:_CHARACTERS]
+
+    def hold(self, lease: LeaseRef) -> bool:
+        """Whether a lease was issued by this database, or by the one that it is a copy of."""
+        return hmac.compare_digest(self.of(lease.lease_id).encode(), lease.proof.encode())
