@@ -23,12 +23,16 @@ secrets)
     [ -s "$file" ] || python3 -c 'import secrets; print(secrets.token_urlsafe(32), end="")' | put "$file"
   done
   printf '*:*:*:*:%s\n' "$(cat secrets/password)" | put secrets/pgpass
+  hosts="scheduler-1 scheduler-2 planner localhost 127.0.0.1 ${HEADRACE_HOSTS:-}"
+  # shellcheck disable=SC2086  # several hosts
   if [ ! -s authority/ca/ca.pem ]; then
     rm -rf authority/ca.new
-    # shellcheck disable=SC2086  # several hosts
-    headrace ca init authority/ca.new scheduler-1 scheduler-2 planner localhost 127.0.0.1 ${HEADRACE_HOSTS:-}
+    headrace ca init authority/ca.new $hosts
     mv authority/ca.new authority/ca
+  elif [ "$(cat authority/hosts)" != "$hosts" ]; then
+    headrace ca server authority/ca $hosts
   fi
+  echo "$hosts" | put authority/hosts
   put serving/server.pem <authority/ca/server.pem
   put serving/server.key <authority/ca/server.key
   put serving/ca.pem <authority/ca/ca.pem

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -141,6 +142,16 @@ def open_ports(host: str = "127.0.0.1") -> set[int]:
     return found
 
 
+def serves(port: int, name: str, authority: Path) -> bool:
+    """Whether a server has a certificate of the authority for this name."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as plain:
+            ssl.create_default_context(cafile=str(authority)).wrap_socket(plain, server_hostname=name).close()
+    except OSError:
+        return False
+    return True
+
+
 def other_address() -> str:
     """An address by which others reach this machine; it need not lead anywhere."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -260,6 +271,13 @@ def play(cluster: Cluster, before: dict[str, set[int]]) -> None:
     say(f"users: {users}")
     if {"0", ""} & set(users.values()):
         sys.exit("a service runs as root, or does not run")
+    cluster.env["HEADRACE_HOSTS"] = "head.example.org"
+    cluster.compose("up", "--detach")
+    cluster.compose("restart", "scheduler-1")
+    until(
+        "a certificate for another name", lambda: serves(7440, "head.example.org", folder / "access/ca.pem")
+    )
+    say("a name that came later has a certificate")
     until("all to be scraped again", lambda: all_scraped(cluster))
     say("PASSED")
 
