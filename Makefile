@@ -19,6 +19,8 @@ STUDY ?= examples/digits/study.yaml
 # Tools run with the virtual environment first on the path, so that scripts find it too.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start a thousand interpreters: each would compile what it imports, were none allowed to keep it.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test-compose help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients test-metrics node-modules restores clean
 
