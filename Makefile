@@ -35,10 +35,12 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	@echo "setup: installing the build tools"
 	@$(BIN)/python -m pip install --quiet -c .ci/constraints.txt hatchling editables setuptools
 	@echo "setup: installing headrace[$(EXTRAS)]; the first time takes a minute or two"
-	@$(BIN)/python -m pip install -c .ci/constraints.txt --no-build-isolation --progress-bar off \
+	@$(BIN)/python -m pip install -c .ci/constraints.txt --no-build-isolation --no-compile --progress-bar off \
 		-e '.[$(EXTRAS)]' | sed -u -n 's/^Collecting \([^ ]*\).*/  \1/p; /^Installing/p' | cut -c1-100
 	@# mup brings torchvision, and imports nothing of it. Built for another torch it breaks the frameworks that find it.
 	@$(BIN)/python -m pip uninstall --quiet --yes torchvision 2>/dev/null || true
+	@# On all cores: pip would compile on one, and what few ever import too.
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/' $(VENV)/lib clients services worker || true
 	@touch $@
 	@echo "setup: ready"
 
