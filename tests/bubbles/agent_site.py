@@ -5,8 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from headrace.v1 import join_pb2
+from headrace_services.identity.authority import Authority
+from headrace_worker import credential
 
 HEADRACE = [sys.executable, "-m", "headrace.cli"]
 
@@ -50,3 +55,13 @@ def bubbles(folder: Path, *options: str) -> tuple[int, str, str]:
         [*HEADRACE, "bubbles", "--folder", str(folder), *options], capture_output=True, text=True, timeout=60
     )
     return ran.returncode, ran.stdout, ran.stderr
+
+
+def join(home: Path, signed_by: Authority, name: str = "w") -> Path:
+    """A worker's home, with its certificate."""
+    home.mkdir(exist_ok=True)
+    key = credential.new_key()
+    pem = signed_by.sign_worker(name, key.public_key(), now=datetime.now(UTC), lives=timedelta(days=1))
+    kept = join_pb2.Credential(certificate=pem.decode(), authorities=signed_by.trusted_pem.decode())
+    credential.store(home, credential.credential_of(key, kept))
+    return home

@@ -5,11 +5,12 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
 import pytest
-from agent_site import AgentProcess, bubbles
+from agent_site import AgentProcess, bubbles, join
 from stage_site import Stage, until
 
 from headrace.error_status import from_rpc_error
@@ -17,6 +18,7 @@ from headrace.errors import HeadraceError, InvalidFieldError
 from headrace.v1 import bubble_pb2 as pb
 from headrace.v1 import bubble_pb2_grpc
 from headrace_services.bubble_agent.process import Settings, check
+from headrace_services.identity import authority
 from headrace_torch.bubble_words import AT, Awaits
 from headrace_torch.bubble_words.layout import TABLE
 
@@ -52,12 +54,15 @@ class Player(threading.Thread):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AgentProcess, AgentProcess, Player]]:
-    """Two agents of two machines that know each other."""
+    """Two agents of two machines that know each other, beside workers that have joined."""
     near, far = tmp_path_factory.mktemp("n"), tmp_path_factory.mktemp("f")
+    authority.make(ca := tmp_path_factory.mktemp("c") / "ca", ["localhost"], now=datetime.now(UTC))
     for folder in (near, far):
         folder.chmod(0o700)
-    first = AgentProcess(near, "--name", "first", "--listen", "127.0.0.1:0")
-    second = AgentProcess(far, "--name", "second", "--listen", "127.0.0.1:0", "--peer", first.told["listen"])
+        join(folder / "home", authority.load(ca))
+    where = ("--listen", "127.0.0.1:0", "--worker-home")
+    first = AgentProcess(near, "--name", "first", *where, str(near / "home"))
+    second = AgentProcess(far, "--name", "second", *where, str(far / "home"), "--peer", first.told["listen"])
     player = Player(near, far)
     yield first, second, player
     player.end()
@@ -161,4 +166,5 @@ def test_settings_that_cannot_work_are_refused(changed: dict[str, object], says:
     settings: dict[str, object] = {"folder": Path("/dev/shm/b"), "name": "n", **changed}
     with pytest.raises(HeadraceError, match=says):
         check(Settings(**settings))  # type: ignore[arg-type]
-    check(Settings(folder=Path("/dev/shm/b"), name="n", listen="0.0.0.0:7442", insecure=True))
+    for safe in ({"insecure": True}, {"worker_home": Path("/dev/shm/w")}):
+        check(Settings(folder=Path("/dev/shm/b"), name="n", listen="0.0.0.0:7442", **safe))  # type: ignore[arg-type]

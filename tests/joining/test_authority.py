@@ -12,7 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from typer.testing import CliRunner
 
 from headrace.errors import InvalidFieldError
-from headrace.spiffe import worker_of, worker_uri
+from headrace.spiffe import WORKERS_HOST, worker_of, worker_uri
 from headrace_services.identity import authority, join_tokens
 from headrace_services.identity.command import ca
 from headrace_worker import credential
@@ -48,7 +48,10 @@ def test_a_worker_is_a_client_of_its_name_for_its_time(folder: Path) -> None:
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == [worker_uri("gpu-7")]
     usage = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+    # As a server it has no host's name, and none that a name in the subject would count beside.
+    assert names.get_values_for_type(x509.DNSName) == [WORKERS_HOST]
+    assert WORKERS_HOST.endswith(".invalid")
     assert not made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert made.not_valid_after_utc == (NOW + timedelta(days=30)).replace(microsecond=0)
     assert authority.issued(made) == NOW

@@ -1,6 +1,8 @@
 """Fixtures of the worker's tests."""
 
-from collections.abc import AsyncIterator
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,12 @@ async def daemons(site: Site) -> AsyncIterator[DaemonProcess]:
     started = DaemonProcess(site)
     yield started
     await started.end()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may pass through: pytest's own are closed."""
+    folder = Path(tempfile.mkdtemp(prefix="hr-run-as-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

@@ -4,55 +4,20 @@ import asyncio
 import json
 import os
 import pwd
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
 import pytest
 from daemon_process import COMMAND
+from other_user_site import IMPORTS, USER, as_root, interpreter
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import PRELUDE, Site
 
-import headrace
-import headrace_worker
 from headrace.checkpoints import CheckpointInvalidError
 from headrace.errors import InvalidFieldError
 from headrace.v1 import trial_pb2, worker_pb2
 from headrace_worker.run_as import OtherUser, other_user, prepare
-
-USER = "nobody"
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-NUMBER = f"{sys.version_info.major}.{sys.version_info.minor}"
-IMPORTS = os.pathsep.join(
-    str(Path(package.__file__ or "").parents[1]) for package in (headrace, headrace_worker, grpc)
-)
-
-
-def interpreter() -> str:
-    """A Python that the user may run, of the same version as this one."""
-    for program in (sys.executable, f"/usr/bin/python{NUMBER}"):
-        try:
-            subprocess.run(
-                [program, "-c", "import grpc"], user=USER, group=pwd.getpwnam(USER).pw_gid, extra_groups=[],
-                cwd="/", env={"PYTHONPATH": IMPORTS}, check=True, capture_output=True,
-            )  # fmt: skip
-        except (OSError, subprocess.CalledProcessError):
-            continue
-        return program
-    pytest.skip(f"user {USER} may run no Python {NUMBER} here")
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user may pass through: pytest's own are closed."""
-    folder = Path(tempfile.mkdtemp(prefix="hr-run-as-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -36,6 +36,13 @@ def bubble_agent(
             help="Another machine's agent, which runs stages of the same job. Give it again for a further one.",
         ),
     ] = None,
+    worker_home: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Home of a worker on this machine that has joined: agents show each other its certificate.",
+        ),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen where other machines reach it, without TLS.")
     ] = False,
@@ -53,7 +60,7 @@ def bubble_agent(
 
     \b
     headrace bubble-agent
-    headrace bubble-agent --listen 10.0.0.5:7442 --insecure --peer 10.0.0.6:7442
+    headrace bubble-agent --listen 10.0.0.5:7444 --worker-home DIR --peer 10.0.0.6:7444
     """
     from headrace_services.bubble_agent.process import Settings, serve
     from headrace_torch.bubble_words import folder as default_folder
@@ -67,6 +74,7 @@ def bubble_agent(
         name=name or socket.gethostname(),
         listen=listen or "",
         peers=tuple(peer or ()),
+        worker_home=worker_home.expanduser().absolute() if worker_home else None,
         insecure=insecure,
         as_json=as_json,
     )

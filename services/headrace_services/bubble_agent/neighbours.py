@@ -16,6 +16,7 @@ from headrace.target import proxy_options
 from headrace.v1 import bubble_pb2 as pb
 from headrace.v1 import bubble_pb2_grpc
 from headrace_services.bubble_agent.agent import Agent, Place
+from headrace_services.bubble_agent.certificate import OPTIONS, WorkerCertificate
 
 log = logging.getLogger(__name__)
 
@@ -24,14 +25,18 @@ SILENCE_S: Final = 0.5
 """A state that has not changed is told again after so long."""
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
+REACHED_S: Final = 10.0
+"""So long a peer is waited for, before a new connection is tried."""
 
 
 class Neighbours:
     """The streams to all peers."""
 
-    def __init__(self, agent: Agent, name: str, peers: Sequence[str]) -> None:
-        """Opens nothing before `run`."""
-        self._agent, self._name = agent, name
+    def __init__(
+        self, agent: Agent, name: str, peers: Sequence[str], certificate: WorkerCertificate | None = None
+    ) -> None:
+        """Opens nothing before `run`; without a certificate it speaks without TLS."""
+        self._agent, self._name, self._certificate = agent, name, certificate
         self._queues = {peer: asyncio.Queue[pb.ShareProgressRequest](QUEUE) for peer in peers}
         self._told: dict[Place, tuple[pb.ShareProgressRequest, float]] = {}
 
@@ -73,23 +78,31 @@ class Neighbours:
 
     async def _tell(self, peer: str, queue: "asyncio.Queue[pb.ShareProgressRequest]") -> None:
         pause_s, reached = FIRST_PAUSE_S, True
-        async with grpc.aio.insecure_channel(peer, options=proxy_options(peer)) as channel:
-            stub: Any = bubble_pb2_grpc.BubbleServiceStub(channel)
-            while True:
-                began = asyncio.get_running_loop().time()
-                with suppress(grpc.aio.AioRpcError):
-                    await channel.channel_ready()
+        while True:
+            began = asyncio.get_running_loop().time()
+            with suppress(grpc.aio.AioRpcError, TimeoutError):
+                async with self._channel(peer) as channel:
+                    async with asyncio.timeout(REACHED_S):
+                        await channel.channel_ready()
                     if not reached:
                         log.info("the agent at %s answers again", peer)
                     reached = True
+                    stub: Any = bubble_pb2_grpc.BubbleServiceStub(channel)
                     await stub.ShareProgress(_drained(queue))
-                if reached:
-                    log.warning("the agent at %s does not answer: its stages give no hints", peer)
-                reached = False
-                if asyncio.get_running_loop().time() - began > LONGEST_PAUSE_S:
-                    pause_s = FIRST_PAUSE_S
-                await asyncio.sleep(pause_s)
-                pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+            if reached:
+                log.warning("the agent at %s does not answer: its stages give no hints", peer)
+            reached = False
+            if asyncio.get_running_loop().time() - began > LONGEST_PAUSE_S:
+                pause_s = FIRST_PAUSE_S
+            await asyncio.sleep(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+
+    def _channel(self, peer: str) -> grpc.aio.Channel:
+        """A new one each time: the certificate may be a new one too."""
+        if self._certificate is None:
+            return grpc.aio.insecure_channel(peer, options=proxy_options(peer))
+        options = (*proxy_options(peer), *OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+        return grpc.aio.secure_channel(peer, self._certificate.channel(), options)
 
 
 async def _drained(queue: "asyncio.Queue[pb.ShareProgressRequest]") -> AsyncIterator[pb.ShareProgressRequest]:

@@ -25,6 +25,7 @@ from headrace.bounds.edge import BoundsInterceptor
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
 from headrace.v1 import bubble_pb2_grpc
 from headrace_services.bubble_agent.agent import Agent
+from headrace_services.bubble_agent.certificate import WorkerCertificate
 from headrace_services.bubble_agent.neighbours import Neighbours
 from headrace_services.bubble_agent.servicer import BubbleServicer
 from headrace_services.identity.listening import is_loopback
@@ -54,6 +55,7 @@ class Settings:
         name: what other agents call it.
         listen: HOST:PORT for other agents; empty for the Unix socket alone.
         peers: HOST:PORT of other machines' agents.
+        worker_home: of a worker whose certificate agents show each other; None: they speak without TLS.
         insecure: whether `listen` may be an address that other machines reach.
         as_json: whether the line that says that it serves is JSON.
     """
@@ -62,6 +64,7 @@ class Settings:
     name: str
     listen: str = ""
     peers: tuple[str, ...] = ()
+    worker_home: Path | None = None
     insecure: bool = False
     as_json: bool = False
 
@@ -76,10 +79,13 @@ def check(settings: Settings) -> None:
     for field, value in (("--listen", settings.listen), *(("--peer", peer) for peer in settings.peers)):
         host, _, port = value.rpartition(":")
         if value and (not host or not port.isdecimal() or not int(port) <= 65535):
-            raise _fault(field, value, "is not HOST:PORT", "Write, for example, 127.0.0.1:7442.")
+            raise _fault(field, value, "is not HOST:PORT", "Write, for example, 127.0.0.1:7444.")
     host = settings.listen.rpartition(":")[0]
-    if settings.listen and not settings.insecure and not is_loopback(host):
-        remedy = "Say --insecure if the network is trusted: who reaches it can make trials wait, and read job names."
+    if settings.listen and not (settings.insecure or settings.worker_home) and not is_loopback(host):
+        remedy = (
+            "Give --worker-home, or say --insecure if the network is trusted: who reaches it can make trials wait, "
+            "and read job names."
+        )
         raise _fault("--listen", settings.listen, "would serve other machines without TLS", remedy)
     path = str(socket_of(settings.folder))
     if len(os.fsencode(path)) > LONGEST_SOCKET:
@@ -94,6 +100,7 @@ def check(settings: Settings) -> None:
 async def serve(settings: Settings) -> None:
     """Runs until SIGTERM or SIGINT. Raises HeadraceError where it cannot start."""
     check(settings)
+    certificate = WorkerCertificate(settings.worker_home) if settings.worker_home else None
     os.setpriority(os.PRIO_PROCESS, 0, NICENESS)  # before there are threads, which then have it too
     try:
         make_folder(settings.folder)
@@ -105,19 +112,21 @@ async def serve(settings: Settings) -> None:
     with _only_one(settings.folder):
         agent = Agent(settings.folder)
         server = _server(agent)
-        port = _bind(server, settings)
+        port = _bind(server, settings, certificate)
         await server.start()
         try:
-            await _until(stop, agent, settings, port)
+            await _until(stop, agent, settings, port, certificate)
         finally:
             agent.close()
             await server.stop(grace=0)
             socket_of(settings.folder).unlink(missing_ok=True)
 
 
-async def _until(stop: asyncio.Event, agent: Agent, settings: Settings, port: int) -> None:
+async def _until(
+    stop: asyncio.Event, agent: Agent, settings: Settings, port: int, certificate: WorkerCertificate | None
+) -> None:
     _say(settings, port)
-    neighbours = Neighbours(agent, settings.name, settings.peers)
+    neighbours = Neighbours(agent, settings.name, settings.peers, certificate)
     telling = asyncio.create_task(neighbours.run())
     try:
         await _watch(stop, agent, neighbours)
@@ -153,12 +162,16 @@ def _server(agent: Agent) -> grpc.aio.Server:
     return server
 
 
-def _bind(server: grpc.aio.Server, settings: Settings) -> int:
+def _bind(server: grpc.aio.Server, settings: Settings, certificate: WorkerCertificate | None) -> int:
     path = socket_of(settings.folder)
     path.unlink(missing_ok=True)  # of an agent that was killed: the lock says that none lives
     try:
         server.add_insecure_port(f"unix:{path}")
-        return server.add_insecure_port(settings.listen) if settings.listen else 0
+        if not settings.listen:
+            return 0
+        if certificate is not None:
+            return server.add_secure_port(settings.listen, certificate.server())
+        return server.add_insecure_port(settings.listen)
     except (OSError, RuntimeError) as error:
         raise HeadraceError(
             f"the bubble agent cannot listen on {settings.listen or path}: {error}",

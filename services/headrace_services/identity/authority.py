@@ -29,7 +29,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.home import make_private
-from headrace.spiffe import worker_uri
+from headrace.spiffe import WORKERS_HOST, worker_uri
 
 CERTIFICATE: Final = "ca.pem"
 KEY: Final = "ca.key"
@@ -69,14 +69,14 @@ class Authority:
         lives: timedelta = WORKER_LIVES,
     ) -> bytes:
         """A worker's certificate, PEM."""
-        names = [x509.UniformResourceIdentifier(worker_uri(name))]
+        names = [x509.UniformResourceIdentifier(worker_uri(name)), x509.DNSName(WORKERS_HOST)]
         made = _signed(
             self.key,
             self.certificate,
             name,
             public_key,
             names,
-            ExtendedKeyUsageOID.CLIENT_AUTH,
+            (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH),
             since=now - min(BACKDATED, lives / 10),
             until=now + lives,
             number=_numbered(now),
@@ -204,7 +204,7 @@ def _make_server(
         "Headrace scheduler",
         key.public_key(),
         names,
-        ExtendedKeyUsageOID.SERVER_AUTH,
+        (ExtendedKeyUsageOID.SERVER_AUTH,),
         since=now - BACKDATED,
         until=until,
     )
@@ -218,7 +218,7 @@ def _signed(
     name: str,
     public_key: CertificatePublicKeyTypes,
     names: Iterable[x509.GeneralName],
-    usage: x509.ObjectIdentifier,
+    usages: Sequence[x509.ObjectIdentifier],
     *,
     since: datetime,
     until: datetime,
@@ -238,7 +238,7 @@ def _signed(
         .not_valid_after(min(until, authority.not_valid_after_utc))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(may, critical=True)
-        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.SubjectAlternativeName(list(names)), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())

@@ -56,6 +56,24 @@ async def test_a_drain_shows_until_it_is_taken_back(site: RpcSite) -> None:
     assert (await site.call("UndrainWorker", pb.UndrainWorkerRequest(worker="workers/node-1"))).worker
 
 
+async def test_the_log_says_who_wanted_what_of_a_machine_and_why(
+    site: RpcSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    await connect(site.engine)
+    caplog.set_level("INFO", logger="headrace_services.scheduler.rpc.machine_calls")
+    drain = pb.DrainWorkerRequest(request_id="r", worker="workers/node-1", reason="reboot")
+    cordon = pb.CordonDevicesRequest(worker="workers/node-1", devices=[1], reason="fan is loud")
+    for method, request in (("DrainWorker", drain), ("DrainWorker", drain), ("CordonDevices", cordon)):
+        await site.call(method, request)
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" by ")[0] for line in said] == [
+        "worker 'node-1': DrainWorker",
+        "worker 'node-1': CordonDevices 1",
+    ], "a repeat is told once"
+    assert [line.rpartition(": ")[2] for line in said] == ["reboot", "fan is loud"]
+    assert "ipv4:127.0.0.1" in said[0].replace("%3A", ":")
+
+
 async def test_a_worker_that_is_away_is_drained_when_it_comes_back(site: RpcSite) -> None:
     await connect(site.engine, ttl_s=-1)
     drained = (await site.call("DrainWorker", pb.DrainWorkerRequest(worker="workers/node-1"))).worker

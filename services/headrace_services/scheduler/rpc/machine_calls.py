@@ -1,6 +1,7 @@
 """Calls on workers and their devices: drain, cordon, and the way back."""
 # ruff: noqa: ARG002  (every method takes the call's context)
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -14,6 +15,8 @@ from headrace_services.scheduler.rpc.caller import caller, require_governor
 from headrace_services.scheduler.rpc.calls import Calls, Context, identity_of, once
 from headrace_services.scheduler.store import cluster, machines, workers
 from headrace_services.scheduler.store.machines import CORDON, DRAIN, Found
+
+log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer", bound=Message)
 Machine = (
@@ -83,19 +86,34 @@ class MachineCalls(Calls):
         """Change a worker's row or devices once; the session that speaks with it hears of it."""
         require_governor("drain or cordon workers, which run the trials of every project")
         name = names.parse_worker(request.worker)
+        changed = False
 
         async def change(conn: AsyncConnection) -> Answer:
             found = await machines.find(conn, name)
             if found is None:
                 raise WorkerNotFoundError(f"there is no worker '{name}'")
+            nonlocal changed
+            changed = True
             await work(conn, found)
             await workers.notify(conn, [found.id])
             [view] = await cluster.workers(conn, [cluster.Key(name=name, slots=0)], project=caller().project)
             return answer(worker=convert.worker(view))
 
         response = await once(self.hub.engine, identity_of(request, request.request_id), change)
+        if changed:
+            log.info("worker '%s': %s", name, _told(request))
         self.hub.wake_waiting_studies()
         return answer.FromString(response)
+
+
+def _told(request: Machine) -> str:
+    """What was asked for, by whom and why, for the log: the rows keep only what holds now."""
+    what = type(request).__name__.removesuffix("Request")
+    if isinstance(request, pb.CordonDevicesRequest | pb.UncordonDevicesRequest) and request.devices:
+        what += f" {_listed(request.devices)}"
+    by = f"token hr_{caller().token}_…" if caller().token else caller().peer
+    reason = getattr(request, "reason", "")
+    return f"{what} by {by}" + (f": {reason}" if reason else "")
 
 
 async def _require_devices(conn: AsyncConnection, found: Found, worker: str, wanted: Sequence[int]) -> None:
