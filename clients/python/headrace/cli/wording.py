@@ -6,8 +6,7 @@ colour-blind readers (blue, orange, grey, and magenta for failure) and never the
 
 from pathlib import Path
 
-from rich.text import Text
-
+from headrace.cli.states import STYLES, SYMBOLS, state
 from headrace.client.machines import Worker
 from headrace.client.model import StudyInfo, StudyState
 from headrace.client.wording import (
@@ -63,36 +62,6 @@ __all__ = [
 
 ANOTHER = "another project's"
 """Stands for a study or a trial whose name is not told."""
-
-STYLES = {
-    "running": "cyan",
-    "resumed": "cyan",
-    "pending": "dim",
-    "paused": "yellow",
-    "completed": "bold blue",
-    "stopped_early": "dim",
-    "stopped": "yellow",
-    "failed": "bold magenta",
-    "cancelled": "dim magenta",
-    "active": "cyan",
-}
-SYMBOLS = {
-    "running": "▶",
-    "resumed": "▷",
-    "pending": "·",
-    "paused": "‖",
-    "completed": "✓",
-    "stopped_early": "⊣",
-    "stopped": "■",
-    "failed": "✗",
-    "cancelled": "■",
-    "active": "▶",
-}
-
-
-def state(word: str) -> Text:
-    """A state or a reason, with its symbol and colour."""
-    return Text(f"{SYMBOLS.get(word, '?')} {word}", style=STYLES.get(word, ""))
 
 
 def policy(spec: StudySpec) -> str:
