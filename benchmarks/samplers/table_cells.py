@@ -59,7 +59,9 @@ def cells(record: Record) -> Iterator[Cell]:
             found = {
                 name: sides[name][at]
                 for name in PEERS
-                if name in sides and at in sides[name] and sides[name].get(f"{at}_seeds", sides[name]["seeds"]) >= LEAST
+                if name in sides
+                and at in sides[name]
+                and sides[name].get(f"{at}_seeds", sides[name]["seeds"]) >= LEAST
             }
             if found and at in sides.get(OURS, {}):
                 best = min(found, key=lambda name: found[name][0])
@@ -91,7 +93,11 @@ def draw(record: Record, file: Path) -> None:
         axes.set_xlabel("full runs' cost")
     for row in grid:
         row[0].set_ylabel("normalised regret")
-    handles = {text: line for axes in figure.axes for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    handles = {
+        text: line
+        for axes in figure.axes
+        for line, text in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
     figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=len(handles), fontsize=8)
     figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(file, metadata={"Date": None})
