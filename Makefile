@@ -19,6 +19,8 @@ STUDY ?= examples/digits/study.yaml
 # Tools run with the virtual environment first on the path, so that scripts find it too.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start a thousand interpreters: each would compile what it imports, were none allowed to keep it.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test-compose help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients test-metrics node-modules restores clean
 
@@ -33,10 +35,12 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	@echo "setup: installing the build tools"
 	@$(BIN)/python -m pip install --quiet -c .ci/constraints.txt hatchling editables setuptools
 	@echo "setup: installing headrace[$(EXTRAS)]; the first time takes a minute or two"
-	@$(BIN)/python -m pip install -c .ci/constraints.txt --no-build-isolation --progress-bar off \
+	@$(BIN)/python -m pip install -c .ci/constraints.txt --no-build-isolation --no-compile --progress-bar off \
 		-e '.[$(EXTRAS)]' | sed -u -n 's/^Collecting \([^ ]*\).*/  \1/p; /^Installing/p' | cut -c1-100
 	@# mup brings torchvision, and imports nothing of it. Built for another torch it breaks the frameworks that find it.
 	@$(BIN)/python -m pip uninstall --quiet --yes torchvision 2>/dev/null || true
+	@# On all cores: pip would compile on one, and what few ever import too.
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/' $(VENV)/lib clients services worker || true
 	@touch $@
 	@echo "setup: ready"
 
@@ -52,7 +56,8 @@ test: lint ## Everything that must hold: lint, types, verify and the tests
 pytest: setup
 	@echo "pytest"
 	@# Many tests wait: a third process fills two cores. One that fails runs once more, and the summary names it.
-	@OMP_NUM_THREADS=1 pytest -n 3 --dist worksteal --reruns 1 -rR $(PYTEST_ARGS)
+	@# A thread that waits for another one sleeps: spinning would take the core from those that work.
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE pytest -n 3 --dist worksteal --reruns 1 -rR $(PYTEST_ARGS)
 
 lint: setup ## Style, and common mistakes (ruff)
 	@echo "lint"

@@ -102,7 +102,7 @@ class _Ruled(AshaPromotion):
 
     def __init__(self, spec: StudySpec, rule: Rule) -> None:
         assert isinstance(spec.policy, AutoPolicy)
-        asha = spec.policy.asha
+        asha = spec.policy.asha(spec.sampler)
         kind = _EndedEffort if rule.counts == "ended" else Effort
         super().__init__(
             ladders=(spec.rungs(),),

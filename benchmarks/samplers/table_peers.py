@@ -162,25 +162,32 @@ class PriorBand:
         self._last: Any = None
         self._now: dict[int, Any] = {}
         self._trial_of: dict[str, int] = {}
+        self._values: dict[int, list[float]] = {}
 
     def order(self) -> Order:
-        made = self._asked.ask()
-        before = made.metadata.previous_trial_id
-        if before is not None:
+        while True:
+            made = self._asked.ask()
+            before = made.metadata.previous_trial_id
+            if before is None:
+                self._last = made
+                return Order(params={name: float(made.config[name]) for name in RANGES})
             trial = self._trial_of[made.id] = self._trial_of[before]
-            self._now[trial] = made
-            return Order(trial=trial)
-        self._last = made
-        return Order(params={name: float(made.config[name]) for name in RANGES})
+            known, target = self._values[trial], made.config[RESOURCE]
+            if target > len(known):
+                self._now[trial] = made
+                return Order(trial=trial)
+            self._asked.tell(made, known[target - 1])  # it has been as far, in another bracket
 
     def added(self, trial: int, params: Params) -> None:
         made = self._last
         made.config = {**made.config, **params}
         self._trial_of[made.id] = trial
         self._now[trial] = made
+        self._values[trial] = []
 
     def report(self, trial: int, step: int, value: float) -> bool:
         made = self._now[trial]
+        self._values[trial].append(value)
         if step < made.config[RESOURCE]:
             return True
         self._asked.tell(made, value)

@@ -46,6 +46,7 @@ from table_runs import (
 COSTS = (5, 10, 20, 40)
 ASHA: dict[str, object] = {"kind": "asha", "arrival": "optimistic"}
 OURS: dict[str, tuple[str, dict[str, object], RungOrder | None]] = {
+    "ours": ("tpe", {"kind": "auto"}, None),
     "ours tpe": ("tpe", ASHA, None),
     "ours tpe, furthest first": ("tpe", ASHA, furthest_first),
     "ours tpe, ranked again": ("tpe", ASHA, ranked_again),
@@ -171,8 +172,8 @@ def main() -> None:
     sides = asked.sides.replace(", ", "\0").split(",")
     todo: list[Work] = [
         (path, label, workers, seed, asked.most, asked.limit)
-        for path in asked.files
         for seed in range(asked.seeds)
+        for path in asked.files
         for workers in (int(text) for text in asked.workers.split(","))
         for label in (text.replace("\0", ", ") for text in sides)
         if (path.name.partition(".")[0], label, workers, seed) not in done

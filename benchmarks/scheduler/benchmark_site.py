@@ -39,15 +39,19 @@ def postgres() -> Iterator[str]:
 
 @contextmanager
 def scheduler(
-    database_url: str, *options: str, metrics: bool = False
+    database_url: str, *options: str, metrics: bool = False, for_workers: bool = False
 ) -> Iterator[tuple[str, psutil.Process]]:
-    """A scheduler process. Yields its address, with `metrics` also where it shows them, and the process."""
+    """A scheduler process. Yields its address, with `metrics` also where it shows them, and the process.
+
+    `for_workers`: it has a second listener, which it names first; users' address is yielded.
+    """
     command = [sys.executable, "-m", "headrace.cli", "scheduler", "--database-url", database_url]
     command += ["--listen", "127.0.0.1:0", "--log-level", "warning", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        said = [process.stdout.readline().strip().rpartition(" ")[2] for _ in range(1 + metrics)]
+        lines = [process.stdout.readline().strip() for _ in range(for_workers + 1 + metrics)]
+        said = [line.rpartition(" ")[2] for line in lines[for_workers:]]
         yield " ".join(said), psutil.Process(process.pid)
     finally:
         process.terminate()

@@ -7,21 +7,21 @@ the decision; processor time and memory of the replicas and of Postgres; and fro
 for each slot that became free.
 
     python benchmarks/scheduler/cluster_scale.py
-    python benchmarks/scheduler/cluster_scale.py --tls --token hr_…
+    python benchmarks/scheduler/cluster_scale.py --identity
 
-With `--tls` everything is encrypted, by a certificate that is made with openssl. With `--token` every call and stream
-carries the token. Writes `cluster_scale.json` into `--out`.
+With `--identity` the scheduler asks who calls, as it does on a network: an authority of its own, users with a token
+over TLS, and each worker with the certificate that it got by joining, at the listener for workers. Writes
+`cluster_scale.json` into `--out`.
 """
 
 import argparse
 import asyncio
 import json
 import random
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -33,8 +33,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from simulated_worker import Crowd, SimulatedWorker
 
 from headrace import AsyncClient
+from headrace.client import joining
 from headrace.spec import StudySpec
+from headrace.target import Target
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_services.identity import authority
+from headrace_services.scheduler import first_token
+from headrace_worker.joining import joined
 
 SLOTS_EACH = 8
 
@@ -98,23 +103,23 @@ def counted(metrics: list[str]) -> dict[str, float]:
 async def run(options: argparse.Namespace, replicas: list["Replica"]) -> dict[str, Any]:
     """Let the cluster work, and measure the second part."""
     TimedWorker.step_s = options.step_s
-    crowd = Crowd()
+    crowd, identity = Crowd(), options.identity
     crowd.go_on()
     workers = [
         TimedWorker(f"w{number}", SLOTS_EACH, crowd, lambda: False)
         for number in range(-(-options.gpus // SLOTS_EACH))
     ]
-    credentials, token = options.credentials, options.token
-    for worker in workers:
-        worker.credentials, worker.token = credentials, token
-    addresses = [replica.address for replica in replicas]
-    async with AsyncClient(addresses[0], tls_ca=options.ca, token=token, timeout_s=120) as client:
+    shown = {"tls_ca": identity.ca, "token": identity.token} if identity else {}
+    async with AsyncClient(replicas[0].address, **shown, timeout_s=120) as client:
         for number in range(options.studies):
             await client.create_study(f"s{number}", study(number))
-        running = [
-            asyncio.create_task(worker.run(addresses[place % len(addresses)]))
-            for place, worker in enumerate(workers)
-        ]
+        joins = await identity.join_token(client, len(workers)) if identity else ""
+        running = []
+        for place, worker in enumerate(workers):
+            address = replicas[place % len(replicas)].address
+            if identity:
+                address, worker.credentials = await identity.join(address, worker.name, joins)
+            running.append(asyncio.create_task(worker.run(address)))
         await asyncio.sleep(options.warm_up_s)
         crowd.figures.decision_s.clear()
         metrics = [replica.metrics for replica in replicas]
@@ -175,19 +180,36 @@ def cost(replica: Replica) -> Cost:
     return Cost.now(replica.process)
 
 
-@contextmanager
-def certificate(wanted: bool) -> Iterator[tuple[Path, Path] | None]:
-    """A certificate of this machine's, with its key."""
-    if not wanted:
-        yield None
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        cert, key = Path(folder, "cert.pem"), Path(folder, "key.pem")
-        names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-        command += ["-nodes", "-days", "1", "-keyout", str(key), "-out", str(cert), *names]
-        subprocess.run(command, check=True, capture_output=True)
-        yield cert, key
+class Identity:
+    """An authority, a token of an admin, and the certificates of workers."""
+
+    def __init__(self, folder: Path, database_url: str) -> None:
+        self.folder = folder
+        self.ca = folder / "ca" / "ca.pem"
+        authority.make(folder / "ca", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
+        _, self.token = first_token.create(
+            database_url, name="benchmark", project="default", role="admin", lifetime_s=None
+        )
+
+    @property
+    def options(self) -> list[str]:
+        """Those of a scheduler."""
+        return ["--ca", str(self.ca.parent), "--worker-listen", "127.0.0.1:0", "--auth", "tokens"]
+
+    async def join_token(self, client: AsyncClient, workers: int) -> str:
+        """A token by which so many may join."""
+        made = joining.create_token(worker="", uses=workers, lifetime=authority.WORKER_LIVES)
+        _, token = await client.transport.run(made)
+        return token
+
+    async def join(self, users: str, worker: str, token: str) -> tuple[str, grpc.ChannelCredentials]:
+        """Where a worker connects, and what it shows there."""
+        target = Target.of(f"tls://{users}", tls_ca=self.ca)
+        home = self.folder / worker
+        home.mkdir()
+        found = await joined(target, home, worker, token)
+        assert found is not None
+        return found.replicas[0], found.credentials()
 
 
 def main() -> None:
@@ -201,34 +223,34 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=5.0, help="seconds of a step, on average")
     parser.add_argument("--warm-up-s", type=float, default=45.0)
     parser.add_argument("--measure-s", type=float, default=90.0)
-    parser.add_argument("--tls", action="store_true", help="encrypt everything")
-    parser.add_argument("--token", default=None, help="send this token with every call and stream")
+    parser.add_argument("--identity", action="store_true", help="TLS, tokens, and workers with certificates")
     parser.add_argument(
         "--scheduler-option", action="append", default=[], help="a further option of schedulers"
     )
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     options = parser.parse_args()
     with ExitStack() as stack:
-        pair = stack.enter_context(certificate(options.tls))
-        options.ca = str(pair[0]) if pair else None
-        options.credentials = grpc.ssl_channel_credentials(pair[0].read_bytes()) if pair else None
         url = stack.enter_context(postgres())
-        flags = ["--tls-cert", str(pair[0]), "--tls-key", str(pair[1])] if pair else []
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        options.identity = identity = Identity(folder, url) if options.identity else None
+        flags = [*(identity.options if identity else ()), *options.scheduler_option]
         replicas = []
         for _ in range(options.replicas):
             started = scheduler(
-                url, "--metrics-listen", "127.0.0.1:0", *flags, *options.scheduler_option, metrics=True
+                url,
+                "--metrics-listen",
+                "127.0.0.1:0",
+                *flags,
+                metrics=True,
+                for_workers=identity is not None,
             )
             address, process = stack.enter_context(started)
             where, _, metrics = address.partition(" ")
             replicas.append(Replica(where, metrics, process))
         found = asyncio.run(run(options, replicas))
-    cluster = {name: getattr(options, name) for name in ("gpus", "studies", "replicas", "step_s", "tls")}
-    write_record(
-        options.out / "cluster_scale.json",
-        cluster={**cluster, "token": options.token is not None},
-        figures=found,
-    )
+    cluster = {name: getattr(options, name) for name in ("gpus", "studies", "replicas", "step_s")}
+    cluster["identity"] = identity is not None
+    write_record(options.out / "cluster_scale.json", cluster=cluster, figures=found)
     print(json.dumps(found, indent=2))
 
 

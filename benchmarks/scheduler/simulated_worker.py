@@ -70,7 +70,6 @@ class SimulatedWorker:
 
     kind = worker_pb2.DEVICE_KIND_CPU
     credentials: grpc.ChannelCredentials | None = None
-    token: str | None = None
 
     def __init__(self, name: str, slots: int, crowd: Crowd, over: Callable[[], bool]) -> None:
         self.name = name
@@ -86,7 +85,7 @@ class SimulatedWorker:
     async def run(self, address: str) -> None:
         """Serve until told that the study is over."""
         async with self._channel(address) as channel:
-            call = WorkerServiceStub(channel).Session(metadata=self._metadata())
+            call = WorkerServiceStub(channel).Session()
             devices = [
                 worker_pb2.Device(index=index, kind=self.kind, model="simulated")
                 for index in range(self._slots)
@@ -112,9 +111,6 @@ class SimulatedWorker:
         if self.credentials is None:
             return grpc.aio.insecure_channel(address, options=options)
         return grpc.aio.secure_channel(address, self.credentials, options=options)
-
-    def _metadata(self) -> list[tuple[str, str]]:
-        return [("authorization", f"Bearer {self.token}")] if self.token else []
 
     def _say(self, **message: object) -> None:
         self._outgoing.put_nowait(worker_pb2.SessionRequest(**message))  # type: ignore[arg-type]  # one of the oneof

@@ -271,6 +271,11 @@ def test_every_command_has_help(invoke: Invoke) -> None:
             assert invoke(command, "--help").code == 0
 
 
+def test_a_command_that_starts_a_service_imports_no_client() -> None:
+    program = "import sys; from headrace.cli.app import build; build('worker'); print('headrace.client' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "False\n"
+
+
 def test_a_missing_extra_is_one_clear_line(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "entry_points", lambda **_: [])
     result = invoke("scheduler", "--listen", "127.0.0.1:0")

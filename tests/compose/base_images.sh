@@ -5,6 +5,7 @@
 #     headrace-base/python-build   python:3.x-slim with this machine's settings of pip, for the build alone
 #     headrace-base/python         python:3.x-slim
 #     headrace-base/postgres       postgres:18: the same variables, folders and signals as the official image
+#     headrace-base/prometheus     prom/prometheus: the same user, folders and entry point, of Debian's package
 #
 # Run as root, with Docker's engine and debootstrap. It takes a few minutes, and is not done twice.
 set -euo pipefail
@@ -61,5 +62,20 @@ ENTRYPOINT ["docker-entrypoint.sh"]
 CMD ["postgres"]
 D
   docker build -q -t headrace-base/postgres "$work/postgres" >/dev/null
+fi
+
+if ! have headrace-base/prometheus; then
+  echo "base images: Prometheus, of Debian's package"
+  docker build -q -t headrace-base/prometheus - >/dev/null <<'D'
+FROM headrace-base/python
+RUN apt-get update -qq && apt-get install -qq --no-install-recommends prometheus >/dev/null \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* && install -d -o nobody /prometheus
+WORKDIR /prometheus
+USER nobody
+VOLUME /prometheus
+EXPOSE 9090
+ENTRYPOINT ["prometheus"]
+CMD ["--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"]
+D
 fi
 docker image ls --format '{{.Repository}} {{.Size}}' | grep '^headrace-base/' | sort

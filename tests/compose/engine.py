@@ -4,22 +4,28 @@
 
 It makes base images by `base_images.sh` where they are not there, builds and starts the cluster under a project of its
 own, and takes it down again. DOCKER_HOST and COMPOSE (`docker compose`, else `docker-compose`) say what is used.
+Prometheus watches all of it. Grafana is started where GRAFANA_IMAGE names an image that is there.
 """
 
 import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "headrace-test"
 KILLED = ("scheduler-1", "scheduler-2", "worker", "postgres", "planner")
 OPEN = {7440, 7441, 7443}
+GRAFANA = 3000
+SCRAPED = {f"{name}:9464" for name in ("scheduler-1", "scheduler-2", "planner", "worker")}
 TRIAL = """
 import time
 
@@ -58,7 +64,12 @@ class Cluster:
             "PYTHON_IMAGE": "headrace-base/python",
             "BUILD_IMAGE": "headrace-base/python-build",
             "POSTGRES_IMAGE": "headrace-base/postgres",
+            "PROMETHEUS_IMAGE": "headrace-base/prometheus",
         }
+        self.has_plugin = "version 1." not in self.compose("version")
+        image = os.environ.get("GRAFANA_IMAGE", "")
+        shown = subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False)
+        self.has_grafana = bool(image) and shown.returncode == 0
 
     def compose(self, *words: str) -> str:
         """One command of Compose."""
@@ -70,8 +81,20 @@ class Cluster:
         return done.stdout
 
     def container(self, service: str) -> str:
-        """The id of a service's container."""
-        return self.compose("ps", "-q", service).strip()
+        """The id of a service's container, also of one that is over."""
+        return self.compose("ps", "-a", "-q", service).strip()
+
+    def inside(self, service: str, *words: str) -> str:
+        """What a command says in a service's container, or nothing where it fails."""
+        command = ["docker", "exec", self.container(service), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    def asked(self, path: str) -> Any:
+        """What Prometheus answers to a scheduler's container: nobody else reaches it."""
+        url = f"http://prometheus:9090/api/v1/{path}"
+        program = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=5).read().decode())"
+        said = self.inside("scheduler-1", "python3", "-c", program)
+        return json.loads(said)["data"] if said else {}
 
     def headrace(self, *words: str, stdin: str = "") -> str:
         """A user's command, on the host."""
@@ -99,67 +122,111 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
-def open_ports() -> set[int]:
-    """The ports of this machine between 7000 and 7999 and the database's that somebody listens on."""
+def until(what: str, holds: Callable[[], bool], *, deadline_s: float = 120.0) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + deadline_s
+    while not holds():
+        if time.monotonic() > deadline:
+            sys.exit(f"in vain waited for {what}")
+        time.sleep(1)
+
+
+def open_ports(host: str = "127.0.0.1") -> set[int]:
+    """The ports of an address between 7000 and 7999, the database's, and those of what watches."""
     found = set()
-    for port in (*range(7000, 8000), 5432, 9464):
+    for port in (*range(7000, 8000), 5432, 9464, 9090, GRAFANA):
         with socket.socket() as probe:
             probe.settimeout(0.2)
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
+            if probe.connect_ex((host, port)) == 0:
                 found.add(port)
     return found
+
+
+def serves(port: int, name: str, authority: Path) -> bool:
+    """Whether a server has a certificate of the authority for this name."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as plain:
+            ssl.create_default_context(cafile=str(authority)).wrap_socket(plain, server_hostname=name).close()
+    except OSError:
+        return False
+    return True
+
+
+def other_address() -> str:
+    """An address by which others reach this machine; it need not lead anywhere."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))
+        return str(probe.getsockname()[0])
 
 
 def main() -> None:
     """Play it."""
     subprocess.run([str(ROOT / "tests/compose/base_images.sh")], check=True)
-    before = open_ports()
+    before = {host: open_ports(host) for host in ("127.0.0.1", other_address())}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cluster = Cluster(folder)
         try:
             play(cluster, before)
         except SystemExit:
-            print(
-                cluster.compose("ps", "-a") if compose() == ["docker", "compose"] else cluster.compose("ps")
-            )
+            print(cluster.compose("ps", "-a"))
             print(cluster.compose("logs", "--tail", "25")[-9000:])
             raise
         finally:
-            cluster.compose("down", "--volumes", "--timeout", "5")
+            cluster.compose("--profile", "monitoring", "down", "--volumes", "--timeout", "5")
 
 
-def play(cluster: Cluster, before: set[int]) -> None:
-    """Start, run a study, kill, look at ports and images."""
-    folder = cluster.folder
-    cluster.compose("up", "-d")
+def start(cluster: Cluster) -> None:
+    """Bring it up, as the head of docker-compose.yml says, and log in with the token of the volume."""
+    watchers = ["prometheus", *(["grafana"] if cluster.has_grafana else [])]
+    if cluster.has_plugin:
+        cluster.compose("up", "--detach", "--build", "--wait")
+        cluster.compose("cp", "init-token:/run/headrace/access/.", str(cluster.folder / "access"))
+    else:  # Compose 1 neither waits nor copies
+        cluster.compose("up", "--detach", "--build")
+        source = f"{cluster.container('init-token')}:/run/headrace/access/."
+        subprocess.run(["docker", "cp", source, str(cluster.folder / "access")], check=True)
+        until("the schedulers", lambda: open_ports() >= OPEN)
     say("up")
-    (folder / "access").mkdir()
-    deadline = time.monotonic() + 120
-    while True:
-        copied = subprocess.run(
-            ["docker", "cp", f"{cluster.container('init-join')}:/run/headrace/access/.", str(folder / "access")],
-            capture_output=True, check=False,
-        )  # fmt: skip
-        if copied.returncode == 0 and (folder / "access/token").exists():
-            break
-        if time.monotonic() > deadline:
-            sys.exit(f"no token came: {copied.stderr.decode()}")
-        time.sleep(1)
-    token = (folder / "access/token").read_text()
+    cluster.compose("--profile", "monitoring", "up", "--detach", *watchers)
+    token = (cluster.folder / "access/token").read_text()
     address = "tls://127.0.0.1:7440,127.0.0.1:7441"
-    deadline = time.monotonic() + 60
     said = cluster.headrace("--address", address, "login", "--tls-ca", "access/ca.pem", stdin=token)
     say(said.strip().splitlines()[0])
-    while "compose" not in cluster.headrace("workers"):
-        if time.monotonic() > deadline:
-            sys.exit("the worker did not join")
-        time.sleep(1)
+    until("the worker to join", lambda: "compose" in cluster.headrace("workers"))
     say("the worker has joined with a certificate")
-    ports = open_ports() - before
-    say(f"open ports: {sorted(ports)}")
-    if ports != OPEN:
-        sys.exit(f"other ports are open than {sorted(OPEN)}")
+
+
+def all_scraped(cluster: Cluster) -> bool:
+    """Whether Prometheus reaches each process."""
+    targets = cluster.asked("targets").get("activeTargets", [])
+    return {one["scrapeUrl"].split("/")[2] for one in targets if one["health"] == "up"} == SCRAPED
+
+
+def look_at_prometheus(cluster: Cluster) -> None:
+    """Everything is scraped and counted, and the rules are there."""
+    until("all to be scraped", lambda: all_scraped(cluster))
+    say(f"scraped: {', '.join(sorted(SCRAPED))}")
+    rules = [rule["name"] for group in cluster.asked("rules")["groups"] for rule in group["rules"]]
+    say(f"{len(rules)} alert rules, the first {rules[0]}")
+
+    def counted() -> bool:
+        found = cluster.asked("query?query=sum(headrace_workers_connected)").get("result", [])
+        return bool(found) and found[0]["value"][1] == "1"
+
+    until("the worker to be counted", counted)
+
+
+def play(cluster: Cluster, before: dict[str, set[int]]) -> None:
+    """Start, run a study, kill, look at ports and images."""
+    folder = cluster.folder
+    start(cluster)
+    look_at_prometheus(cluster)
+    for host, meant in ((host, OPEN if host == "127.0.0.1" else set()) for host in before):
+        ports = open_ports(host) - before[host]
+        say(f"open ports of {'this machine' if meant else 'its other address'}: {sorted(ports) or 'none'}")
+        if ports != (meant | {GRAFANA} if meant and cluster.has_grafana else meant):
+            sys.exit(f"other ports are open than {sorted(meant)}")
     study = folder / "study"
     study.mkdir()
     (study / "train.py").write_text(TRIAL)
@@ -181,19 +248,12 @@ def play(cluster: Cluster, before: set[int]) -> None:
         subprocess.run(["docker", "kill", container], check=True, capture_output=True)
         subprocess.run(["docker", "start", container], check=True, capture_output=True)
         say(f"{service} was killed and started")
-    deadline = time.monotonic() + 300
-    while True:
-        shown = json.loads(cluster.headrace("show", "killed", "--json"))
-        if shown["state"] != "active":
-            break
-        if time.monotonic() > deadline:
-            sys.exit(f"the study does not end: {shown}")
-        time.sleep(2)
+    until("the study", lambda: state(cluster) != "active", deadline_s=300)
     trials = json.loads(cluster.headrace("trials", "killed", "--json"))
     listed = trials["trials"] if isinstance(trials, dict) else trials
     failed = [one for one in listed if one.get("reason") == "failed" or one.get("failures")]
-    say(f"the study is {shown['state']}: {len(listed)} trials, {len(failed)} with failures")
-    if shown["state"] != "completed" or len(listed) != 16 or failed:
+    say(f"the study is {state(cluster)}: {len(listed)} trials, {len(failed)} with failures")
+    if state(cluster) != "completed" or len(listed) != 16 or failed:
         sys.exit("something was lost, or charged")
     plan = cluster.headrace("plan", "llama3-8b", "h100-16", "--address", "tls://127.0.0.1:7443", "--json")
     say(f"a plan came over TLS with the token: {len(plan)} characters")
@@ -205,18 +265,26 @@ def play(cluster: Cluster, before: set[int]) -> None:
     ).stdout
     say("images: " + "; ".join(line for line in images.splitlines() if line.startswith("headrace-")))
     users = {
-        service: subprocess.run(
-            ["docker", "exec", cluster.container(service), "id", "-u"],
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout.strip()
-        for service in ("scheduler-1", "worker", "planner")
+        service: cluster.inside(service, "id", "-u")
+        for service in ("scheduler-1", "worker", "planner", "prometheus")
     }
     say(f"users: {users}")
-    if "0" in users.values():
-        sys.exit("a service runs as root")
+    if {"0", ""} & set(users.values()):
+        sys.exit("a service runs as root, or does not run")
+    cluster.env["HEADRACE_HOSTS"] = "head.example.org"
+    cluster.compose("up", "--detach")
+    cluster.compose("restart", "scheduler-1")
+    until(
+        "a certificate for another name", lambda: serves(7440, "head.example.org", folder / "access/ca.pem")
+    )
+    say("a name that came later has a certificate")
+    until("all to be scraped again", lambda: all_scraped(cluster))
     say("PASSED")
+
+
+def state(cluster: Cluster) -> str:
+    """The study's."""
+    return str(json.loads(cluster.headrace("show", "killed", "--json"))["state"])
 
 
 if __name__ == "__main__":

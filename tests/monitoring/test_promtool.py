@@ -42,3 +42,13 @@ def test_the_alerts_are_raised_when_they_should(tmp_path: Path) -> None:
         (tmp_path / "alerts.yaml").write_bytes(rules.read_bytes())
     (tmp_path / "alerts_test.yaml").write_bytes((HERE / "alerts_test.yaml").read_bytes())
     assert "SUCCESS" in promtool("test", "rules", str(tmp_path / "alerts_test.yaml"))
+
+
+def test_what_compose_gives_prometheus_is_sound(tmp_path: Path) -> None:
+    given = HERE.parents[1] / "services/compose_monitoring/prometheus.yml"
+    (tmp_path / "prometheus.yml").write_bytes(given.read_bytes())
+    with as_file(files("headrace_services.monitoring") / "alerts.yaml") as rules:
+        (tmp_path / "alerts.yaml").write_bytes(rules.read_bytes())
+    said = promtool("check", "config", str(tmp_path / "prometheus.yml"))
+    assert "1 rule files found" in said
+    assert "is valid prometheus config file" in said

@@ -91,7 +91,7 @@ def test_what_is_left_is_what_handing_out_one_grant_after_the_other_leaves(
 
 def _richer(share: Share, grants: int) -> Share:
     for _ in range(grants):
-        share = share.with_more(share.held_off)
+        share = share.with_more(share.held_off, 0.0)
     return share
 
 

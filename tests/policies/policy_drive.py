@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from headrace.spec import AshaPolicy, FloatDomain, Goal, Objective, StudySpec
+from headrace.spec import AshaPolicy, FloatDomain, Goal, Objective, RandomSampler, StudySpec
 from headrace.spec import Policy as PolicySpec
+from headrace.spec import Sampler as SamplerSpec
 from headrace_services.scheduler.core.policies import Action, Policy, RungCost, RungResult, make_policy
 
 PROMOTION = AshaPolicy(variant="promotion")
@@ -12,12 +13,18 @@ STOPPING = AshaPolicy(variant="stopping")
 
 
 def study(
-    policy: PolicySpec = PROMOTION, *, goal: str = "minimize", max_steps: int = 243, trials: int = 1000
+    policy: PolicySpec = PROMOTION,
+    *,
+    goal: str = "minimize",
+    max_steps: int = 243,
+    trials: int = 1000,
+    sampler: SamplerSpec | None = None,
 ) -> StudySpec:
     return StudySpec(
         objective=Objective(metric="loss", goal=Goal(goal)),
         space={"x": FloatDomain(low=0, high=1)},
         policy=policy,
+        sampler=sampler or RandomSampler(),
         max_trials=trials,
         max_steps=max_steps,
     )

@@ -10,13 +10,17 @@ from policy_oracles import oracle_of
 from headrace.spec import (
     AshaPolicy,
     AutoPolicy,
+    GpSampler,
     HyperbandPolicy,
     MedianPolicy,
+    Nsga2Sampler,
     PashaPolicy,
     PbtPolicy,
+    RandomSampler,
     RunAllPolicy,
     RungMedianPolicy,
     SuccessiveHalvingPolicy,
+    TpeSampler,
 )
 from headrace_services.scheduler.own import histories
 
@@ -26,6 +30,11 @@ KINDS = {
         (AutoPolicy(eta=2, rungs=(2, 5, 12, 40)), 40),
         (AutoPolicy(effort=0), 9),
         (AutoPolicy(effort=0.6, min_steps=2), 18),
+    ],
+    "auto_learning": [
+        (AutoPolicy(), 27, TpeSampler()),
+        (AutoPolicy(effort=0, eta=2), 8, GpSampler()),
+        (AutoPolicy(price_pauses=True, eta=2), 8, Nsga2Sampler()),
     ],
     "run_all": [(RunAllPolicy(), 5)],
     "asha_promotion": [
@@ -86,8 +95,10 @@ KINDS = {
 
 @cache
 def spec_of(kind, variant, goal):
-    policy, max_steps, *trials = KINDS[kind][variant]
-    return study(policy, goal=goal, max_steps=max_steps, trials=trials[0] if trials else 1000)
+    policy, max_steps, *others = KINDS[kind][variant]
+    trials = next((other for other in others if isinstance(other, int)), 1000)
+    sampler = next((other for other in others if not isinstance(other, int)), RandomSampler())
+    return study(policy, goal=goal, max_steps=max_steps, trials=trials, sampler=sampler)
 
 
 class History(histories.History):

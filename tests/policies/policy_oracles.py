@@ -17,16 +17,20 @@ class RunAllOracle(Oracle):
         return "CONTINUE"
 
 
-def auto(policy):
-    """What `auto` is, in the words of `asha`."""
+LEARNS = ("tpe", "gp", "cmaes", "nsga2", "nsga3")
+
+
+def auto(policy, sampler):
+    """What `auto` is, in the words of `asha`: hedged on arrival, unless the sampler learns from results."""
     settings = {name: getattr(policy, name) for name in ("eta", "rungs", "effort", "price_pauses")}
-    return AshaPolicy(**settings, min_steps=policy.min_steps, arrival="optimistic")
+    arrival = "cautious" if sampler.kind in LEARNS else "optimistic"
+    return AshaPolicy(**settings, min_steps=policy.min_steps, arrival=arrival)
 
 
 def oracle_of(spec, ladders):
     """The oracle of a study's policy."""
     if spec.policy.kind == "auto":
-        spec = spec.model_copy(update={"policy": auto(spec.policy)})
+        spec = spec.model_copy(update={"policy": auto(spec.policy, spec.sampler)})
     policy = spec.policy
     if getattr(policy, "price_pauses", False):
         return PricedOracle(spec, ladders)

@@ -1,5 +1,7 @@
 """docker-compose.yml, as far as it can be checked where no container engine runs. With one: `make test-compose`."""
 
+import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 INIT = ROOT / "services/compose_init.sh"
+WATCHING = ROOT / "services/compose_monitoring"
 
 
 def test_services_need_each_other_and_volumes_are_declared() -> None:
@@ -21,7 +24,15 @@ def test_services_need_each_other_and_volumes_are_declared() -> None:
     for service in SERVICES.values():
         assert set(service.get("depends_on", {})) <= set(SERVICES)
         used |= {volume.partition(":")[0] for volume in service.get("volumes", [])}
-    assert used == set(COMPOSE["volumes"])
+    files = {source for source in used if source.startswith("./")}
+    assert used - files == set(COMPOSE["volumes"])
+    assert all((ROOT / source).is_file() for source in files)
+
+
+def test_images_of_others_have_a_version() -> None:
+    for name, service in SERVICES.items():
+        if "build" not in service:
+            assert re.fullmatch(r"\$\{[A-Z]+_IMAGE:-[a-z/]+:v?\d[\w.]*\}", service["image"]), name
 
 
 def test_ports_are_open_to_this_machine_unless_somebody_says_otherwise() -> None:
@@ -29,6 +40,7 @@ def test_ports_are_open_to_this_machine_unless_somebody_says_otherwise() -> None
     assert ports
     assert all(port.startswith("${HEADRACE_BIND:-127.0.0.1}:") for port in ports)
     assert "ports" not in SERVICES["postgres"]
+    assert "ports" not in SERVICES["prometheus"]
 
 
 def test_nobody_listens_without_tls() -> None:
@@ -54,6 +66,41 @@ def test_each_secret_is_where_it_is_used_alone() -> None:
     assert holders("access") == {"init-secrets", "init-token", "init-join"}
     assert "worker" not in holders("secrets") | holders("access") | holders("authority")
     assert holders("authority", writing=True) == {"init-secrets"}
+    assert holders("watching") == {"init-secrets", "grafana"}
+
+
+def test_prometheus_scrapes_every_service_that_shows_metrics() -> None:
+    shown = {
+        f"{name}:{words[words.index('--metrics-listen') + 1].rpartition(':')[2]}"
+        for name, service in SERVICES.items()
+        if "--metrics-listen" in (words := service.get("command", []))
+    }
+    read = yaml.safe_load((WATCHING / "prometheus.yml").read_text(encoding="utf-8"))
+    (job,) = read["scrape_configs"]
+    assert set(job["static_configs"][0]["targets"]) == shown
+    assert len(shown) == 4
+    alerts = (ROOT / "services/headrace_services/monitoring/alerts.yaml").read_text(encoding="utf-8")
+    assert f'job="{job["job_name"]}"' in alerts
+    mounted = {volume.split(":")[1] for volume in SERVICES["prometheus"]["volumes"]}
+    assert {f"/etc/prometheus/{file}" for file in read["rule_files"]} <= mounted
+
+
+def test_grafana_asks_for_a_password_and_shows_the_dashboard() -> None:
+    grafana = SERVICES["grafana"]
+    variables = grafana["environment"]
+    assert variables["GF_SERVER_PROTOCOL"] == "https"
+    assert variables["GF_SECURITY_ADMIN_PASSWORD__FILE"].startswith("/run/headrace/watching/")
+    assert not [name for name in variables if name.startswith("GF_AUTH")]
+    mounted = dict(volume.split(":")[1::-1] for volume in grafana["volumes"])
+    home = variables["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    dashboard = json.loads((ROOT / mounted[home]).read_text(encoding="utf-8"))
+    provider = yaml.safe_load((WATCHING / "dashboards.yml").read_text(encoding="utf-8"))["providers"][0]
+    assert home.startswith(provider["options"]["path"] + "/")
+    (source,) = yaml.safe_load((WATCHING / "datasource.yml").read_text(encoding="utf-8"))["datasources"]
+    assert source["type"] in {entry["query"] for entry in dashboard["templating"]["list"]}
+    assert source["url"] == "http://prometheus:9090"
+    assert "monitoring" in set(grafana["networks"]) & set(SERVICES["prometheus"]["networks"])
+    assert "default" not in grafana["networks"]
 
 
 def test_the_image_copies_what_there_is_and_ends_as_a_user_without_rights() -> None:
@@ -69,7 +116,11 @@ def test_the_image_copies_what_there_is_and_ends_as_a_user_without_rights() -> N
     assert all("USER" not in stage for stage in last)
 
 
-COMMANDS = [name for name, entry in SERVICES.items() if entry.get("command") and "entrypoint" not in entry]
+COMMANDS = [
+    name
+    for name, entry in SERVICES.items()
+    if "build" in entry and entry.get("command") and "entrypoint" not in entry
+]
 
 
 @pytest.mark.parametrize("service", COMMANDS)

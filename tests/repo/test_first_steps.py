@@ -19,6 +19,8 @@ from walkthrough import Walk, blocks
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 7440
 """Where `headrace up` listens; the documents start it without options."""
+KEPT = ("LANG", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
+"""Of the environment: what a reader has, and what shares the cores between the tests."""
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     home.mkdir()
     bin_folder = str(ROOT / ".venv" / "bin")
     path = [folder for folder in os.environ["PATH"].split(os.pathsep) if folder != bin_folder]
-    kept = {name: os.environ[name] for name in ("LANG", "OMP_NUM_THREADS") if name in os.environ}
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     return {**kept, "HOME": str(home), "PATH": os.pathsep.join(path), "TERM": "dumb"}
 
 

@@ -116,6 +116,7 @@ class JanitorMachine(RuleBasedStateMachine):
         self.store: set[str] = set()
         self.sites: list[Site] = []
         self.listed: dict[str, set[str]] = {}
+        self.untidied_days = 0
         self.run(self.wipe())
         self.study(POLICIES[0])
 
@@ -195,7 +196,18 @@ class JanitorMachine(RuleBasedStateMachine):
 
     @rule(days=st.integers(1, 3))
     def time_passes(self, days: int) -> None:
+        self.untidied_days += days
+        if timedelta(days=self.untidied_days) >= AGES.tombstones:
+            self.tidy()
+            self.untidied_days = days
         self.run(self.grow_older(days))
+
+    def tidy(self) -> None:
+        """A worker does it whole. One does, before it is forgotten which studies were deleted."""
+        before, self.listed = self.listed, {}
+        self.worker_lists()
+        self.worker_deletes(dies=False)
+        self.listed = before
 
     async def grow_older(self, days: int) -> None:
         async with self.engine.begin() as conn:
@@ -270,10 +282,10 @@ class JanitorMachine(RuleBasedStateMachine):
         for site in self.sites:
             if not site.gone:
                 self.run(site.step(StopStudy(reason="r")))
+        self.tidy()
         self.run(self.grow_older(1))
         assert self.run(Janitor(self.engine, AGES, rest=0).clean()) is not None
-        self.worker_lists()
-        self.worker_deletes(dies=False)
+        self.tidy()
         self.see_who_is_gone()
         self.nothing_of_a_live_study_is_touched()
         for site in self.sites:
@@ -283,8 +295,7 @@ class JanitorMachine(RuleBasedStateMachine):
                 assert len(kept) <= 1
         self.run(self.grow_older(5))
         assert self.run(Janitor(self.engine, AGES, rest=0).clean()) is not None
-        self.worker_lists()
-        self.worker_deletes(dies=False)
+        self.tidy()
         assert self.store == set()
         for site in self.sites:
             for table in (

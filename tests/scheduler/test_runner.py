@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -13,10 +13,12 @@ from study_site import StudySite, lock_study, make_spec
 from headrace.errors import DatabaseUnavailableError, DrainingError
 from headrace_services.scheduler.core.inputs import Accepted, Input, PauseTrial, PlaceNow
 from headrace_services.scheduler.core.plan import Effects
+from headrace_services.scheduler.engine import retries
 from headrace_services.scheduler.engine import runner as module
 from headrace_services.scheduler.engine.cycle import CycleResult
 from headrace_services.scheduler.engine.runner import StudyRunner
 from headrace_services.scheduler.engine.submissions import Settled, Submission
+from headrace_services.scheduler.engine.turns import LET_IN, Turns
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.requests import Request
 
@@ -24,8 +26,8 @@ from headrace_services.scheduler.store.requests import Request
 class GatedRunner(StudyRunner):
     """A runner whose steps touch no database and end when they are let."""
 
-    def __init__(self) -> None:
-        super().__init__(None, 1, lambda *_: None)  # type: ignore[arg-type]
+    def __init__(self, turns: Turns | None = None) -> None:
+        super().__init__(None, 1, lambda *_: None, turns)  # type: ignore[arg-type]
         self.batches: list[list[Input]] = []
         self.gate = asyncio.Event()
 
@@ -67,6 +69,84 @@ async def test_a_kick_is_not_lost_because_something_else_is_queued() -> None:
         runner.gate.set()
         await asyncio.gather(first, second)
         assert runner.batches == [[PauseTrial(number=0)], [PauseTrial(number=1), PlaceNow()]]
+
+
+async def test_messages_go_before_a_wake_up_that_is_not_let_in_yet() -> None:
+    async with running() as runner:
+        for _ in range(LET_IN):
+            await runner._turns.let_in.acquire()
+        runner.gate.set()
+        runner.kick()
+        await say(runner, 0)
+        assert runner.batches == [[PauseTrial(number=0)]]
+        assert not runner.idle.is_set(), "the wake-up is still to come"
+        runner._turns.let_in.release()
+        async with asyncio.timeout(5):
+            await runner.idle.wait()
+        assert runner.batches[1:] == [[PlaceNow()]]
+        assert not runner._turns.let_in.locked(), "and the next one is let in"
+
+
+async def test_a_runner_that_is_stopped_lets_the_next_wake_ups_in() -> None:
+    turns_of_all = Turns()
+    for stopped_after in (0, 10):
+        runner = GatedRunner(turns_of_all)
+        task = asyncio.create_task(runner.run())
+        waiting = say(runner, 0)
+        await turns()
+        runner.kick()
+        await turns(stopped_after)
+        task.cancel()
+        await asyncio.gather(task, waiting, return_exceptions=True)
+        await turns()
+    for _ in range(LET_IN):
+        async with asyncio.timeout(1):
+            await turns_of_all.let_in.acquire()
+
+
+class LookingRunner(StudyRunner):
+    """A runner whose cycles look for slots, and touch no database."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, failing: int = 0) -> None:
+        super().__init__(None, 1, lambda *_: None)  # type: ignore[arg-type]
+        self.batches: list[list[Input]] = []
+
+        async def run_cycle(_: Any, __: int, submissions: Sequence[Submission], *args: Any) -> CycleResult:
+            self.batches.append([submission.input for submission in submissions])
+            await args[-1].take()
+            if len(self.batches) <= failing:
+                raise DatabaseUnavailableError("away")
+            settled = tuple(Settled(outcome=Accepted()) for _ in submissions)
+            return CycleResult(settled=settled, effects=Effects(), fold=None)
+
+        monkeypatch.setattr(module, "transaction", lambda _: nullcontext())
+        monkeypatch.setattr(module, "run_cycle", run_cycle)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+async def test_a_cycle_that_waits_for_its_turn_answers_the_wake_ups_of_that_time(
+    failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it fails: then a cycle looks in its place."""
+    monkeypatch.setattr(retries, "AWAY_S", 0)
+    runner = LookingRunner(monkeypatch, failing=failing)
+    task = asyncio.create_task(runner.run())
+    await runner._turns.placing.acquire()
+    for _ in range(LET_IN):
+        await runner._turns.let_in.acquire()
+    message = say(runner, 0)
+    await turns()
+    runner.kick()
+    assert runner.batches == [[PauseTrial(number=0)]]
+    runner._turns.placing.release()
+    await asyncio.gather(message, return_exceptions=True)
+    runner._turns.let_in.release()
+    async with asyncio.timeout(5):
+        await runner.idle.wait()
+    await turns()
+    assert runner.batches[1:] == [[PlaceNow()]] * failing
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_full_queue_keeps_the_order_of_arrival(monkeypatch: pytest.MonkeyPatch) -> None:

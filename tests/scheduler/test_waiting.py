@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
-from headrace_services.scheduler.core import decide
+from headrace_services.scheduler.core import decide, room
 from headrace_services.scheduler.core.inputs import Assignment, Order, PauseTrial, PlaceNow, StopStudy
 from headrace_services.scheduler.engine.cycle import CycleResult
 from headrace_services.scheduler.engine.hub import Hub
@@ -42,6 +43,31 @@ async def test_a_study_with_nothing_but_a_promotion_left_is_offered_a_slot(engin
     assert await waiting(engine) == [site.study_id]
     (promoted,) = await site.kick()
     assert (promoted.number, promoted.attempt) == (0, 2)
+
+
+async def test_leaving_many_slots_to_many_studies_orders_them_once(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ordering them anew for each slot makes a cycle slower the more slots wait, and then more of them wait."""
+    studies = [await StudySite(engine, make_spec(max_trials=4)).create() for _ in range(20)]
+    for study in studies:
+        assert await study.kick() == []
+    orders, in_order = 0, room.in_order
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal orders
+        orders += 1
+        return in_order(*arguments)
+
+    monkeypatch.setattr(room, "in_order", counted)
+    await studies[0].connect(slots=40)
+    last = studies[-1]
+    assert len(await last.kick()) == 2, "the others go first by age, each as often as it"
+    assert last.last is not None
+    assert last.last.effects.wake == tuple(study.study_id for study in studies[:-1])
+    assert orders <= 6
+    monkeypatch.undo()
+    assert [len(await study.kick()) for study in studies[:-1]] == [2] * 19
 
 
 async def test_a_study_that_begins_after_another_one_waits_for_no_slot(engine: AsyncEngine) -> None:
@@ -176,8 +202,12 @@ async def test_a_slot_that_becomes_free_wakes_the_study_that_is_next_and_nobody_
     assert [len(await site.kick()) for site in reversed(behind)] == [0, 0, 1]
 
 
-async def test_studies_that_wait_for_a_few_slots_do_not_wake_each_other_in_vain(engine: AsyncEngine) -> None:
-    """Each trial's end is one cycle, and about one more places the next one; no sweeper helps."""
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_studies_that_wait_for_a_few_slots_do_not_wake_each_other_in_vain(
+    engine: AsyncEngine, replicas: int
+) -> None:
+    """Each trial's end is one cycle, and about one more places the next one; no sweeper helps. With two replicas some
+    look again, since the other one had locked the slot."""
     sites = [
         await StudySite(engine, make_spec(max_trials=3, policy={"kind": "run_all"})).create()
         for _ in range(30)
@@ -189,6 +219,7 @@ async def test_studies_that_wait_for_a_few_slots_do_not_wake_each_other_in_vain(
     async def train(order: Assignment, site: StudySite) -> None:
         nonlocal reports
         await asyncio.sleep(0.05)
+        hub = hubs[order.lease.number % replicas]
         await hub.submit(site.study_id, Submission(input=site.report(order.lease, 9, 0.5)))
         reports += 1
         if reports == 3 * len(sites):
@@ -201,8 +232,9 @@ async def test_studies_that_wait_for_a_few_slots_do_not_wake_each_other_in_vain(
                 tasks.create_task(train(order, site))
 
     async with asyncio.TaskGroup() as tasks:
-        hub = Hub(engine, tasks)
-        hub.deliver_with(deliver)
+        hubs = [Hub(engine, tasks) for _ in range(replicas)]
+        for hub in hubs:
+            hub.deliver_with(deliver)
         run = StudyRunner._transact
 
         async def counted(self: StudyRunner, submissions: Sequence[Submission]) -> CycleResult:
@@ -212,9 +244,10 @@ async def test_studies_that_wait_for_a_few_slots_do_not_wake_each_other_in_vain(
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(StudyRunner, "_transact", counted)
-            for site in sites:
-                hub.kick(site.study_id)
+            for place, site in enumerate(sites):
+                hubs[place % replicas].kick(site.study_id)
             async with asyncio.timeout(30):
                 await over.wait()
-        await hub.drain()
-    assert cycles < 2.5 * reports
+        for hub in hubs:
+            await hub.drain()
+    assert cycles < {1: 2.5, 2: 4}[replicas] * reports

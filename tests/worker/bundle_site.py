@@ -161,6 +161,10 @@ def log_of(site: Site, number: int) -> Path:
 
 
 async def started(site: Site, scheduler: ScriptedScheduler, body: str = TRAIN) -> BundleSite:
-    """A daemon that is connected, and the program of its bundles."""
+    """A daemon that is connected, and the program of its bundles.
+
+    Tests decide late on purpose. So beats are rare: after some without a decision a worker opens another session.
+    """
+    scheduler.interval_s = 5.0
     site.start()
     return BundleSite(site, await scheduler.stream(), body)

@@ -31,14 +31,14 @@ class LoopWatch:
 
     async def run(self) -> None:
         """Measure until cancelled."""
+        computed, waited = time.thread_time(), _waited_for_a_core_s()
         while True:
-            due, computed, waited = time.monotonic() + TICK_S, time.thread_time(), _waited_for_a_core_s()
+            due = time.monotonic() + TICK_S
             await asyncio.sleep(TICK_S)
-            self.note(
-                time.monotonic() - due,
-                computing_s=time.thread_time() - computed,
-                waiting_s=_waited_for_a_core_s() - waited,
-            )
+            late_s = time.monotonic() - due
+            computed_before, computed = computed, time.thread_time()
+            waited_before, waited = waited, _waited_for_a_core_s()
+            self.note(late_s, computing_s=computed - computed_before, waiting_s=waited - waited_before)
 
     def note(self, late_s: float, *, computing_s: float, waiting_s: float) -> None:
         """Take one measurement: how late it is, and what the thread did since the one before.

@@ -31,8 +31,8 @@ CYCLES = Histogram(
 CYCLE_INPUTS = Counter("headrace_cycle_inputs", "Inputs that cycles took.", registry=REGISTRY)
 WAKE_UPS = Counter(
     "headrace_placement_wakeups",
-    "How often a study was asked to look for a free slot: other studies left it one, slots were left over, or it looks "
-    "again since cycles of others had locked free ones.",
+    "How often a study's cycle was begun to look for a free slot: other studies left it one, slots were left over, or "
+    "it looks again since cycles of others had locked free ones.",
     ("why",),
     registry=REGISTRY,
 )

@@ -19,7 +19,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     from headrace.cli.app import build
     from headrace.cli.failure import FAILED, INTERRUPTED, exit_code, tell
     from headrace.cli.output import Output
-    from headrace.client.missing import MissingExtraError
     from headrace.errors import HeadraceError
 
     try:
@@ -42,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"error: headrace itself failed: {type(error).__name__}: {error}", file=sys.stderr)
             print("Set HEADRACE_DEBUG=1 to see where, and please report it.", file=sys.stderr)
         else:
+            from headrace.client.missing import MissingExtraError
+
             tell(MissingExtraError.of_package(package.partition(".")[0]), Output())
         sys.exit(FAILED)
 

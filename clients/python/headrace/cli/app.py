@@ -1,38 +1,12 @@
 """The command line put together: the root with its global options, our commands, and those of installed extras."""
 
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated
 
 import typer
 
-from headrace.cli import (
-    add,
-    best,
-    check,
-    checkpoint,
-    cluster,
-    control,
-    doctor,
-    drain,
-    events,
-    export,
-    extend,
-    gc,
-    lineage,
-    listings,
-    login,
-    logs,
-    preview,
-    projects,
-    report,
-    retry,
-    run,
-    show,
-    token,
-    why,
-    worker_token,
-)
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.session import Session
 
@@ -79,7 +53,10 @@ ELSEWHERE = {
 
 
 def build(wanted: str | None = None) -> typer.Typer:
-    """The application, about to run the command `wanted`."""
+    """The application, about to run the command `wanted`. Without one, every command of ours is imported for the list.
+
+    Of the others only the names are there: `headrace worker` has no use for the client.
+    """
     if wanted in ELSEWHERE:
         raise CommandError(
             f"There is no command '{wanted}'.",
@@ -96,10 +73,12 @@ def build(wanted: str | None = None) -> typer.Typer:
     )
     app.callback()(root)
     for panel, commands in PANELS.items():
-        for name, function in commands.items():
-            _add(app, name, function, panel)
+        for name, module in commands.items():
+            _add(app, name, _own(name, module) if wanted in (None, name) else _not_called, panel)
     add_services(app, wanted)
-    app.command("doctor", rich_help_panel="Serve")(doctor.doctor)
+    app.command("doctor", rich_help_panel="Serve")(
+        _own("doctor", "doctor") if wanted in (None, "doctor") else _not_called
+    )
     app.command("version", rich_help_panel="Serve")(show_version)
     return app
 
@@ -158,42 +137,49 @@ def _add(app: typer.Typer, name: str, function: Callable[..., object] | typer.Ty
         app.command(name, rich_help_panel=panel)(function)
 
 
-PANELS: dict[str, dict[str, Callable[..., object] | typer.Typer]] = {
-    "Tune": {"run": run.run, "attach": run.attach, "preview": preview.preview, "check": check.check},
+def _own(name: str, module: str) -> Callable[..., object] | typer.Typer:
+    command: Callable[..., object] | typer.Typer = getattr(
+        import_module(f"headrace.cli.{module}"), name.replace("-", "_")
+    )
+    return command
+
+
+PANELS: dict[str, dict[str, str]] = {
+    "Tune": {"run": "run", "attach": "run", "preview": "preview", "check": "check"},
     "Look": {
-        "studies": listings.studies,
-        "show": show.show,
-        "best": best.best,
-        "lineage": lineage.lineage,
-        "trials": listings.trials,
-        "why": why.why,
-        "events": events.events,
-        "logs": logs.logs,
-        "workers": listings.workers,
-        "cluster": cluster.cluster,
-        "checkpoint": checkpoint.checkpoint,
-        "export": export.export,
-        "report": report.report,
+        "studies": "listings",
+        "show": "show",
+        "best": "best",
+        "lineage": "lineage",
+        "trials": "listings",
+        "why": "why",
+        "events": "events",
+        "logs": "logs",
+        "workers": "listings",
+        "cluster": "cluster",
+        "checkpoint": "checkpoint",
+        "export": "export",
+        "report": "report",
     },
     "Steer": {
-        "add": add.add,
-        "retry": retry.retry,
-        "extend": extend.extend,
-        "pause": control.pause,
-        "resume": control.resume,
-        "stop": control.stop,
-        "delete": control.delete,
-        "gc": gc.gc,
-        "project": projects.project,
-        "worker-token": worker_token.app,
-        "drain": drain.drain,
-        "undrain": drain.undrain,
-        "cordon": drain.cordon,
-        "uncordon": drain.uncordon,
+        "add": "add",
+        "retry": "retry",
+        "extend": "extend",
+        "pause": "control",
+        "resume": "control",
+        "stop": "control",
+        "delete": "control",
+        "gc": "gc",
+        "project": "projects",
+        "worker-token": "worker_token",
+        "drain": "drain",
+        "undrain": "drain",
+        "cordon": "drain",
+        "uncordon": "drain",
     },
-    "Access": {"login": login.login, "logout": login.logout, "token": token.token},
+    "Access": {"login": "login", "logout": "login", "token": "token"},
 }
-"""Our own commands, in the groups and the order in which `--help` lists them."""
+"""Our own commands and their modules, in the groups and the order in which `--help` lists them."""
 
 
 def add_services(app: typer.Typer, wanted: str | None) -> None:

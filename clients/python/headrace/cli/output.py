@@ -20,7 +20,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from headrace.cli import wording
+from headrace.cli import states
 
 Cell = str | Text
 BELOW_INDENT = 4
@@ -64,7 +64,7 @@ class Output:
 
     def state(self, word: str) -> Text:
         """A state as a table's cell: with its symbol on a terminal, as the bare word for `awk`."""
-        return wording.state(word) if self.is_terminal else Text(word)
+        return states.state(word) if self.is_terminal else Text(word)
 
     def raw(self, data: bytes) -> None:
         """Bytes as they are: a trial's own output, whose colours are its own business."""

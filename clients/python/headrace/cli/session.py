@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace import logins
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.output import Output
-from headrace.client import Client
 from headrace.home import (
     NotRunningError,
     StartingError,
@@ -23,6 +22,9 @@ from headrace.home import (
     home_dir,
     up_runs,
 )
+
+if TYPE_CHECKING:
+    from headrace.client import Client
 
 TIMEOUT_ENV = "HEADRACE_TIMEOUT_S"
 _POLL_S = 0.1
@@ -51,8 +53,10 @@ class Session:
         return session if session is not None else cls()
 
     @contextmanager
-    def client(self, address: str | None = None) -> Iterator[Client]:
+    def client(self, address: str | None = None) -> Iterator["Client"]:
         """A client of `address`, else of what `--address` says; closed at the end."""
+        from headrace.client import Client  # which commands that start services do without
+
         timeout_s = connect_timeout_s = _timeout_s()
         if address is None:
             self.where()

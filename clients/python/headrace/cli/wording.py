@@ -6,8 +6,7 @@ colour-blind readers (blue, orange, grey, and magenta for failure) and never the
 
 from pathlib import Path
 
-from rich.text import Text
-
+from headrace.cli.states import STYLES, SYMBOLS, state
 from headrace.client.machines import Worker
 from headrace.client.model import StudyInfo, StudyState
 from headrace.client.wording import (
@@ -30,7 +29,7 @@ from headrace.client.wording import (
     unreported,
     warm_start,
 )
-from headrace.spec import AutoPolicy, PbtPolicy, StudySpec
+from headrace.spec import AshaArrival, AutoPolicy, PbtPolicy, StudySpec
 
 __all__ = [
     "ANOTHER",
@@ -64,45 +63,16 @@ __all__ = [
 ANOTHER = "another project's"
 """Stands for a study or a trial whose name is not told."""
 
-STYLES = {
-    "running": "cyan",
-    "resumed": "cyan",
-    "pending": "dim",
-    "paused": "yellow",
-    "completed": "bold blue",
-    "stopped_early": "dim",
-    "stopped": "yellow",
-    "failed": "bold magenta",
-    "cancelled": "dim magenta",
-    "active": "cyan",
-}
-SYMBOLS = {
-    "running": "▶",
-    "resumed": "▷",
-    "pending": "·",
-    "paused": "‖",
-    "completed": "✓",
-    "stopped_early": "⊣",
-    "stopped": "■",
-    "failed": "✗",
-    "cancelled": "■",
-    "active": "▶",
-}
-
-
-def state(word: str) -> Text:
-    """A state or a reason, with its symbol and colour."""
-    return Text(f"{SYMBOLS.get(word, '?')} {word}", style=STYLES.get(word, ""))
-
 
 def policy(spec: StudySpec) -> str:
     """What the default policy does, in a few words; empty for one that the user chose by its name."""
     if not isinstance(spec.policy, AutoPolicy):
         return ""
-    said = (
-        f"auto: the best 1/{spec.policy.eta} of a rung go on, by ASHA. The first to arrive at a rung go on without a "
-        "comparison, in case early ranks mislead."
-    )
+    said = f"auto: the best 1/{spec.policy.eta} of a rung go on, by ASHA."
+    if spec.policy.asha(spec.sampler).arrival is AshaArrival.OPTIMISTIC:
+        said += " The first to arrive at a rung go on without a comparison, in case early ranks mislead."
+    else:
+        said += f" {spec.sampler.kind} learns from results, so every trial waits to be compared."
     if spec.policy.effort:
         said += (
             f" When no promotion is left, waiting trials go on until {spec.policy.effort:.3g} of what all trials would "

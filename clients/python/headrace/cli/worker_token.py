@@ -12,14 +12,14 @@ from headrace.cli.session import AsJson, Session
 from headrace.client import joining
 from headrace.lifetimes import lifetime_of
 
-app = typer.Typer(
+worker_token = typer.Typer(
     no_args_is_help=True,
     help="Make tokens with which workers join, where the scheduler asks workers for certificates.\n\n"
     "A worker shows its token once, by `headrace worker --join`, and gets a certificate that it renews by itself.",
 )
 
 
-@app.command()
+@worker_token.command()
 def create(
     context: typer.Context,
     worker: Annotated[
@@ -57,7 +57,7 @@ def create(
     session.output.note(f"It lets {whose} join until {made.expire_time.astimezone():%Y-%m-%d %H:%M}.")
 
 
-@app.command("list")
+@worker_token.command("list")
 def list_(context: typer.Context, as_json: AsJson = False) -> None:
     """List the join tokens that have not expired. Their secrets are stored nowhere."""
     session = Session.of(context)
@@ -85,7 +85,7 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
     )
 
 
-@app.command()
+@worker_token.command()
 def revoke(
     context: typer.Context,
     token: Annotated[

@@ -1,4 +1,9 @@
-"""What a study without a policy gets: ASHA, with settings that were measured. How: docs/explanation/auto.md."""
+"""What a study without a policy gets: ASHA, with settings that were measured. How: docs/explanation/auto.md.
+
+Optimistic arrival hedges against early ranks that mislead: the first trials of a rung run far without a comparison. A
+sampler that learns from results has nothing to propose by until then, and the hedge costs it several full runs. So with
+such a sampler trials wait to be compared. Effort is the hedge that is left. (Decision 0120.)
+"""
 
 from typing import Annotated, Final, Literal
 
@@ -6,6 +11,7 @@ from pydantic import AfterValidator
 
 from headrace.spec.halving import AshaArrival, AshaPolicy, share
 from headrace.spec.rungs import GeometricPolicy
+from headrace.spec.sampler import ModelBased, Sampler
 from headrace.spec.scalars import Real
 
 EFFORT: Final = 0.2
@@ -18,14 +24,13 @@ class AutoPolicy(GeometricPolicy):
     kind: Literal["auto"] = "auto"
     effort: Annotated[Real, AfterValidator(share)] = EFFORT
 
-    @property
-    def asha(self) -> AshaPolicy:
-        """The policy that it is. All that differs from a plain `asha` is decided here."""
+    def asha(self, sampler: Sampler) -> AshaPolicy:
+        """The policy that it is with a sampler. All that differs from a plain `asha` is decided here."""
         return AshaPolicy(
             eta=self.eta,
             min_steps=self.min_steps,
             rungs=self.rungs,
             price_pauses=self.price_pauses,
-            arrival=AshaArrival.OPTIMISTIC,
+            arrival=AshaArrival.CAUTIOUS if isinstance(sampler, ModelBased) else AshaArrival.OPTIMISTIC,
             effort=self.effort,
         )

@@ -71,13 +71,14 @@ class Room:
         self.meet(line.shares)
         self.known_to = line.known_to
 
-    def ahead_of(self, own: Claim, now_s: float) -> list[Share]:
-        """The studies that want slots and surely go before a claim, the first one first."""
-        return [
-            other
-            for claim, other in in_order(self.others.values(), self.totals, now_s)
-            if other.wanted > 0 and claim < own and (self.known_to is None or claim <= self.known_to)
-        ]
+    def ahead_of(self, own: Claim, now_s: float) -> list[tuple[Claim, Share]]:
+        """The studies that want slots and surely go before a claim, with their own claims, the first one first."""
+        ordered = in_order(self.others.values(), self.totals, now_s)
+        return [(place, other) for place, other in ordered if self.is_ahead(other, place, own)]
+
+    def is_ahead(self, other: Share, place: Claim, own: Claim) -> bool:
+        """Whether a study wants slots and surely goes before a claim. `place` is its own."""
+        return other.wanted > 0 and place < own and (self.known_to is None or place <= self.known_to)
 
     def others_may_go_before(self, own: Claim) -> bool:
         """Whether studies that are not known may go before a claim."""

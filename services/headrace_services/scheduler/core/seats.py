@@ -244,19 +244,19 @@ def _left_to_others(state: CycleState) -> frozenset[str]:
     for grant in sorted(_live(state), key=_fewest_first):
         slots = state.bundles[grant.id]
         if grant.bubbles:
-            poorer = replace(own, usage=own.usage.hold_bubbles(-1))
+            poorer = replace(own, usage=own.usage.hold_bubbles(-1, now_s))
             first = sharing.first_for(slots[0], others.values(), poorer, now_s)
             if first is not None:
                 left.add(grant.id)
                 own, others[first.study_id] = poorer, replace(first, wanted=first.wanted - 1)
             continue
         gpu = slots[0].kind == "GPU"
-        poorer = replace(own, usage=own.usage.settled(now_s).hold(gpu, -grant.size))
+        poorer = replace(own, usage=own.usage.hold(gpu, -grant.size, now_s))
         ours = claim(poorer, room.totals, now_s)
         for other in others.values():
             before = other.wanted > 0 and claim(other, room.totals, now_s) < ours
             if before and other.wants is not None and fit(slots, sharing.next_of(other)) is not None:
                 left.add(grant.id)
-                own, others[other.study_id] = poorer, other.holding(other.wants)
+                own, others[other.study_id] = poorer, other.holding(other.wants, now_s)
                 break
     return frozenset(left)

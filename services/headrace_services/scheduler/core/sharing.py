@@ -6,6 +6,7 @@ asked to leave (`leaving`).
 """
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
 
 from msgspec.structs import replace
 
@@ -253,26 +254,31 @@ def _leave(state: CycleState, kept: list[Reservation], own: Claim) -> Deciding[N
     if not room.crowded:
         return
     hopeless, useless = silent(state), list[Share]()
-    while devices := _devices(state):
-        found = None
-        for other in room.ahead_of(own, now_s):
-            if other.study_id in hopeless or any(other.like(one) for one in useless):
-                continue
-            found = fit(devices, next_of(other), kept)
-            if found is not None:
-                break
-            hopeless.add(other.study_id)
-            if other.reserved is None:
-                useless.append(other)
-        if found is None:
+    devices, line = _devices(state), room.ahead_of(own, now_s)  # a heap: it is sorted
+    while devices:
+        if not line:
             if not room.others_may_go_before(own):
                 return
             yield from _look_further(state, unlike=useless)
+            line = room.ahead_of(own, now_s)
+            continue
+        other = heappop(line)[1]
+        if other.study_id in hopeless or any(other.like(one) for one in useless):
+            continue
+        found = fit(devices, next_of(other), kept)
+        if found is None:
+            hopeless.add(other.study_id)
+            if other.reserved is None:
+                useless.append(other)
             continue
         leave_to(state, other.study_id)
         room.withheld.append(found)
+        devices = take(devices, found)
         assert other.wants is not None
-        room.others[other.study_id] = other.holding(other.wants)
+        served = room.others[other.study_id] = other.holding(other.wants, now_s)
+        place = claim(served, room.totals, now_s)
+        if room.is_ahead(served, place, own):
+            heappush(line, (place, served))
 
 
 def _look_further(state: CycleState, *, unlike: Iterable[Share]) -> Deciding[None]:
@@ -303,7 +309,7 @@ def leave_bubbles(state: CycleState, slot: Slot, other: Share) -> None:
     """Leave an ephemeral slot to another study, which is told."""
     leave_to(state, other.study_id)
     state.room.left_bubbles.add((slot.worker_id, slot.index))
-    usage = other.usage.hold_bubbles(1)
+    usage = other.usage.hold_bubbles(1, state.study.now_s)
     state.room.others[other.study_id] = replace(other, usage=usage, wanted=other.wanted - 1)
 
 
@@ -332,7 +338,7 @@ def _ask_of_the_overdrawn(state: CycleState, running: tuple[Running, ...]) -> No
     over = {
         other.study_id
         for other in room.others.values()
-        if other.priority == own.priority and ours < claim(_with_held(other), room.totals, now_s)
+        if other.priority == own.priority and ours < claim(_with_held(other, now_s), room.totals, now_s)
     }
     asked = sorted(
         (run for run in running if run.key[0] in over and run.leaves_in_s is not None),
@@ -342,13 +348,12 @@ def _ask_of_the_overdrawn(state: CycleState, running: tuple[Running, ...]) -> No
         state.ask_to_leave(asked[0].grant_id, project=asked[0].project, at_report=False)
 
 
-def _with_held(share: Share) -> Share:
+def _with_held(share: Share, now_s: float) -> Share:
     """A study one grant poorer: it must be ahead by more than what it would give up."""
     usage = share.usage
-    gpu, milli = usage.gpu_milli > 0, 1000
-    return replace(
-        share, usage=usage.hold(gpu, -min(milli, usage.gpu_milli if gpu else usage.cpu_slots * 1000))
-    )
+    gpu = usage.gpu_milli > 0
+    milli = min(1000, usage.gpu_milli if gpu else usage.cpu_slots * 1000)
+    return replace(share, usage=usage.hold(gpu, -milli, now_s))
 
 
 # --- slots -----------------------------------------------------------------------------------------------

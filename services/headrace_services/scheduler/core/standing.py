@@ -32,15 +32,17 @@ class Usage(Struct, frozen=True, kw_only=True):
             at_s=max(self.at_s, now_s),
         )
 
-    def hold(self, gpu: bool, milli: int) -> "Usage":
-        """The same after a grant of so many thousandths of slots; of a negative number after its end."""
+    def hold(self, gpu: bool, milli: int, now_s: float) -> "Usage":
+        """The same after a grant of so many thousandths of slots, now; of a negative number after its end."""
+        before = self.settled(now_s)
         if gpu:
-            return replace(self, gpu_milli=self.gpu_milli + milli)
-        return replace(self, cpu_slots=self.cpu_slots + milli // 1000)
+            return replace(before, gpu_milli=before.gpu_milli + milli)
+        return replace(before, cpu_slots=before.cpu_slots + milli // 1000)
 
-    def hold_bubbles(self, slots: int) -> "Usage":
-        """The same after a grant of ephemeral slots; of a negative number after its end."""
-        return replace(self, bubble_slots=self.bubble_slots + slots)
+    def hold_bubbles(self, slots: int, now_s: float) -> "Usage":
+        """The same after a grant of ephemeral slots, now; of a negative number after its end."""
+        before = self.settled(now_s)
+        return replace(before, bubble_slots=before.bubble_slots + slots)
 
 
 Speeds = Mapping[str, tuple[float, float]]

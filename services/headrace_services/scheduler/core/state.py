@@ -364,11 +364,11 @@ class CycleState:
         raise ValueError(f"slot {slot.index} of {slot.worker_name} is not free")
 
     def _use(self, slot: Slot, grant: Grant, sign: int) -> None:
-        usage = self.study.standing.usage.settled(self.study.now_s)
+        usage, now_s = self.study.standing.usage, self.study.now_s
         if grant.bubbles:
-            self.stand(usage=usage.hold_bubbles(sign))
+            self.stand(usage=usage.hold_bubbles(sign, now_s))
         else:
-            self.stand(usage=usage.hold(slot.kind == "GPU", sign * grant.size))
+            self.stand(usage=usage.hold(slot.kind == "GPU", sign * grant.size, now_s))
 
     def update_lease(self, lease: Lease, **changes: Any) -> Lease:
         """Change a lease."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.errors import DrainingError
-from headrace_services.scheduler import measures
 from headrace_services.scheduler.core.inputs import Order
 from headrace_services.scheduler.engine.cycle import CycleResult
 from headrace_services.scheduler.engine.runner import StudyRunner
@@ -110,8 +109,7 @@ class Hub:
     def kick(self, study_id: int, why: str = "asked") -> None:
         """Ask for a cycle that looks for something to place."""
         if not self.closing:
-            measures.WAKE_UPS.labels(why).inc()
-            self._entry(study_id).runner.kick()
+            self._entry(study_id).runner.kick(why)
 
     def set_aside(self, study_id: int, why: str) -> None:
         """End a study of which something cannot be read, soon."""

@@ -58,6 +58,8 @@ class _Waiting:
     answer: asyncio.Future[Settled] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
+    is_let_in: bool = False
+    """Whether it is a wake-up that was let in; the next one is when it is forgotten."""
 
 
 class StudyRunner:
@@ -73,7 +75,12 @@ class StudyRunner:
         self._committed = committed
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(MAX_QUEUE)
         self._in_turn = asyncio.Lock()
-        self._kicked = False
+        self._asked: str | None = None
+        """Why somebody wants a cycle to look for something to place; None where none is wanted."""
+        self._coming: asyncio.Task[None] | None = None
+        """The wake-up that waits to be let in."""
+        self._answered: str | None = None
+        """What the cycle that runs looks for."""
         self._looks_again: asyncio.TimerHandle | None = None
         self._look_again_s = LOOK_AGAIN_S[0]
         self._requests: dict[str, _Waiting] = {}
@@ -120,15 +127,33 @@ class StudyRunner:
             self._forget([waiting])  # it will never run: a repeat must not wait for it
             raise
 
-    def kick(self) -> None:
-        """Ask for a cycle that looks for something to place: the next one, if one is coming."""
-        if self._closing:
+    def kick(self, why: str = "asked") -> None:
+        """Ask for a look for something to place: by whichever cycle looks next, or by one that is let in for it."""
+        if self._closing or self._asked is not None:
             return
-        if self._queue.empty():
-            self.idle.clear()
-            self._queue.put_nowait(_Waiting(Submission(input=PlaceNow())))
-        else:
-            self._kicked = True
+        self._asked = why
+        self.idle.clear()
+        if self._coming is None:
+            self._coming = asyncio.create_task(self._come_in(), name=f"wake-up of study {self.study_id}")
+
+    async def _come_in(self) -> None:
+        """Have a cycle look, as soon as a wake-up is let in, unless one has looked by then.
+
+        Meanwhile the study's messages go first.
+        """
+        try:
+            await self._turns.let_in.acquire()
+            if self._asked is None and (self._broken is None or self._is_aside):
+                self._turns.let_in.release()
+            else:
+                measures.WAKE_UPS.labels(self._asked or "set aside").inc()
+                await self._enqueue(_Waiting(Submission(input=PlaceNow()), is_let_in=True))
+        finally:
+            self._coming = None
+
+    def _looks(self) -> None:
+        """The cycle that runs has its turn to look."""
+        self._answered, self._asked = self._asked, None
 
     @property
     def queued(self) -> int:
@@ -137,13 +162,12 @@ class StudyRunner:
 
     def _look_again(self) -> None:
         self._looks_again = None
-        measures.WAKE_UPS.labels("looks again").inc()
-        self.kick()
+        self.kick("looks again")
 
     def set_aside(self, why: str) -> None:
         """End the study, whose rows cannot be read, before its next cycle."""
         self._broken = self._broken or why
-        self.kick()
+        self.kick("set aside")
 
     def close(self) -> None:
         """Take no more inputs; what is queued is still run."""
@@ -154,6 +178,8 @@ class StudyRunner:
         try:
             await self._run_cycles()
         finally:
+            if self._coming is not None:
+                self._coming.cancel()
             while not self._queue.empty():
                 self._forget([self._queue.get_nowait()])
 
@@ -162,14 +188,13 @@ class StudyRunner:
             batch = [await self._queue.get()]
             while len(batch) < MAX_BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
-            if self._kicked:
-                self._kicked = False
-                batch.append(_Waiting(Submission(input=PlaceNow())))
+            if any(waiting.is_let_in for waiting in batch):
+                self._asked = None
             try:
                 await self._run_batch(batch)
             finally:
                 self._forget(batch)
-                if self._queue.empty():
+                if self._queue.empty() and self._asked is None:
                     self.idle.set()
 
     async def _run_batch(self, batch: list[_Waiting]) -> None:
@@ -219,7 +244,7 @@ class StudyRunner:
         if any(isinstance(waiting.submission.input, Leased) for waiting in batch):
             self._failed_in_row = 0
         if result.effects.again:
-            self.kick()
+            self.kick("there is more")
         if not result.effects.look_again:
             self._look_again_s = LOOK_AGAIN_S[0]
         elif self._looks_again is None:
@@ -337,22 +362,25 @@ class StudyRunner:
 
     async def _transact(self, submissions: Sequence[Submission]) -> CycleResult:
         fold, self._fold = self._fold, None
-        turn = Turn(self._turns)
+        turn = Turn(self._turns, self._looks)
+        self._answered = None
         began, outcome = perf_counter(), "failed"
         try:
-            if all(isinstance(one.input, PlaceNow) for one in submissions):
-                await turn.come_in()
             async with transaction(self._engine) as conn:
                 result = await run_cycle(conn, self.study_id, submissions, fold, turn)
             outcome = "committed"
         finally:
             turn.give_up()
+            if outcome == "failed" and self._answered is not None:
+                self.kick(self._answered)
             measures.CYCLES.labels(outcome).observe(perf_counter() - began)
         self._fold = result.fold
         return result
 
     def _forget(self, batch: list[_Waiting]) -> None:
         for waiting in batch:
+            if waiting.is_let_in:
+                self._turns.let_in.release()
             request = waiting.submission.request
             if request and self._requests.get(request.id) is waiting:
                 del self._requests[request.id]

@@ -78,9 +78,13 @@ def is_evolutionary(spec: StudySpec) -> bool:
 
 
 def enough(spec: StudySpec) -> int:
-    """How many results make a level worth modelling: the startup draws, and more than there are parameters."""
+    """How many results a level needs before the model moves up to it.
+
+    Twice what makes a model: the startup draws, and more than there are parameters. A model that moves up forgets the
+    results of those that stayed below, and knows survivors alone. (Decision 0120.)
+    """
     startup = spec.sampler.startup_trials if isinstance(spec.sampler, TpeSampler | GpSampler) else 1
-    return max(startup, len(spec.space) + 3)
+    return 2 * max(startup, len(spec.space) + 3)
 
 
 def choose_level(spec: StudySpec, counts: Iterable[tuple[int, int]]) -> int:

@@ -61,7 +61,7 @@ def left(
             break
         milli -= first.held_off
         named[first.study_id] = None
-        rest = first.with_more(first.held_off)
+        rest = first.with_more(first.held_off, now_s)
         waiting[first.study_id] = rest
         if rest.wanted <= 0:
             del waiting[first.study_id]

@@ -103,13 +103,14 @@ class Share(Struct, frozen=True, kw_only=True):
             group=self.study_id,
         )
 
-    def holding(self, request: Request) -> "Share":
-        """The same after one more grant of the request."""
-        return replace(self, usage=self.usage.hold(request.gpu, request.size), wanted=self.wanted - 1)
+    def holding(self, request: Request, now_s: float) -> "Share":
+        """The same after one more grant of the request, now."""
+        usage = self.usage.hold(request.gpu, request.size, now_s)
+        return replace(self, usage=usage, wanted=self.wanted - 1)
 
-    def with_more(self, milli: int) -> "Share":
-        """The same after one more grant of so much, of those that its quota keeps off."""
-        return replace(self, usage=self.usage.hold(self.on_gpu, milli), wanted=self.wanted - 1)
+    def with_more(self, milli: int, now_s: float) -> "Share":
+        """The same after one more grant of so much, now, of those that its quota keeps off."""
+        return replace(self, usage=self.usage.hold(self.on_gpu, milli, now_s), wanted=self.wanted - 1)
 
 
 def virtual_time_s(share: Share, totals: Totals, now_s: float, *, ahead: bool = False) -> float:

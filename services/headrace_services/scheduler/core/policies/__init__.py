@@ -60,7 +60,7 @@ def make_policy(spec: StudySpec) -> Policy:
 def _plain(spec: StudySpec) -> Policy:
     match spec.policy:
         case AutoPolicy() as auto:
-            return make_asha(spec, auto.asha)
+            return make_asha(spec, auto.asha(spec.sampler))
         case RunAllPolicy():
             return RunAll(ladder=spec.rungs(), maximize=spec.maximizes())
         case AshaPolicy() as asha:

@@ -1,0 +1,37 @@
+"""How states read on a terminal.
+
+States and reasons are told by a word and a symbol first and by colour second; the colours are distinguishable for
+colour-blind readers (blue, orange, grey, and magenta for failure) and never the only sign.
+"""
+
+from rich.text import Text
+
+STYLES = {
+    "running": "cyan",
+    "resumed": "cyan",
+    "pending": "dim",
+    "paused": "yellow",
+    "completed": "bold blue",
+    "stopped_early": "dim",
+    "stopped": "yellow",
+    "failed": "bold magenta",
+    "cancelled": "dim magenta",
+    "active": "cyan",
+}
+SYMBOLS = {
+    "running": "▶",
+    "resumed": "▷",
+    "pending": "·",
+    "paused": "‖",
+    "completed": "✓",
+    "stopped_early": "⊣",
+    "stopped": "■",
+    "failed": "✗",
+    "cancelled": "■",
+    "active": "▶",
+}
+
+
+def state(word: str) -> Text:
+    """A state or a reason, with its symbol and colour."""
+    return Text(f"{SYMBOLS.get(word, '?')} {word}", style=STYLES.get(word, ""))

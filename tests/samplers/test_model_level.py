@@ -1,0 +1,37 @@
+"""From which rung a model learns: the highest with twice what makes a model, so that it does not forget too early."""
+
+import pytest
+
+from headrace.spec import FloatDomain, Nsga2Sampler, Objective, StudySpec, TpeSampler
+from headrace_services.scheduler.samplers.history import FIRST_RESULT, choose_level
+
+
+def spec(parameters=1, sampler=None):
+    return StudySpec(
+        objective=Objective(metric="loss", goal="minimize"),
+        space={f"x{place}": FloatDomain(low=0, high=1) for place in range(parameters)},
+        sampler=sampler or TpeSampler(),
+        max_trials=100,
+        max_steps=9,
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "startup", "moves_at"),
+    [(1, 10, 20), (8, 10, 22), (1, 30, 60)],
+    ids=["startup draws", "parameters and three more", "more startup draws"],
+)
+def test_the_model_moves_up_at_twice_what_makes_a_model(parameters, startup, moves_at):
+    told = spec(parameters, TpeSampler(startup_trials=startup))
+    assert choose_level(told, [(1, 90), (3, moves_at - 1)]) == 1
+    assert choose_level(told, [(1, 90), (3, moves_at)]) == 3
+    assert choose_level(told, [(1, 90), (3, moves_at), (9, moves_at)]) == 9
+
+
+def test_until_then_it_learns_from_the_lowest_rung():
+    assert choose_level(spec(), [(3, 5), (1, 12)]) == 1
+    assert choose_level(spec(), []) == FIRST_RESULT
+
+
+def test_evolutionary_samplers_take_each_trials_first_result():
+    assert choose_level(spec(sampler=Nsga2Sampler()), [(1, 90), (3, 90)]) == FIRST_RESULT
