@@ -96,7 +96,7 @@ class Outbox:
         self._upgrade()
 
     def _upgrade(self) -> None:
-        """Takes over the file of an older worker. There a lease's attempt was called `epoch`; it had no mark, no proof."""
+        """Takes over the file of an older worker. There an attempt was called `epoch`, without mark or proof."""
         columns = {name for _, name, *_ in self._db.execute("PRAGMA table_info(leases)")}
         if "epoch" in columns:
             self._db.execute("ALTER TABLE leases RENAME COLUMN epoch TO attempt")
