@@ -47,7 +47,8 @@ CREATE TABLE IF NOT EXISTS leases (
   attempt INTEGER NOT NULL,
   pid INTEGER,
   started REAL,
-  mark TEXT NOT NULL DEFAULT ''
+  mark TEXT NOT NULL DEFAULT '',
+  proof TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE IF NOT EXISTS uploads (
   uri TEXT PRIMARY KEY,
@@ -95,12 +96,13 @@ class Outbox:
         self._upgrade()
 
     def _upgrade(self) -> None:
-        """Takes over the file of an older worker: there a lease's attempt was called `epoch`, and it had no mark."""
+        """Takes over the file of an older worker. There an attempt was called `epoch`, without mark or proof."""
         columns = {name for _, name, *_ in self._db.execute("PRAGMA table_info(leases)")}
         if "epoch" in columns:
             self._db.execute("ALTER TABLE leases RENAME COLUMN epoch TO attempt")
-        if "mark" not in columns:
-            self._db.execute("ALTER TABLE leases ADD COLUMN mark TEXT NOT NULL DEFAULT ''")
+        for column in ("mark", "proof"):
+            if column not in columns:
+                self._db.execute(f"ALTER TABLE leases ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
 
     def append(self, lease_id: str, request: worker_pb2.SessionRequest, *, upload: str = "") -> int:
         """Adds a `Report` or `Restored` and returns its sequence; its checkpoint's upload is complete with it."""
@@ -147,8 +149,8 @@ class Outbox:
     def hold(self, lease: event_pb2.LeaseRef, mark: str = "") -> None:
         """Writes down that the lease is held, before its process exists, and the lease that marks the process."""
         self._db.execute(
-            "INSERT OR IGNORE INTO leases (lease_id, trial, attempt, mark) VALUES (?, ?, ?, ?)",
-            (lease.lease_id, lease.trial, lease.attempt, mark),
+            "INSERT OR IGNORE INTO leases (lease_id, trial, attempt, mark, proof) VALUES (?, ?, ?, ?, ?)",
+            (lease.lease_id, lease.trial, lease.attempt, mark, lease.proof),
         )
 
     def started(self, lease_id: str, pid: int, started: float) -> None:
@@ -161,13 +163,13 @@ class Outbox:
         """Reads the leases that were held."""
         return [
             RecordedLease(
-                lease=event_pb2.LeaseRef(lease_id=lease_id, trial=trial, attempt=attempt),
+                lease=event_pb2.LeaseRef(lease_id=lease_id, trial=trial, attempt=attempt, proof=proof),
                 pid=pid,
                 started=started,
                 mark=mark,
             )
-            for lease_id, trial, attempt, pid, started, mark in self._db.execute(
-                "SELECT lease_id, trial, attempt, pid, started, mark FROM leases ORDER BY rowid"
+            for lease_id, trial, attempt, pid, started, mark, proof in self._db.execute(
+                "SELECT lease_id, trial, attempt, pid, started, mark, proof FROM leases ORDER BY rowid"
             )
         ]
 

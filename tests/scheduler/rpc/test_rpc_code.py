@@ -211,8 +211,18 @@ async def test_the_sdk_ships_a_folder_once(
             assert edited.code is not None
             return first.code.digest, edited.code.digest
 
+    def in_a_project() -> None:
+        """Another project knows nothing of it, ships it too, and then has it."""
+        with Client(site.replicas[0].address, project="vision") as client:
+            uploaded = len(sent)
+            for name in ("one", "again"):
+                client.create_study(name, study, on_bytes=lambda *counts: sent.append(counts))
+                assert len(sent) - uploaded == len(sent[:uploaded]), "once"
+
     before, after = await asyncio.to_thread(with_client)
     assert before != after
+    (project / "train.py").write_text("def train(t): pass\n")
+    await asyncio.to_thread(in_a_project)
     async with AsyncClient(site.replicas[0].address) as client:
         (project / "train.py").write_text("def train(t): print('again')\n")
         created = (await (await client.create_study("four", study)).status()).spec.template

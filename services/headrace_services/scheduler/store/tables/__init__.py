@@ -1,0 +1,53 @@
+"""The tables. Postgres holds every rule that a row can break; each constraint says its rule in English.
+
+Milestones are the database's own truth of what is wanted of a trial: a trial is runnable iff it is PENDING
+or PAUSED, has a milestone, and no user holds it. The migrations create all this; a test compares the two.
+
+The modules are themes. Whoever needs a table takes it from here.
+"""
+
+from headrace_services.scheduler.store.tables.base import metadata
+from headrace_services.scheduler.store.tables.grants import (
+    bundle_profile,
+    grant_part,
+    lease,
+    leave,
+    slot_grant,
+)
+from headrace_services.scheduler.store.tables.identity import join_token, joined_worker, token
+from headrace_services.scheduler.store.tables.machines import cordon, log_read, slot, slot_load, worker
+from headrace_services.scheduler.store.tables.shipped import code, code_chunk, code_project
+from headrace_services.scheduler.store.tables.studies import project, study
+from headrace_services.scheduler.store.tables.trials import event, exploit, report, rung_result, trial
+from headrace_services.scheduler.store.tables.upkeep import lineage, request, schema_version, tombstone
+
+__all__ = [
+    "bundle_profile",
+    "code",
+    "code_chunk",
+    "code_project",
+    "cordon",
+    "event",
+    "exploit",
+    "grant_part",
+    "join_token",
+    "joined_worker",
+    "lease",
+    "leave",
+    "lineage",
+    "log_read",
+    "metadata",
+    "project",
+    "report",
+    "request",
+    "rung_result",
+    "schema_version",
+    "slot",
+    "slot_grant",
+    "slot_load",
+    "study",
+    "token",
+    "tombstone",
+    "trial",
+    "worker",
+]

@@ -1,0 +1,207 @@
+"""Trials, and what became of them: reports, results at rungs, exploits, events."""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
+
+from headrace_services.scheduler.store.columns import Metrics, time_column
+from headrace_services.scheduler.store.tables.base import metadata
+
+trial = Table(
+    "trial",
+    metadata,
+    Column("study_id", BigInteger, ForeignKey("study.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("params", JSON, nullable=False),
+    Column("baseline", Boolean, nullable=False, server_default="false"),
+    Column("bracket", Integer, nullable=False, server_default="0"),
+    # Of the trials that an evolutionary sampler proposed.
+    Column("generation", Integer),
+    # The trial of another study whose configuration it has.
+    Column("source", BigInteger),
+    Column("attempt", BigInteger, nullable=False, server_default="0"),
+    Column("step", BigInteger, nullable=False, server_default="0"),
+    Column("milestone", BigInteger),
+    Column("user_paused", Boolean, nullable=False, server_default="false"),
+    Column("rungs", Integer, nullable=False, server_default="0"),
+    Column("value", Float),
+    Column("best_value", Float),
+    Column("best_step", BigInteger, nullable=False, server_default="0"),
+    # The value that counts, by the objective's scope.
+    Column("score", Float),
+    # The values of its last reports, where their mean counts.
+    Column("recent", ARRAY(Float), nullable=False, server_default="{}"),
+    Column("metrics", Metrics, nullable=False, server_default="{}"),
+    Column("reason", Text),
+    Column("detail", Text, nullable=False, server_default=""),
+    Column("checkpoint", JSONB(none_as_null=True)),
+    # That of the best value, where the study keeps it.
+    Column("best_checkpoint", JSONB(none_as_null=True)),
+    Column("lease_id", Text),
+    Column("failures", Integer, nullable=False, server_default="0"),
+    Column("interruptions", Integer, nullable=False, server_default="0"),
+    Column("checkpoint_missing", Boolean, nullable=False, server_default="false"),
+    Column("losses_in_row", Integer, nullable=False, server_default="0"),
+    Column("kills_in_row", Integer, nullable=False, server_default="0"),
+    Column("steps_spent", BigInteger, nullable=False, server_default="0"),
+    Column("log_path", Text, nullable=False, server_default=""),
+    Column("log_tail", Text, nullable=False, server_default=""),
+    # The stages in whose bubbles it ran or runs, in order.
+    Column("bubbles", ARRAY(Text), nullable=False, server_default="{}"),
+    # Steps and seconds of training by kind of grant.
+    Column("speeds", JSONB, nullable=False, server_default="{}"),
+    # How long its last restore took, in seconds.
+    Column("read_s", Float),
+    # The event that ended the trial, for caches that catch up; none of a trial that was reopened.
+    Column("end_cursor", BigInteger),
+    time_column("create_time", now=True),
+    time_column("start_time"),
+    time_column("end_time"),
+    # A trial is in one of its five states. (The trigger trial_transition holds what leads where.)
+    CheckConstraint("state IN ('PENDING', 'RUNNING', 'PAUSED', 'RESUMED', 'TERMINATED')", name="state"),
+    # A trial holds a lease if and only if it is on a worker.
+    CheckConstraint("(state IN ('RUNNING', 'RESUMED')) = (lease_id IS NOT NULL)", name="lease"),
+    # A trial is paused, and resumed, on a checkpoint.
+    CheckConstraint("state NOT IN ('PAUSED', 'RESUMED') OR checkpoint IS NOT NULL", name="checkpoint"),
+    # The best checkpoint is that of a best value.
+    CheckConstraint("best_checkpoint IS NULL OR best_value IS NOT NULL", name="best_checkpoint"),
+    # A trial on a worker is on its way somewhere.
+    CheckConstraint("state NOT IN ('RUNNING', 'RESUMED') OR milestone IS NOT NULL", name="milestone"),
+    # A trial that was placed has an attempt.
+    CheckConstraint("state NOT IN ('RUNNING', 'RESUMED') OR attempt >= 1", name="placed"),
+    # A trial that is over has a reason, an end, and nothing that is wanted of it.
+    CheckConstraint("(state = 'TERMINATED') = (reason IS NOT NULL)", name="reason"),
+    CheckConstraint("(state = 'TERMINATED') = (end_time IS NOT NULL)", name="end"),
+    CheckConstraint("state <> 'TERMINATED' OR milestone IS NULL", name="over"),
+    CheckConstraint("reason IN ('COMPLETED', 'STOPPED_EARLY', 'FAILED', 'CANCELLED')", name="reasons"),
+    # Only the first trial is a baseline.
+    CheckConstraint("NOT baseline OR number = 0", name="baseline"),
+    CheckConstraint("step >= 0 AND rungs >= 0 AND failures >= 0 AND steps_spent >= 0", name="counts"),
+    # Generations count from 0.
+    CheckConstraint("generation >= 0", name="generation"),
+    Index(
+        "trial_runnable",
+        "study_id",
+        text("(attempt = 0)"),
+        "number",
+        postgresql_where=text("state IN ('PENDING', 'PAUSED') AND milestone IS NOT NULL AND NOT user_paused"),
+    ),
+    Index("trial_state", "study_id", "state", "number"),
+    Index("trial_ended", "study_id", "end_cursor", postgresql_where=text("end_cursor IS NOT NULL")),
+    Index("trial_score", "study_id", "score", postgresql_where=text("score IS NOT NULL")),
+)
+
+report = Table(
+    "report",
+    metadata,
+    Column("study_id", BigInteger, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    # The attempt, and the worker's own count: the same report is stored once.
+    Column("attempt", BigInteger, primary_key=True),
+    Column("sequence", BigInteger, primary_key=True),
+    Column("step", BigInteger, nullable=False),
+    Column("metrics", Metrics, nullable=False),
+    Column("checkpoint", JSONB(none_as_null=True)),
+    Column("train_time_s", Float, nullable=False, server_default="0"),
+    # The decision that it was answered with, for a worker that asks again.
+    Column("action", Text, nullable=False),
+    Column("next_milestone", BigInteger, nullable=False),
+    Column("decision_reason", Text, nullable=False, server_default=""),
+    time_column("time", now=True),
+    ForeignKeyConstraint(["study_id", "number"], ["trial.study_id", "trial.number"], ondelete="CASCADE"),
+    CheckConstraint("action IN ('CONTINUE', 'PAUSE', 'STOP')", name="action"),
+    Index("report_step", "study_id", "number", "step"),
+)
+
+rung_result = Table(
+    "rung_result",
+    metadata,
+    Column("study_id", BigInteger, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    # A trial is recorded once at each rung.
+    Column("rung", Integer, primary_key=True),
+    Column("bracket", Integer, nullable=False),
+    Column("milestone", BigInteger, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("value", Float),
+    Column("arrival", BigInteger, nullable=False),
+    # The events that recorded and promoted it, for caches that catch up.
+    Column("cursor", BigInteger, nullable=False),
+    Column("promoted_cursor", BigInteger),
+    # What was saved with the report: what another trial may be given (population-based training).
+    Column("checkpoint", JSONB(none_as_null=True)),
+    # What was measured on the way; only where the policy prices pauses.
+    Column("cost", JSONB(none_as_null=True)),
+    time_column("time", now=True),
+    ForeignKeyConstraint(["study_id", "number"], ["trial.study_id", "trial.number"], ondelete="CASCADE"),
+    # Arrivals at a rung are numbered without doubles.
+    UniqueConstraint("study_id", "bracket", "rung", "arrival"),
+    # The first report at or past the milestone counts.
+    CheckConstraint("step >= milestone", name="step"),
+    Index("rung_result_cursor", "study_id", "cursor"),
+    Index(
+        "rung_result_promoted",
+        "study_id",
+        "promoted_cursor",
+        postgresql_where=text("promoted_cursor IS NOT NULL"),
+    ),
+)
+
+exploit = Table(
+    "exploit",
+    metadata,
+    Column("study_id", BigInteger, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    # A trial copies at most once at each rung.
+    Column("rung", Integer, primary_key=True),
+    Column("donor", BigInteger, nullable=False),
+    Column("checkpoint", JSONB, nullable=False),
+    Column("donor_value", Float),
+    Column("previous_params", JSON, nullable=False),
+    Column("params", JSON, nullable=False),
+    # The event that tells of it, for caches that catch up.
+    Column("cursor", BigInteger, nullable=False),
+    time_column("time", now=True),
+    # Both were recorded at the rung.
+    ForeignKeyConstraint(
+        ["study_id", "number", "rung"],
+        ["rung_result.study_id", "rung_result.number", "rung_result.rung"],
+        ondelete="CASCADE",
+    ),
+    ForeignKeyConstraint(
+        ["study_id", "donor", "rung"],
+        ["rung_result.study_id", "rung_result.number", "rung_result.rung"],
+        ondelete="CASCADE",
+    ),
+    CheckConstraint("donor <> number", name="itself"),
+    Index("exploit_donor", "study_id", "donor", "rung"),
+    Index("exploit_cursor", "study_id", "cursor"),
+)
+
+event = Table(
+    "event",
+    metadata,
+    Column("study_id", BigInteger, ForeignKey("study.id", ondelete="CASCADE"), primary_key=True),
+    # Counts from 1 without gaps: assigned under the lock on the study.
+    Column("cursor", BigInteger, primary_key=True),
+    Column("number", BigInteger),
+    Column("kind", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("detail", JSONB, nullable=False),
+    time_column("time", now=True),
+    Index("event_trial", "study_id", "number", "cursor", postgresql_where=text("number IS NOT NULL")),
+)

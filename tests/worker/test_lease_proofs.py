@@ -1,0 +1,41 @@
+"""What proves that a lease was issued outlasts the daemon: its successor names the lease with it."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.home import bury_predecessor, recall
+from headrace_worker.outbox import DurableOutbox, Outbox
+from headrace_worker.session_core import Identity, SessionCore
+
+LEASE = event_pb2.LeaseRef(lease_id="u.0.1", trial="studies/s/trials/0", attempt=1, proof="ab" * 16)
+
+
+def core() -> SessionCore:
+    return SessionCore(Identity(worker="w", incarnation="i", devices=(), labels={}, version="", log_dir="/"))
+
+
+def test_a_worker_names_what_it_holds_with_its_proof() -> None:
+    one = core()
+    one.connect()
+    one.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome()))
+    one.receive(worker_pb2.SessionResponse(assign=worker_pb2.Assign(lease=LEASE)))
+    one.disconnect()
+    assert list(one.connect().held) == [LEASE]
+
+
+async def test_so_does_its_successor_after_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.sqlite"
+    Outbox(path).close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("ALTER TABLE leases DROP COLUMN proof")  # as of a worker of before
+    killed = Outbox(path)
+    killed.hold(LEASE)
+    killed.close()
+    outbox = Outbox(path)
+    await bury_predecessor(outbox, tmp_path)
+    successor = core()
+    await recall(successor, DurableOutbox(outbox))
+    assert list(successor.connect().held) == [LEASE]
+    outbox.close()
