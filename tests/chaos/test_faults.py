@@ -46,13 +46,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def test_a_study_survives_the_kill_of(fault: str, site: Cluster, tmp_path: Path) -> None:
     random.seed(fault)
     with connect(site) as client:
-        study = client.create_study(f"chaos-{fault}", chain_spec(tmp_path / "journal"))
+        study = client.create_study(f"chaos-{fault}", chain_spec(tmp_path / "journal", max_trials=9))
 
         def over() -> bool:
             return study.status().state is not StudyState.ACTIVE
 
         kills = 0
-        for goal in (3, 20, 45):
+        for goal in (3, 15, 30):  # of 42 steps
             until(lambda goal=goal: study.status().steps_spent >= goal or over(), "progress", 120)
             kills += until(lambda: over() or FAULTS[fault](site), f"a {fault} to kill", 60)
         check(study, tmp_path / "journal")

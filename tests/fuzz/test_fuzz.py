@@ -1,4 +1,4 @@
-"""Calls drawn from the contract at real servers under a memory limit: 400 of them here, 20,000 by `make fuzz`."""
+"""Calls drawn from the contract at real servers under a memory limit: 200 of them here, 20,000 by `make fuzz`."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headrace.spec import parse_spec, to_proto
 from headrace.v1 import study_pb2
 
-CALLS = int(os.environ.get("HEADRACE_FUZZ_CALLS", "400"))
+CALLS = int(os.environ.get("HEADRACE_FUZZ_CALLS", "200"))
 SEEDS = (1, 2, 3, 4) if CALLS > 1000 else (1,)
 GROWTH_BYTES = 100 * 1024**2
 

@@ -211,7 +211,7 @@ def test_a_higher_priority_preempts_by_checkpoint_and_the_curves_are_the_same_to
 def test_two_studies_with_weights_of_three_to_one_share_the_fake_gpus_so(tmp_path: Path) -> None:
     with site(tmp_path, w1=4) as here, Client(here.address) as client:
         for name, weight in (("heavy", 3), ("light", 1)):
-            env = {"STEP_S": "0.4"}
+            env = {"STEP_S": "0.8"}  # long beside the start of a process, which is what costs
             here.create(name, spec("walk:train", env=env, weight=weight, max_trials=500, max_steps=3))
 
         def used() -> dict[str, float]:

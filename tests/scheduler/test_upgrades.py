@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import typer
+from alembic.script import ScriptDirectory
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -21,7 +22,7 @@ from headrace_services.scheduler import migrating
 from headrace_services.scheduler.engine.schema_watch import SchemaWatch
 from headrace_services.scheduler.process import Settings, serve
 from headrace_services.scheduler.store import schema
-from headrace_services.scheduler.store.migrate import guard, look, migrate
+from headrace_services.scheduler.store.migrate import alembic_config, guard, look, migrate
 from headrace_services.scheduler.store.schema import Migration, SchemaError, Standing
 
 SERVING = "headrace scheduler: serving on "
@@ -246,6 +247,19 @@ def test_the_numbers_of_migrations_ascend_and_none_needs_a_later_one() -> None:
     assert numbers == sorted(set(numbers))
     assert all(schema.number(one.min_compatible) <= schema.number(one.revision) for one in found)
     assert all(one.words for one in found)
+
+
+def test_they_are_those_that_alembic_applies() -> None:
+    walked = ScriptDirectory.from_config(alembic_config()).walk_revisions()
+    assert [one.revision for one in schema.migrations()] == [one.revision for one in walked][::-1]
+
+
+def test_a_scheduler_on_a_schema_that_is_up_to_date_imports_no_alembic() -> None:
+    program = (
+        "import sys, headrace_services.scheduler.process; from headrace_services.scheduler.store import schema; "
+        "schema.head(); print('alembic' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "False\n"
 
 
 def test_what_a_database_lacks() -> None:

@@ -11,9 +11,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psycopg
-from alembic import command
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -24,8 +24,10 @@ from headrace_services.scheduler.store.schema import (
     Replica,
     SchemaError,
     Standing,
-    alembic_config,
 )
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +161,18 @@ async def _apply(engine: AsyncEngine, due: Sequence[Migration]) -> None:
             return
 
 
+def alembic_config() -> "Config":
+    """Return the configuration that points at the migrations."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(schema.MIGRATIONS))
+    return config
+
+
 def _upgrade(connection: Connection) -> None:
+    from alembic import command
+
     config = alembic_config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
