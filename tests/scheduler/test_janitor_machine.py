@@ -8,7 +8,6 @@ end everything is gone that has lasted for its age.
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -35,6 +34,7 @@ from headrace_services.scheduler.store.removal import Batch, Key
 
 HISTORIES = int(os.environ.get("HEADRACE_JANITOR_HISTORIES", "3"))
 DAY = timedelta(days=1)
+REMEMBERED_DAYS = 20
 AGES = Ages(
     events=DAY,
     reports=2 * DAY,
@@ -42,7 +42,7 @@ AGES = Ages(
     checkpoints=DAY,
     logs=DAY,
     studies=5 * DAY,
-    tombstones=20 * DAY,
+    tombstones=REMEMBERED_DAYS * DAY,
 )
 POLICIES = [{"kind": "run_all"}, {"kind": "asha", "eta": 2, "rungs": [1, 2, 4], "variant": "promotion"}]
 
@@ -197,7 +197,7 @@ class JanitorMachine(RuleBasedStateMachine):
     @rule(days=st.integers(1, 3))
     def time_passes(self, days: int) -> None:
         self.untidied_days += days
-        if timedelta(days=self.untidied_days) >= AGES.tombstones:
+        if self.untidied_days >= REMEMBERED_DAYS:
             self.tidy()
             self.untidied_days = days
         self.run(self.grow_older(days))
@@ -305,9 +305,8 @@ class JanitorMachine(RuleBasedStateMachine):
                 "report WHERE study_id",
             ):
                 assert self.rows(f"{table} = :study", site) == 0
-        self.run(self.grow_older(20))
-        forgetting = replace(AGES, tombstones=20 * DAY)
-        assert self.run(Janitor(self.engine, forgetting, rest=0).clean()) is not None
+        self.run(self.grow_older(REMEMBERED_DAYS))
+        assert self.run(Janitor(self.engine, AGES, rest=0).clean()) is not None
         assert self.rows("tombstone", self.sites[0]) == 0
 
 
