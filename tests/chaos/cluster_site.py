@@ -22,7 +22,7 @@ from headrace.spec import StudySpec
 from headrace_services.up.postgres import EmbeddedPostgres
 
 PROGRAMS = Path(__file__).parent / "programs"
-TICK_S = 0.05
+TICK_S = 0.1
 
 T = TypeVar("T")
 

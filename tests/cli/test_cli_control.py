@@ -271,9 +271,12 @@ def test_every_command_has_help(invoke: Invoke) -> None:
             assert invoke(command, "--help").code == 0
 
 
-def test_a_command_that_starts_a_service_imports_no_client() -> None:
-    program = "import sys; from headrace.cli.app import build; build('worker'); print('headrace.client' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "False\n"
+def test_a_command_that_starts_a_service_imports_neither_client_nor_the_models_of_a_spec() -> None:
+    program = (
+        "import sys; from headrace.cli.app import build; build('worker'); import headrace_worker.process; "
+        "print({'headrace.client', 'headrace.spec.study'} & {*sys.modules})"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "set()\n"
 
 
 def test_a_missing_extra_is_one_clear_line(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def until(condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> 
     end = time.monotonic() + within_s
     while not (value := condition()):
         assert time.monotonic() < end, what
-        time.sleep(0.05)
+        time.sleep(0.1)
     return value
 
 

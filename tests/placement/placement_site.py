@@ -34,7 +34,7 @@ def until(holds: Callable[[], T | None], what: str, deadline_s: float = 90) -> T
         found = holds()
         if found:
             return found
-        signal.sigtimedwait((), 0.05)
+        signal.sigtimedwait((), 0.1)
     raise AssertionError(f"{what}: not within {deadline_s:g} s")
 
 

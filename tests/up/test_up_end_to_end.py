@@ -63,7 +63,7 @@ class Up:
         while not holds():
             if time.monotonic() > deadline or not self.process.is_running():
                 pytest.fail(f"{what}; up said:\n{self.said()}")
-            pause.wait(0.05)
+            pause.wait(0.1)
 
     def child(self, word: str) -> psutil.Process:
         """The child whose command line holds the word."""

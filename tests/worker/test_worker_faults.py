@@ -271,7 +271,8 @@ async def test_old_checkpoints_go_only_when_a_newer_one_is_decided(
     store = site.root / "store"
 
     def stored() -> list[Path]:
-        return sorted(p.parent for p in store.rglob("manifest.json"))
+        # Not rglob, which fails where it looks into a folder that is deleted at the moment.
+        return sorted(p.parent for p in store.glob("studies/*/trials/*/*/manifest.json"))
 
     command = site.program("[leave_if_told(report(n, save=True)) for n in range(1, 6)]")
     stream.send(assign=site.assign(command, milestone=5, checkpoints_kept=2))

@@ -26,8 +26,8 @@ from typing import assert_never
 
 from headrace.bounds.sessions import TROUBLE
 from headrace.checkpoints import CheckpointStore, store_from_url
+from headrace.grants import WHOLE
 from headrace.scraping import scraped
-from headrace.spec.resources import WHOLE
 from headrace.target import Target
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker import home

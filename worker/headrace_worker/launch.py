@@ -9,10 +9,7 @@ from pathlib import Path
 
 from headrace.environment import select
 from headrace.folders import study_folder
-from headrace.grants import BUNDLE, CPUS, GPU_MEMORY_BYTES, GPU_SHARE, WORLD_SIZE
-from headrace.spec.convert import params_from_proto
-from headrace.spec.resources import WHOLE
-from headrace.spec.template import CommandLine
+from headrace.grants import BUNDLE, CPUS, GPU_MEMORY_BYTES, GPU_SHARE, WHOLE, WORLD_SIZE
 from headrace.v1 import spec_pb2, worker_pb2
 from headrace_worker.run_as import OtherUser
 
@@ -176,6 +173,9 @@ def _program(assign: worker_pb2.Assign, python: str) -> tuple[str, ...]:
         case "callable":
             return (python, "-m", "headrace.trial.process")
         case "command" if template.command.args:
+            # Models of a spec take longer to import than all else that a daemon needs.
+            from headrace.spec import CommandLine, params_from_proto
+
             _, number = study_and_number(assign.lease.trial)
             command = CommandLine(args=tuple(template.command.args))
             return tuple(command.fill(params_from_proto(assign.parameters), trial=number, seed=assign.seed))

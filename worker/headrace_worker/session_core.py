@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from headrace.errors import LEASE_GONE
+from headrace.grants import WHOLE
 from headrace.protocol import SPOKEN, Spoken, why_not
-from headrace.spec.resources import WHOLE
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.effects import (
     Acked,

@@ -9,7 +9,7 @@ order means that no two gangs can wait for each other.
 import asyncio
 from collections.abc import Iterable
 
-from headrace.spec.resources import WHOLE
+from headrace.grants import WHOLE
 
 
 class Slots:

@@ -1,5 +1,7 @@
 """What a worker tells a program of its grant, in the environment: one place for both sides' names."""
 
+from typing import Final
+
 WORLD_SIZE = "HEADRACE_WORLD_SIZE"
 """How many slots were granted."""
 RANK = "HEADRACE_RANK"
@@ -18,3 +20,5 @@ BUNDLE = "HEADRACE_BUNDLE"
 DEFAULT_RANK_PATIENCE_S = 60.0
 """How long the other ranks wait for one, beyond the longest stretch between two reports, where a study has no
 `report_timeout_s`."""
+WHOLE: Final = 1000
+"""A whole slot, in thousandths of one."""

@@ -10,14 +10,13 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from headrace.bounds import numbers
+from headrace.grants import WHOLE as WHOLE
 from headrace.spec.domains import SpecModel
 from headrace.spec.names import LabelName
 from headrace.spec.problems import Problem, fault, reject
 from headrace.spec.scalars import Bytes, Milli, SlotsOrZero, Steps, Text, integer_within
 from headrace.spec.sizes import SizeTable, TrialSize, row_problems
 
-WHOLE: Final = 1000
-"""A whole slot, in thousandths of one."""
 _WEIGHT_MIN: Final = 1e-6
 _SIZE: Final = re.compile(r"(\d+(?:\.\d*)?)\s*([KMGT]i?)?B?", re.IGNORECASE | re.ASCII)
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
