@@ -107,7 +107,7 @@ async def test_a_runner_that_is_stopped_lets_the_next_wake_ups_in() -> None:
 class LookingRunner(StudyRunner):
     """A runner whose cycles look for slots, and touch no database."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, failing: int = 0) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, failing: int = 0, only_learning: int = 0) -> None:
         super().__init__(None, 1, lambda *_: None)  # type: ignore[arg-type]
         self.batches: list[list[Input]] = []
 
@@ -117,19 +117,20 @@ class LookingRunner(StudyRunner):
             if len(self.batches) <= failing:
                 raise DatabaseUnavailableError("away")
             settled = tuple(Settled(outcome=Accepted()) for _ in submissions)
-            return CycleResult(settled=settled, effects=Effects(), fold=None)
+            effects = Effects(looked=len(self.batches) > only_learning)
+            return CycleResult(settled=settled, effects=effects, fold=None)
 
         monkeypatch.setattr(module, "transaction", lambda _: nullcontext())
         monkeypatch.setattr(module, "run_cycle", run_cycle)
 
 
-@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize(("failing", "only_learning"), [(0, 0), (1, 0), (0, 1)])
 async def test_a_cycle_that_waits_for_its_turn_answers_the_wake_ups_of_that_time(
-    failing: int, monkeypatch: pytest.MonkeyPatch
+    failing: int, only_learning: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless it fails: then a cycle looks in its place."""
+    """Unless it fails, or looks for nothing to place after all: then another cycle looks in its place."""
     monkeypatch.setattr(retries, "AWAY_S", 0)
-    runner = LookingRunner(monkeypatch, failing=failing)
+    runner = LookingRunner(monkeypatch, failing=failing, only_learning=only_learning)
     task = asyncio.create_task(runner.run())
     await runner._turns.placing.acquire()
     for _ in range(LET_IN):
@@ -144,7 +145,7 @@ async def test_a_cycle_that_waits_for_its_turn_answers_the_wake_ups_of_that_time
     async with asyncio.timeout(5):
         await runner.idle.wait()
     await turns()
-    assert runner.batches[1:] == [[PlaceNow()]] * failing
+    assert runner.batches[1:] == [[PlaceNow()]] * (failing + only_learning)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

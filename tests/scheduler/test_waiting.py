@@ -11,11 +11,13 @@ from study_site import StudySite, make_spec
 
 from headrace_services.scheduler.core import decide, room
 from headrace_services.scheduler.core.inputs import Assignment, Order, PauseTrial, PlaceNow, StopStudy
-from headrace_services.scheduler.engine.cycle import CycleResult
+from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.runner import StudyRunner
 from headrace_services.scheduler.engine.submissions import Submission
+from headrace_services.scheduler.engine.turns import Turn, Turns
 from headrace_services.scheduler.store import tables, workers
+from headrace_services.scheduler.store.database import transaction
 
 
 async def waiting(engine: AsyncEngine) -> list[int]:
@@ -251,3 +253,22 @@ async def test_studies_that_wait_for_a_few_slots_do_not_wake_each_other_in_vain(
         for hub in hubs:
             await hub.drain()
     assert cycles < {1: 2.5, 2: 4}[replicas] * reports
+
+
+async def test_a_cycle_that_learns_of_free_slots_only_to_judge_a_report_answers_no_wake_up(
+    engine: AsyncEngine,
+) -> None:
+    """It takes its turn, so wake-ups would count as answered (`runner`): but it places nothing."""
+    site = await StudySite(engine, make_spec(elastic={"spare": 2}, max_parallel=1)).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    assert site.last is not None
+    assert site.last.effects.looked
+    turns, taken = Turns(), list[bool]()
+    turn = Turn(turns, lambda: taken.append(True))
+    async with transaction(engine) as conn:
+        below = Submission(input=site.report(lease, 0, 0.5))
+        result = await run_cycle(conn, site.study_id, [below], None, turn)
+    turn.give_up()
+    assert taken == [True]
+    assert not result.effects.looked

@@ -111,7 +111,8 @@ def decide(
             refused[position] = error
     until.look(state)
     slots_left = again = False
-    if state.wants_placement and not state.study.state.ended:
+    looks = state.wants_placement and not state.study.state.ended
+    if looks:
         slots_left, again = yield from _place(state, study.standing, len(inputs), keep_every_s)
     placing.answer_pending_suggestions(state)
     ends_now = not study.state.ended or state.study.revision != study.revision
@@ -135,6 +136,7 @@ def decide(
             orders=tuple(state.orders),
             slots_left=slots_left,
             again=again,
+            looked=looks,
             look_again=state.room.passed_over and (state.room.blocked is not None or state.room.held_off > 0),
             wake=tuple(sorted(state.room.kicks)),
             proposals_wanted=state.proposals_wanted,

@@ -19,6 +19,8 @@ class Effects(Struct, frozen=True, kw_only=True):
     """Whether slots are left that found no trial here and may serve another study."""
     again: bool = False
     """Whether there was more to place than one cycle places."""
+    looked: bool = False
+    """Whether the cycle looked for something to place. One that only learns of free slots to judge reports does not."""
     look_again: bool = False
     """Whether a trial waits, and free slots were passed over: nobody else tells the study when they stay free."""
     wake: tuple[int, ...] = ()

@@ -152,7 +152,8 @@ class StudyRunner:
             self._coming = None
 
     def _looks(self) -> None:
-        """The cycle that runs has its turn to look."""
+        """The cycle that runs has its turn. If it does not look for something to place after all, or fails, the
+        wake-up stands again."""
         self._answered, self._asked = self._asked, None
 
     @property
@@ -364,14 +365,14 @@ class StudyRunner:
         fold, self._fold = self._fold, None
         turn = Turn(self._turns, self._looks)
         self._answered = None
-        began, outcome = perf_counter(), "failed"
+        began, outcome, has_looked = perf_counter(), "failed", False
         try:
             async with transaction(self._engine) as conn:
                 result = await run_cycle(conn, self.study_id, submissions, fold, turn)
-            outcome = "committed"
+            outcome, has_looked = "committed", result.effects.looked
         finally:
             turn.give_up()
-            if outcome == "failed" and self._answered is not None:
+            if not has_looked and self._answered is not None:
                 self.kick(self._answered)
             measures.CYCLES.labels(outcome).observe(perf_counter() - began)
         self._fold = result.fold
