@@ -15,7 +15,7 @@ from headrace.client.lineage import schedule
 from headrace.client.model import StudyState
 from headrace.spec import StudySpec
 
-MEMBERS, STEPS, INTERVAL = 8, 12, 2
+MEMBERS, STEPS, INTERVAL = 8, 8, 2
 
 
 def drift_spec(journal: Path) -> StudySpec:
@@ -47,7 +47,7 @@ def test_every_exploit_is_whole_and_happens_once(tmp_path: Path) -> None:
             return study.status().state is not StudyState.ACTIVE
 
         kills = 0
-        for goal in range(6, MEMBERS * STEPS, 18):
+        for goal in range(6, MEMBERS * STEPS, 12):
             until(lambda goal=goal: study.status().steps_spent >= goal or over(), "progress", 120)
             victim = chance.choice(["scheduler", "scheduler", "worker"])
             kills += until(lambda name=victim: over() or site.kill(site.child(name)), "something to kill", 60)
