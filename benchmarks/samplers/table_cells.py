@@ -4,7 +4,7 @@
 
 A cell is a task, a number of workers and a cost in full runs. It holds if the mean of ours is at most the upper end of
 the 95% interval of the best of the others. Others with fewer than `LEAST` seeds have no interval to speak of: they are
-drawn, and do not count.
+drawn with dots, and do not count.
 """
 
 import argparse
@@ -15,12 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-
-mpl.use("svg")
-import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 COSTS = (5, 10, 20, 40)
 OURS = "ours"
+TASKS = {
+    "taskset_imdb_patch128_LSTM128_bs64": "TaskSet LSTM128",
+    "ts_gru": "TaskSet GRU",
+    "ts_lstm": "TaskSet LSTM",
+    "ts_vrnn": "TaskSet VRNN",
+}
+"""As the pages call them."""
 PEERS = (
     "optuna tpe + sh",
     "best k after one",
@@ -48,12 +53,23 @@ class Cell:
     @property
     def holds(self) -> bool:
         """Whether ours is best, or within the best one's interval."""
-        return self.ours[0] <= self.others[2]
+        return round(self.ours[0], 3) <= round(self.others[2], 3)
+
+
+def _named(place: str) -> str:
+    task, _, workers = place.partition(",")
+    return f"{TASKS.get(task, task)},{workers}"
+
+
+def _ordered(record: Record) -> list[str]:
+    """By task, then by the number of workers: `ts_gru, 16 workers`."""
+    return sorted(record, key=lambda place: (place.split(",")[0], int(place.split()[-2])))
 
 
 def cells(record: Record) -> Iterator[Cell]:
     """All cells that ours and a peer with enough seeds have."""
-    for place, sides in record.items():
+    for place in _ordered(record):
+        sides = record[place]
         for cost in COSTS:
             at = f"at_{cost}"
             found = {
@@ -70,21 +86,34 @@ def cells(record: Record) -> Iterator[Cell]:
 
 def draw(record: Record, file: Path) -> None:
     """Regret against full runs, one panel for each task and number of workers."""
-    places = sorted(record, key=lambda place: (place.split(",")[0], int(place.split()[-2])))
-    figure, grid = plt.subplots(2, (len(places) + 1) // 2, figsize=(13, 6), sharex=True, sharey=True)
+    places = _ordered(record)
+    figure = Figure(figsize=(13, 6))
+    grid = figure.subplots(2, (len(places) + 1) // 2, sharex=True, sharey=True)
     for index, place in enumerate(places):
         axes = grid[index % 2][index // 2]
-        for name in (OURS, *PEERS):
+        for number, name in enumerate((OURS, *PEERS)):
             row = record[place].get(name, {})
             there = [cost for cost in COSTS if f"at_{cost}" in row]
             if not there:
                 continue
             means, lows, highs = zip(*(row[f"at_{cost}"] for cost in there), strict=True)
-            thick = {"linewidth": 2.4, "color": "black", "zorder": 3} if name == OURS else {"linewidth": 1.2}
-            (line,) = axes.plot(there, means, marker="o", markersize=3, label=name, **thick)
-            if row["seeds"] >= LEAST:
-                axes.fill_between(there, lows, highs, color=line.get_color(), alpha=0.12, linewidth=0)
-        axes.set_title(place, fontsize=9)
+            many = row["seeds"] >= LEAST
+            axes.plot(
+                there,
+                means,
+                marker="o",
+                markersize=3,
+                label=name,
+                color="black" if name == OURS else f"C{number - 1}",
+                linewidth=2.4 if name == OURS else 1.2,
+                linestyle="-" if many else ":",
+                zorder=3 if name == OURS else 2,
+            )
+            if many:
+                axes.fill_between(
+                    there, lows, highs, color=axes.lines[-1].get_color(), alpha=0.12, linewidth=0
+                )
+        axes.set_title(_named(place), fontsize=9)
         axes.set_xscale("log")
         axes.set_xticks(COSTS, [str(cost) for cost in COSTS])
         axes.minorticks_off()
@@ -100,7 +129,20 @@ def draw(record: Record, file: Path) -> None:
     }
     figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=len(handles), fontsize=8)
     figure.tight_layout(rect=(0, 0.05, 1, 1))
-    figure.savefig(file, metadata={"Date": None})
+    with mpl.rc_context({"svg.hashsalt": "headrace", "svg.fonttype": "none"}):
+        figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
+def _shown(cell: Cell) -> str:
+    """Ours, in bold where the cell holds, and the best of the others."""
+    ours, others = (
+        f"{_short(mean)} [{_short(low)}, {_short(high)}]" for mean, low, high in (cell.ours, cell.others)
+    )
+    return f"{f'**{ours}**' if cell.holds else ours}; {cell.best.removesuffix(' after one')} {others}"
+
+
+def _short(regret: float) -> str:
+    return f"{regret:.3f}".removeprefix("0") if round(regret, 3) else "0"
 
 
 def main() -> None:
@@ -113,11 +155,11 @@ def main() -> None:
     asked = parser.parse_args()
     record: Record = json.loads(asked.record.read_text("utf-8"))
     found = list(cells(record))
-    print("| task, workers | full runs | ours | the best of the others | |\n| --- | --- | --- | --- | --- |")
-    for cell in found:
-        ours, others = (f"{mean:.3f} [{low:.3f}, {high:.3f}]" for mean, low, high in (cell.ours, cell.others))
+    print("| task, workers | " + " | ".join(f"at {cost}" for cost in COSTS) + " |")
+    print("| --- " * (1 + len(COSTS)) + "|")
+    for place in dict.fromkeys(cell.place for cell in found):
         print(
-            f"| {cell.place} | {cell.cost} | {ours} | {cell.best} {others} | {'holds' if cell.holds else 'no'} |"
+            f"| {_named(place)} | " + " | ".join(_shown(cell) for cell in found if cell.place == place) + " |"
         )
     print(f"\n{sum(cell.holds for cell in found)} of {len(found)} cells hold")
     draw(record, asked.picture)

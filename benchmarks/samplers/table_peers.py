@@ -161,10 +161,19 @@ class PriorBand:
             )
         self._last: Any = None
         self._now: dict[int, Any] = {}
+        """What each trial that trains was asked for."""
+        self._later: list[Any] = []
+        """Asked of trials that train: one configuration may be in two brackets."""
         self._trial_of: dict[str, int] = {}
         self._values: dict[int, list[float]] = {}
 
     def order(self) -> Order:
+        for made in self._later:
+            if self._trial_of[made.id] not in self._now:
+                self._later.remove(made)
+                if self._goes_on(made):
+                    return Order(trial=self._trial_of[made.id])
+                break
         while True:
             made = self._asked.ask()
             before = made.metadata.previous_trial_id
@@ -172,11 +181,20 @@ class PriorBand:
                 self._last = made
                 return Order(params={name: float(made.config[name]) for name in RANGES})
             trial = self._trial_of[made.id] = self._trial_of[before]
-            known, target = self._values[trial], made.config[RESOURCE]
-            if target > len(known):
-                self._now[trial] = made
+            if trial in self._now:
+                self._later.append(made)
+            elif self._goes_on(made):
                 return Order(trial=trial)
-            self._asked.tell(made, known[target - 1])  # it has been as far, in another bracket
+
+    def _goes_on(self, made: Any) -> bool:
+        """Whether a trial has to train for what is asked; else it has been as far, and the value is told."""
+        trial = self._trial_of[made.id]
+        known, target = self._values[trial], made.config[RESOURCE]
+        if target > len(known):
+            self._now[trial] = made
+            return True
+        self._asked.tell(made, known[target - 1])
+        return False
 
     def added(self, trial: int, params: Params) -> None:
         made = self._last
@@ -190,6 +208,7 @@ class PriorBand:
         self._values[trial].append(value)
         if step < made.config[RESOURCE]:
             return True
+        del self._now[trial]
         self._asked.tell(made, value)
         return False
 

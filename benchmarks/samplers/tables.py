@@ -7,9 +7,10 @@ the optimizer is told that row's configuration. The regret is that of the best v
 table, divided by that of the median run. Every run is a line of `tables.jsonl`, and is not made again; `tables.json`
 has means, their 95% intervals over the seeds, and the milliseconds of computing for a new configuration.
 
-Ours run ASHA with optimistic arrival, or `cautious`. `ours tpe` is fed with the highest rung that has enough results,
-as in the service. `furthest first`, `ranked again` and `earned first` order the trials by the results at all rungs, and
-were not better (decision 0104). `ours random` learns nothing. Peers run where they can be imported: `table_peers.py`.
+`ours` is what a study gets that names `tpe` and no policy. `ours tpe` has ASHA with optimistic arrival, or `cautious`,
+and is fed with the highest rung that has enough results, as in the service. `furthest first`, `ranked again` and
+`earned first` order the trials by the results at all rungs, and were not better (decision 0104). `ours random` learns
+nothing. Peers run where they can be imported: `table_peers.py`. `table_cells.py` says where ours is best.
 """
 
 import argparse
@@ -155,7 +156,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("files", nargs="*", type=Path, help="none: sum up what is there")
-    parser.add_argument("--sides", default="ours tpe,ours random,best k after one")
+    parser.add_argument("--sides", default="ours,best k after one,optuna tpe + sh")
     parser.add_argument("--workers", default="4,16")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--most", type=float, default=COSTS[-1], help="the budget, in full runs")
