@@ -68,7 +68,7 @@ async def test_another_replica_goes_on_where_one_died(site: RpcSite, monkeypatch
     monkeypatch.setattr(decide, "ENDED_AT_ONCE", PAGE)
     await _with_many(site)
     with monkeypatch.context() as patch:
-        patch.setattr(runner.StudyRunner, "kick", lambda _: None)  # it dies behind the first page
+        patch.setattr(runner.StudyRunner, "kick", lambda *_: None)  # it dies behind the first page
         await site.call("StopStudy", pb.StopStudyRequest(name=STUDY))
         assert await _left(site) > PAGE
         refused = await site.refusal("DeleteStudy", pb.DeleteStudyRequest(name=STUDY))
