@@ -55,9 +55,8 @@ test: lint ## Everything that must hold: lint, types, verify and the tests
 
 pytest: setup
 	@echo "pytest"
-	@# Many tests wait: a third process fills two cores. One that fails runs once more, and the summary names it.
-	@# A thread that waits for another one sleeps: spinning would take the core from those that work.
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE pytest -n 3 --dist worksteal --reruns 1 -rR $(PYTEST_ARGS)
+	@# Many tests wait: a third process fills two cores.
+	@.ci/pytest.sh -n 3 --dist worksteal $(PYTEST_ARGS)
 
 lint: setup ## Style, and common mistakes (ruff)
 	@echo "lint"
