@@ -17,7 +17,7 @@ import numpy as np
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.policies import Action, RungResult, make_policy
 from headrace_services.scheduler.samplers import Params, Result, make_learner, make_sampler, pooled_from
-from headrace_services.scheduler.samplers.history import FIRST_RESULT, choose_level
+from headrace_services.scheduler.samplers.history import EVERY_RUNG, FIRST_RESULT, choose_level
 from headrace_services.scheduler.simulator.recorded import read_curves
 
 RANGES = {
@@ -226,6 +226,8 @@ class Ours:
         self._step: dict[int, int] = {}
         self._trains: set[int] = set()
         self._startup = pooled_from(spec)
+        self._all: list[Result] = []
+        """At every rung, in the order of arrival."""
 
     def order(self) -> Order | None:
         promotion = self._policy.next_promotion(more=True)
@@ -253,12 +255,15 @@ class Ours:
         level = choose_level(self._spec, [(level, len(found)) for level, found in self._at.items()])
         if level != self._level:
             self._learner, self._level = make_learner(self._spec), level
+        if level == EVERY_RUNG:
+            told = self._all[self._learner.learnt :]
+            return told, [trial for trial in sorted(self._trains) if self._rung[trial] == 0]
         fresh = list(self._at.get(level, {}).items())[self._learner.learnt :]
         told = [self._result(trial, value) for trial, value in fresh]
         return told, [trial for trial in sorted(self._trains) if self._step[trial] < level]
 
-    def _result(self, trial: int, value: float) -> Result:
-        return Result.of(self._spec, self._params[trial], {"value": value})
+    def _result(self, trial: int, value: float, level: int = FIRST_RESULT) -> Result:
+        return Result.of(self._spec, self._params[trial], {"value": value}, level=level)
 
     def added(self, trial: int, params: Params) -> None:
         self._params[trial] = params
@@ -273,6 +278,7 @@ class Ours:
         if step < ladder[rung]:
             return True
         self._at.setdefault(ladder[rung], {})[trial] = value
+        self._all.append(self._result(trial, value, ladder[rung]))
         self._rung[trial] += 1
         self._policy.record(
             RungResult(

@@ -7,10 +7,11 @@ the optimizer is told that row's configuration. The regret is that of the best v
 table, divided by that of the median run. Every run is a line of `tables.jsonl`, and is not made again; `tables.json`
 has means, their 95% intervals over the seeds, and the milliseconds of computing for a new configuration.
 
-`ours` is what a study gets that names `tpe` and no policy. `ours tpe` has ASHA with optimistic arrival, or `cautious`,
-and is fed with the highest rung that has enough results, as in the service. `furthest first`, `ranked again` and
-`earned first` order the trials by the results at all rungs, and were not better (decision 0104). `ours random` learns
-nothing. Peers run where they can be imported: `table_peers.py`. `table_cells.py` says where ours is best.
+`ours` is what a study gets that names `multi_fidelity` and no policy, `ours tpe, auto` one that names `tpe`. `ours tpe`
+has ASHA with optimistic arrival, or `cautious`, and is fed with the highest rung that has enough results, as in the
+service. `furthest first`, `ranked again` and `earned first` order the trials by the results at all rungs, and were not
+better (decision 0104). `ours random` learns nothing. Peers run where they can be imported: `table_peers.py`.
+`table_cells.py` says where ours is best.
 """
 
 import argparse
@@ -47,7 +48,8 @@ from table_runs import (
 COSTS = (5, 10, 20, 40)
 ASHA: dict[str, object] = {"kind": "asha", "arrival": "optimistic"}
 OURS: dict[str, tuple[str, dict[str, object], RungOrder | None]] = {
-    "ours": ("tpe", {"kind": "auto"}, None),
+    "ours": ("multi_fidelity", {"kind": "auto"}, None),
+    "ours tpe, auto": ("tpe", {"kind": "auto"}, None),
     "ours tpe": ("tpe", ASHA, None),
     "ours tpe, furthest first": ("tpe", ASHA, furthest_first),
     "ours tpe, ranked again": ("tpe", ASHA, ranked_again),

@@ -17,7 +17,7 @@ class RunAllOracle(Oracle):
         return "CONTINUE"
 
 
-LEARNS = ("tpe", "gp", "cmaes", "nsga2", "nsga3")
+LEARNS = ("tpe", "gp", "multi_fidelity", "cmaes", "nsga2", "nsga3")
 
 
 def auto(policy, sampler):

@@ -8,7 +8,7 @@ from headrace.spec import AutoPolicy, parse_spec
 from headrace.spec.sampler import SAMPLERS
 from headrace_services.scheduler.core.policies import Action
 
-LEARNING = ("tpe", "gp", "cmaes", "nsga2", "nsga3")
+LEARNING = ("tpe", "gp", "multi_fidelity", "cmaes", "nsga2", "nsga3")
 
 
 def first_arrival(sampler):

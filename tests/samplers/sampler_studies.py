@@ -14,7 +14,7 @@ from headrace_services.scheduler.samplers import (
     make_sampler,
 )
 
-KINDS = ("random", "grid", "sobol", "tpe", "gp", "cmaes", "nsga2", "nsga3")
+KINDS = ("random", "grid", "sobol", "tpe", "gp", "multi_fidelity", "cmaes", "nsga2", "nsga3")
 POOLED = KINDS[2:]
 SMALL: dict[str, dict[str, Any]] = {
     "random": {},
@@ -22,6 +22,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "sobol": {},
     "tpe": {"startup_trials": 4},
     "gp": {"startup_trials": 4},
+    "multi_fidelity": {"startup_trials": 4},
     "cmaes": {"population": 4},
     "nsga2": {"population": 4},
     "nsga3": {"population": 4},

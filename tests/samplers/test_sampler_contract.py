@@ -31,7 +31,7 @@ from headrace_services.scheduler.samplers import (
     propose,
 )
 
-MODELS = ("tpe", "gp", "cmaes", "nsga2", "nsga3")
+MODELS = ("tpe", "gp", "multi_fidelity", "cmaes", "nsga2", "nsga3")
 TRIALS = {kind: 7 if kind == "gp" else 14 for kind in KINDS}
 """A Gaussian process on six dimensions takes a second a proposal."""
 
@@ -123,7 +123,7 @@ def test_odd_results_do_no_harm(kind: str) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["tpe", "gp"])
+@pytest.mark.parametrize("kind", ["tpe", "gp", "multi_fidelity"])
 def test_pending_trials_are_taken_into_account(kind: str) -> None:
     """Eight proposals in a row without a result are eight places, not one place eight times."""
     space = {name: {"type": "float", "low": 0.0, "high": 1.0} for name in "xy"}
@@ -152,7 +152,7 @@ def test_models_learn(kind: str, playing: Playing) -> None:
     def bowl(params: Params) -> Result:
         return Result(params=params, values=(sum(float(v) ** 2 for v in params.values()),))
 
-    trials = {"gp": 24, "tpe": 60}.get(kind, 240)
+    trials = {"gp": 24, "multi_fidelity": 24, "tpe": 60}.get(kind, 240)
     made = playing(spec_of(kind, space), trials, bowl, in_flight=2)
     values = [bowl(one.params).values[0] for one in made]
     third = trials // 3
@@ -190,7 +190,7 @@ def test_a_metric_that_a_constraint_lacks_counts_as_missed() -> None:
     assert_belongs(spec, made)
 
 
-@pytest.mark.parametrize("kind", ["tpe", "gp", "cmaes"])
+@pytest.mark.parametrize("kind", ["tpe", "gp", "multi_fidelity", "cmaes"])
 def test_a_warm_start_spares_the_startup(kind: str) -> None:
     """With an earlier study's results on a bowl, the first proposals are near its bottom already."""
     space = {name: {"type": "float", "low": -5.0, "high": 5.0} for name in "xy"}

@@ -1606,6 +1606,7 @@ type Sampler struct {
 	//	*Sampler_Nsga3
 	//	*Sampler_BestOf
 	//	*Sampler_Own
+	//	*Sampler_MultiFidelity
 	Kind          isSampler_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1738,6 +1739,15 @@ func (x *Sampler) GetOwn() *OwnSampler {
 	return nil
 }
 
+func (x *Sampler) GetMultiFidelity() *MultiFidelitySampler {
+	if x != nil {
+		if x, ok := x.Kind.(*Sampler_MultiFidelity); ok {
+			return x.MultiFidelity
+		}
+	}
+	return nil
+}
+
 type isSampler_Kind interface {
 	isSampler_Kind()
 }
@@ -1782,6 +1792,10 @@ type Sampler_Own struct {
 	Own *OwnSampler `protobuf:"bytes,10,opt,name=own,proto3,oneof"`
 }
 
+type Sampler_MultiFidelity struct {
+	MultiFidelity *MultiFidelitySampler `protobuf:"bytes,11,opt,name=multi_fidelity,json=multiFidelity,proto3,oneof"`
+}
+
 func (*Sampler_Random) isSampler_Kind() {}
 
 func (*Sampler_Grid) isSampler_Kind() {}
@@ -1801,6 +1815,8 @@ func (*Sampler_Nsga3) isSampler_Kind() {}
 func (*Sampler_BestOf) isSampler_Kind() {}
 
 func (*Sampler_Own) isSampler_Kind() {}
+
+func (*Sampler_MultiFidelity) isSampler_Kind() {}
 
 // Independent draws; trial n's configuration depends on the seed and n alone.
 type RandomSampler struct {
@@ -2097,6 +2113,62 @@ func (x *GpSampler) GetMaxResults() int32 {
 	return 0
 }
 
+// A Gaussian process over configuration and budget, which learns from the results at all rungs, pending trials included. It
+// knows one objective.
+type MultiFidelitySampler struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first so many results come from random draws; 0 means 10.
+	StartupTrials int32 `protobuf:"varint,1,opt,name=startup_trials,json=startupTrials,proto3" json:"startup_trials,omitempty"`
+	// How many results the process is made from at most, the best and the latest; 0 means 400. A proposal costs their cube.
+	MaxResults    int32 `protobuf:"varint,2,opt,name=max_results,json=maxResults,proto3" json:"max_results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MultiFidelitySampler) Reset() {
+	*x = MultiFidelitySampler{}
+	mi := &file_headrace_v1_spec_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MultiFidelitySampler) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MultiFidelitySampler) ProtoMessage() {}
+
+func (x *MultiFidelitySampler) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_spec_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MultiFidelitySampler.ProtoReflect.Descriptor instead.
+func (*MultiFidelitySampler) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *MultiFidelitySampler) GetStartupTrials() int32 {
+	if x != nil {
+		return x.StartupTrials
+	}
+	return 0
+}
+
+func (x *MultiFidelitySampler) GetMaxResults() int32 {
+	if x != nil {
+		return x.MaxResults
+	}
+	return 0
+}
+
 // The covariance matrix adaptation evolution strategy, on the numeric parameters that always exist.
 type CmaEsSampler struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2110,7 +2182,7 @@ type CmaEsSampler struct {
 
 func (x *CmaEsSampler) Reset() {
 	*x = CmaEsSampler{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[20]
+	mi := &file_headrace_v1_spec_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2194,7 @@ func (x *CmaEsSampler) String() string {
 func (*CmaEsSampler) ProtoMessage() {}
 
 func (x *CmaEsSampler) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[20]
+	mi := &file_headrace_v1_spec_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2207,7 @@ func (x *CmaEsSampler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CmaEsSampler.ProtoReflect.Descriptor instead.
 func (*CmaEsSampler) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{20}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CmaEsSampler) GetStartupTrials() int32 {
@@ -2163,7 +2235,7 @@ type Nsga2Sampler struct {
 
 func (x *Nsga2Sampler) Reset() {
 	*x = Nsga2Sampler{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[21]
+	mi := &file_headrace_v1_spec_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2247,7 @@ func (x *Nsga2Sampler) String() string {
 func (*Nsga2Sampler) ProtoMessage() {}
 
 func (x *Nsga2Sampler) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[21]
+	mi := &file_headrace_v1_spec_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2260,7 @@ func (x *Nsga2Sampler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nsga2Sampler.ProtoReflect.Descriptor instead.
 func (*Nsga2Sampler) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{21}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Nsga2Sampler) GetPopulation() int32 {
@@ -2209,7 +2281,7 @@ type Nsga3Sampler struct {
 
 func (x *Nsga3Sampler) Reset() {
 	*x = Nsga3Sampler{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[22]
+	mi := &file_headrace_v1_spec_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2293,7 @@ func (x *Nsga3Sampler) String() string {
 func (*Nsga3Sampler) ProtoMessage() {}
 
 func (x *Nsga3Sampler) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[22]
+	mi := &file_headrace_v1_spec_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2306,7 @@ func (x *Nsga3Sampler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nsga3Sampler.ProtoReflect.Descriptor instead.
 func (*Nsga3Sampler) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{22}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Nsga3Sampler) GetPopulation() int32 {
@@ -2260,7 +2332,7 @@ type BestOfSampler struct {
 
 func (x *BestOfSampler) Reset() {
 	*x = BestOfSampler{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[23]
+	mi := &file_headrace_v1_spec_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2344,7 @@ func (x *BestOfSampler) String() string {
 func (*BestOfSampler) ProtoMessage() {}
 
 func (x *BestOfSampler) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[23]
+	mi := &file_headrace_v1_spec_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2357,7 @@ func (x *BestOfSampler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BestOfSampler.ProtoReflect.Descriptor instead.
 func (*BestOfSampler) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{23}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *BestOfSampler) GetStudy() string {
@@ -2327,7 +2399,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[24]
+	mi := &file_headrace_v1_spec_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2339,7 +2411,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[24]
+	mi := &file_headrace_v1_spec_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2352,7 +2424,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{24}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Policy) GetKind() isPolicy_Kind {
@@ -2532,7 +2604,7 @@ type RunAllPolicy struct {
 
 func (x *RunAllPolicy) Reset() {
 	*x = RunAllPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[25]
+	mi := &file_headrace_v1_spec_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +2616,7 @@ func (x *RunAllPolicy) String() string {
 func (*RunAllPolicy) ProtoMessage() {}
 
 func (x *RunAllPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[25]
+	mi := &file_headrace_v1_spec_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +2629,7 @@ func (x *RunAllPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunAllPolicy.ProtoReflect.Descriptor instead.
 func (*RunAllPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{25}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{26}
 }
 
 // What a study without a policy gets: asynchronous successive halving with settings that were measured.
@@ -2576,7 +2648,7 @@ type AutoPolicy struct {
 
 func (x *AutoPolicy) Reset() {
 	*x = AutoPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[26]
+	mi := &file_headrace_v1_spec_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2660,7 @@ func (x *AutoPolicy) String() string {
 func (*AutoPolicy) ProtoMessage() {}
 
 func (x *AutoPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[26]
+	mi := &file_headrace_v1_spec_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2673,7 @@ func (x *AutoPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AutoPolicy.ProtoReflect.Descriptor instead.
 func (*AutoPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{26}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AutoPolicy) GetEffort() float64 {
@@ -2650,7 +2722,7 @@ type OwnPolicy struct {
 
 func (x *OwnPolicy) Reset() {
 	*x = OwnPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[27]
+	mi := &file_headrace_v1_spec_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2662,7 +2734,7 @@ func (x *OwnPolicy) String() string {
 func (*OwnPolicy) ProtoMessage() {}
 
 func (x *OwnPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[27]
+	mi := &file_headrace_v1_spec_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2675,7 +2747,7 @@ func (x *OwnPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnPolicy.ProtoReflect.Descriptor instead.
 func (*OwnPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{27}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *OwnPolicy) GetName() string {
@@ -2735,7 +2807,7 @@ type AshaPolicy struct {
 
 func (x *AshaPolicy) Reset() {
 	*x = AshaPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[28]
+	mi := &file_headrace_v1_spec_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2747,7 +2819,7 @@ func (x *AshaPolicy) String() string {
 func (*AshaPolicy) ProtoMessage() {}
 
 func (x *AshaPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[28]
+	mi := &file_headrace_v1_spec_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2760,7 +2832,7 @@ func (x *AshaPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AshaPolicy.ProtoReflect.Descriptor instead.
 func (*AshaPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{28}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AshaPolicy) GetVariant() AshaVariant {
@@ -2831,7 +2903,7 @@ type PbtPolicy struct {
 
 func (x *PbtPolicy) Reset() {
 	*x = PbtPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[29]
+	mi := &file_headrace_v1_spec_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2843,7 +2915,7 @@ func (x *PbtPolicy) String() string {
 func (*PbtPolicy) ProtoMessage() {}
 
 func (x *PbtPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[29]
+	mi := &file_headrace_v1_spec_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2856,7 +2928,7 @@ func (x *PbtPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbtPolicy.ProtoReflect.Descriptor instead.
 func (*PbtPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{29}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PbtPolicy) GetInterval() int64 {
@@ -2911,7 +2983,7 @@ type SuccessiveHalvingPolicy struct {
 
 func (x *SuccessiveHalvingPolicy) Reset() {
 	*x = SuccessiveHalvingPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[30]
+	mi := &file_headrace_v1_spec_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2923,7 +2995,7 @@ func (x *SuccessiveHalvingPolicy) String() string {
 func (*SuccessiveHalvingPolicy) ProtoMessage() {}
 
 func (x *SuccessiveHalvingPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[30]
+	mi := &file_headrace_v1_spec_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2936,7 +3008,7 @@ func (x *SuccessiveHalvingPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuccessiveHalvingPolicy.ProtoReflect.Descriptor instead.
 func (*SuccessiveHalvingPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{30}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SuccessiveHalvingPolicy) GetEta() int32 {
@@ -2981,7 +3053,7 @@ type HyperbandPolicy struct {
 
 func (x *HyperbandPolicy) Reset() {
 	*x = HyperbandPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[31]
+	mi := &file_headrace_v1_spec_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2993,7 +3065,7 @@ func (x *HyperbandPolicy) String() string {
 func (*HyperbandPolicy) ProtoMessage() {}
 
 func (x *HyperbandPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[31]
+	mi := &file_headrace_v1_spec_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3006,7 +3078,7 @@ func (x *HyperbandPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HyperbandPolicy.ProtoReflect.Descriptor instead.
 func (*HyperbandPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{31}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *HyperbandPolicy) GetEta() int32 {
@@ -3047,7 +3119,7 @@ type PashaPolicy struct {
 
 func (x *PashaPolicy) Reset() {
 	*x = PashaPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[32]
+	mi := &file_headrace_v1_spec_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3059,7 +3131,7 @@ func (x *PashaPolicy) String() string {
 func (*PashaPolicy) ProtoMessage() {}
 
 func (x *PashaPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[32]
+	mi := &file_headrace_v1_spec_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3072,7 +3144,7 @@ func (x *PashaPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PashaPolicy.ProtoReflect.Descriptor instead.
 func (*PashaPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{32}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PashaPolicy) GetEta() int32 {
@@ -3123,7 +3195,7 @@ type MedianPolicy struct {
 
 func (x *MedianPolicy) Reset() {
 	*x = MedianPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[33]
+	mi := &file_headrace_v1_spec_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3135,7 +3207,7 @@ func (x *MedianPolicy) String() string {
 func (*MedianPolicy) ProtoMessage() {}
 
 func (x *MedianPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[33]
+	mi := &file_headrace_v1_spec_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3148,7 +3220,7 @@ func (x *MedianPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MedianPolicy.ProtoReflect.Descriptor instead.
 func (*MedianPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{33}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *MedianPolicy) GetInterval() int64 {
@@ -3211,7 +3283,7 @@ type RungMedianPolicy struct {
 
 func (x *RungMedianPolicy) Reset() {
 	*x = RungMedianPolicy{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[34]
+	mi := &file_headrace_v1_spec_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3223,7 +3295,7 @@ func (x *RungMedianPolicy) String() string {
 func (*RungMedianPolicy) ProtoMessage() {}
 
 func (x *RungMedianPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[34]
+	mi := &file_headrace_v1_spec_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3236,7 +3308,7 @@ func (x *RungMedianPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RungMedianPolicy.ProtoReflect.Descriptor instead.
 func (*RungMedianPolicy) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{34}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RungMedianPolicy) GetInterval() int64 {
@@ -3301,7 +3373,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[35]
+	mi := &file_headrace_v1_spec_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3313,7 +3385,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[35]
+	mi := &file_headrace_v1_spec_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3326,7 +3398,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{35}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Resources) GetGpus() int32 {
@@ -3400,7 +3472,7 @@ type SizeTable struct {
 
 func (x *SizeTable) Reset() {
 	*x = SizeTable{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[36]
+	mi := &file_headrace_v1_spec_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3412,7 +3484,7 @@ func (x *SizeTable) String() string {
 func (*SizeTable) ProtoMessage() {}
 
 func (x *SizeTable) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[36]
+	mi := &file_headrace_v1_spec_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3425,7 +3497,7 @@ func (x *SizeTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SizeTable.ProtoReflect.Descriptor instead.
 func (*SizeTable) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{36}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SizeTable) GetParameter() string {
@@ -3469,7 +3541,7 @@ type SizeRow struct {
 
 func (x *SizeRow) Reset() {
 	*x = SizeRow{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[37]
+	mi := &file_headrace_v1_spec_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3481,7 +3553,7 @@ func (x *SizeRow) String() string {
 func (*SizeRow) ProtoMessage() {}
 
 func (x *SizeRow) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[37]
+	mi := &file_headrace_v1_spec_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3494,7 +3566,7 @@ func (x *SizeRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SizeRow.ProtoReflect.Descriptor instead.
 func (*SizeRow) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{37}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SizeRow) GetValue() *ParameterValue {
@@ -3538,7 +3610,7 @@ type Elastic struct {
 
 func (x *Elastic) Reset() {
 	*x = Elastic{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[38]
+	mi := &file_headrace_v1_spec_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3550,7 +3622,7 @@ func (x *Elastic) String() string {
 func (*Elastic) ProtoMessage() {}
 
 func (x *Elastic) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[38]
+	mi := &file_headrace_v1_spec_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3563,7 +3635,7 @@ func (x *Elastic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Elastic.ProtoReflect.Descriptor instead.
 func (*Elastic) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{38}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Elastic) GetGrants() []*ElasticGrant {
@@ -3596,7 +3668,7 @@ type ElasticGrant struct {
 
 func (x *ElasticGrant) Reset() {
 	*x = ElasticGrant{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[39]
+	mi := &file_headrace_v1_spec_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3608,7 +3680,7 @@ func (x *ElasticGrant) String() string {
 func (*ElasticGrant) ProtoMessage() {}
 
 func (x *ElasticGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[39]
+	mi := &file_headrace_v1_spec_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3621,7 +3693,7 @@ func (x *ElasticGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ElasticGrant.ProtoReflect.Descriptor instead.
 func (*ElasticGrant) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{39}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ElasticGrant) GetFromStep() int64 {
@@ -3661,7 +3733,7 @@ type Fuse struct {
 
 func (x *Fuse) Reset() {
 	*x = Fuse{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[40]
+	mi := &file_headrace_v1_spec_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3673,7 +3745,7 @@ func (x *Fuse) String() string {
 func (*Fuse) ProtoMessage() {}
 
 func (x *Fuse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[40]
+	mi := &file_headrace_v1_spec_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3686,7 +3758,7 @@ func (x *Fuse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fuse.ProtoReflect.Descriptor instead.
 func (*Fuse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{40}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Fuse) GetMost() int32 {
@@ -3735,7 +3807,7 @@ type Surrogate struct {
 
 func (x *Surrogate) Reset() {
 	*x = Surrogate{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[41]
+	mi := &file_headrace_v1_spec_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3747,7 +3819,7 @@ func (x *Surrogate) String() string {
 func (*Surrogate) ProtoMessage() {}
 
 func (x *Surrogate) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[41]
+	mi := &file_headrace_v1_spec_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3760,7 +3832,7 @@ func (x *Surrogate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Surrogate.ProtoReflect.Descriptor instead.
 func (*Surrogate) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{41}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Surrogate) GetModel() string {
@@ -3842,7 +3914,7 @@ type Pilot struct {
 
 func (x *Pilot) Reset() {
 	*x = Pilot{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[42]
+	mi := &file_headrace_v1_spec_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3854,7 +3926,7 @@ func (x *Pilot) String() string {
 func (*Pilot) ProtoMessage() {}
 
 func (x *Pilot) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[42]
+	mi := &file_headrace_v1_spec_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3867,7 +3939,7 @@ func (x *Pilot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pilot.ProtoReflect.Descriptor instead.
 func (*Pilot) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{42}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Pilot) GetScales() []int64 {
@@ -3930,7 +4002,7 @@ type Gate struct {
 
 func (x *Gate) Reset() {
 	*x = Gate{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[43]
+	mi := &file_headrace_v1_spec_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3942,7 +4014,7 @@ func (x *Gate) String() string {
 func (*Gate) ProtoMessage() {}
 
 func (x *Gate) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[43]
+	mi := &file_headrace_v1_spec_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3955,7 +4027,7 @@ func (x *Gate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gate.ProtoReflect.Descriptor instead.
 func (*Gate) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{43}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Gate) GetOff() bool {
@@ -4008,7 +4080,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[44]
+	mi := &file_headrace_v1_spec_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4020,7 +4092,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[44]
+	mi := &file_headrace_v1_spec_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4033,7 +4105,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{44}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Transfer) GetCallable() string {
@@ -4090,7 +4162,7 @@ type TransferPlan struct {
 
 func (x *TransferPlan) Reset() {
 	*x = TransferPlan{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[45]
+	mi := &file_headrace_v1_spec_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4102,7 +4174,7 @@ func (x *TransferPlan) String() string {
 func (*TransferPlan) ProtoMessage() {}
 
 func (x *TransferPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[45]
+	mi := &file_headrace_v1_spec_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4115,7 +4187,7 @@ func (x *TransferPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferPlan.ProtoReflect.Descriptor instead.
 func (*TransferPlan) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{45}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *TransferPlan) GetRequest() *PlanRequest {
@@ -4146,7 +4218,7 @@ type TrialPlan struct {
 
 func (x *TrialPlan) Reset() {
 	*x = TrialPlan{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[46]
+	mi := &file_headrace_v1_spec_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4158,7 +4230,7 @@ func (x *TrialPlan) String() string {
 func (*TrialPlan) ProtoMessage() {}
 
 func (x *TrialPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[46]
+	mi := &file_headrace_v1_spec_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4171,7 +4243,7 @@ func (x *TrialPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialPlan.ProtoReflect.Descriptor instead.
 func (*TrialPlan) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{46}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *TrialPlan) GetDegrees() *PlanDegrees {
@@ -4229,7 +4301,7 @@ type TrialTemplate struct {
 
 func (x *TrialTemplate) Reset() {
 	*x = TrialTemplate{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[47]
+	mi := &file_headrace_v1_spec_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4241,7 +4313,7 @@ func (x *TrialTemplate) String() string {
 func (*TrialTemplate) ProtoMessage() {}
 
 func (x *TrialTemplate) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[47]
+	mi := &file_headrace_v1_spec_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4254,7 +4326,7 @@ func (x *TrialTemplate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialTemplate.ProtoReflect.Descriptor instead.
 func (*TrialTemplate) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{47}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *TrialTemplate) GetProgram() isTrialTemplate_Program {
@@ -4384,7 +4456,7 @@ type Code struct {
 
 func (x *Code) Reset() {
 	*x = Code{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[48]
+	mi := &file_headrace_v1_spec_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4396,7 +4468,7 @@ func (x *Code) String() string {
 func (*Code) ProtoMessage() {}
 
 func (x *Code) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[48]
+	mi := &file_headrace_v1_spec_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4409,7 +4481,7 @@ func (x *Code) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Code.ProtoReflect.Descriptor instead.
 func (*Code) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{48}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Code) GetShip() bool {
@@ -4464,7 +4536,7 @@ type CommandLine struct {
 
 func (x *CommandLine) Reset() {
 	*x = CommandLine{}
-	mi := &file_headrace_v1_spec_proto_msgTypes[49]
+	mi := &file_headrace_v1_spec_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4476,7 +4548,7 @@ func (x *CommandLine) String() string {
 func (*CommandLine) ProtoMessage() {}
 
 func (x *CommandLine) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_spec_proto_msgTypes[49]
+	mi := &file_headrace_v1_spec_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4489,7 +4561,7 @@ func (x *CommandLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandLine.ProtoReflect.Descriptor instead.
 func (*CommandLine) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{49}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CommandLine) GetArgs() []string {
@@ -4609,7 +4681,7 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\x06values\x18\x01 \x03(\v2,.headrace.v1.ParameterAssignment.ValuesEntryR\x06values\x1aV\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x121\n" +
-	"\x05value\x18\x02 \x01(\v2\x1b.headrace.v1.ParameterValueR\x05value:\x028\x01\"\xfe\x03\n" +
+	"\x05value\x18\x02 \x01(\v2\x1b.headrace.v1.ParameterValueR\x05value:\x028\x01\"\xca\x04\n" +
 	"\aSampler\x124\n" +
 	"\x06random\x18\x01 \x01(\v2\x1a.headrace.v1.RandomSamplerH\x00R\x06random\x12.\n" +
 	"\x04grid\x18\x02 \x01(\v2\x18.headrace.v1.GridSamplerH\x00R\x04grid\x121\n" +
@@ -4621,7 +4693,8 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\x05nsga3\x18\b \x01(\v2\x19.headrace.v1.Nsga3SamplerH\x00R\x05nsga3\x125\n" +
 	"\abest_of\x18\t \x01(\v2\x1a.headrace.v1.BestOfSamplerH\x00R\x06bestOf\x12+\n" +
 	"\x03own\x18\n" +
-	" \x01(\v2\x17.headrace.v1.OwnSamplerH\x00R\x03ownB\x06\n" +
+	" \x01(\v2\x17.headrace.v1.OwnSamplerH\x00R\x03own\x12J\n" +
+	"\x0emulti_fidelity\x18\v \x01(\v2!.headrace.v1.MultiFidelitySamplerH\x00R\rmultiFidelityB\x06\n" +
 	"\x04kind\"\x0f\n" +
 	"\rRandomSampler\"\\\n" +
 	"\n" +
@@ -4643,6 +4716,10 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\vmax_results\x18\x03 \x01(\x05R\n" +
 	"maxResults\"S\n" +
 	"\tGpSampler\x12%\n" +
+	"\x0estartup_trials\x18\x01 \x01(\x05R\rstartupTrials\x12\x1f\n" +
+	"\vmax_results\x18\x02 \x01(\x05R\n" +
+	"maxResults\"^\n" +
+	"\x14MultiFidelitySampler\x12%\n" +
 	"\x0estartup_trials\x18\x01 \x01(\x05R\rstartupTrials\x12\x1f\n" +
 	"\vmax_results\x18\x02 \x01(\x05R\n" +
 	"maxResults\"U\n" +
@@ -4895,7 +4972,7 @@ func file_headrace_v1_spec_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_headrace_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_headrace_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_headrace_v1_spec_proto_goTypes = []any{
 	(Scope)(0),                      // 0: headrace.v1.Scope
 	(Keep)(0),                       // 1: headrace.v1.Keep
@@ -4924,59 +5001,60 @@ var file_headrace_v1_spec_proto_goTypes = []any{
 	(*SobolSampler)(nil),            // 24: headrace.v1.SobolSampler
 	(*TpeSampler)(nil),              // 25: headrace.v1.TpeSampler
 	(*GpSampler)(nil),               // 26: headrace.v1.GpSampler
-	(*CmaEsSampler)(nil),            // 27: headrace.v1.CmaEsSampler
-	(*Nsga2Sampler)(nil),            // 28: headrace.v1.Nsga2Sampler
-	(*Nsga3Sampler)(nil),            // 29: headrace.v1.Nsga3Sampler
-	(*BestOfSampler)(nil),           // 30: headrace.v1.BestOfSampler
-	(*Policy)(nil),                  // 31: headrace.v1.Policy
-	(*RunAllPolicy)(nil),            // 32: headrace.v1.RunAllPolicy
-	(*AutoPolicy)(nil),              // 33: headrace.v1.AutoPolicy
-	(*OwnPolicy)(nil),               // 34: headrace.v1.OwnPolicy
-	(*AshaPolicy)(nil),              // 35: headrace.v1.AshaPolicy
-	(*PbtPolicy)(nil),               // 36: headrace.v1.PbtPolicy
-	(*SuccessiveHalvingPolicy)(nil), // 37: headrace.v1.SuccessiveHalvingPolicy
-	(*HyperbandPolicy)(nil),         // 38: headrace.v1.HyperbandPolicy
-	(*PashaPolicy)(nil),             // 39: headrace.v1.PashaPolicy
-	(*MedianPolicy)(nil),            // 40: headrace.v1.MedianPolicy
-	(*RungMedianPolicy)(nil),        // 41: headrace.v1.RungMedianPolicy
-	(*Resources)(nil),               // 42: headrace.v1.Resources
-	(*SizeTable)(nil),               // 43: headrace.v1.SizeTable
-	(*SizeRow)(nil),                 // 44: headrace.v1.SizeRow
-	(*Elastic)(nil),                 // 45: headrace.v1.Elastic
-	(*ElasticGrant)(nil),            // 46: headrace.v1.ElasticGrant
-	(*Fuse)(nil),                    // 47: headrace.v1.Fuse
-	(*Surrogate)(nil),               // 48: headrace.v1.Surrogate
-	(*Pilot)(nil),                   // 49: headrace.v1.Pilot
-	(*Gate)(nil),                    // 50: headrace.v1.Gate
-	(*Transfer)(nil),                // 51: headrace.v1.Transfer
-	(*TransferPlan)(nil),            // 52: headrace.v1.TransferPlan
-	(*TrialPlan)(nil),               // 53: headrace.v1.TrialPlan
-	(*TrialTemplate)(nil),           // 54: headrace.v1.TrialTemplate
-	(*Code)(nil),                    // 55: headrace.v1.Code
-	(*CommandLine)(nil),             // 56: headrace.v1.CommandLine
-	nil,                             // 57: headrace.v1.ParameterAssignment.ValuesEntry
-	nil,                             // 58: headrace.v1.GridSampler.PointsEntry
-	nil,                             // 59: headrace.v1.Resources.LabelsEntry
-	nil,                             // 60: headrace.v1.TrialPlan.FilesEntry
-	nil,                             // 61: headrace.v1.TrialTemplate.EnvEntry
-	(*PlanRequest)(nil),             // 62: headrace.v1.PlanRequest
-	(*PlanDegrees)(nil),             // 63: headrace.v1.PlanDegrees
-	(*durationpb.Duration)(nil),     // 64: google.protobuf.Duration
+	(*MultiFidelitySampler)(nil),    // 27: headrace.v1.MultiFidelitySampler
+	(*CmaEsSampler)(nil),            // 28: headrace.v1.CmaEsSampler
+	(*Nsga2Sampler)(nil),            // 29: headrace.v1.Nsga2Sampler
+	(*Nsga3Sampler)(nil),            // 30: headrace.v1.Nsga3Sampler
+	(*BestOfSampler)(nil),           // 31: headrace.v1.BestOfSampler
+	(*Policy)(nil),                  // 32: headrace.v1.Policy
+	(*RunAllPolicy)(nil),            // 33: headrace.v1.RunAllPolicy
+	(*AutoPolicy)(nil),              // 34: headrace.v1.AutoPolicy
+	(*OwnPolicy)(nil),               // 35: headrace.v1.OwnPolicy
+	(*AshaPolicy)(nil),              // 36: headrace.v1.AshaPolicy
+	(*PbtPolicy)(nil),               // 37: headrace.v1.PbtPolicy
+	(*SuccessiveHalvingPolicy)(nil), // 38: headrace.v1.SuccessiveHalvingPolicy
+	(*HyperbandPolicy)(nil),         // 39: headrace.v1.HyperbandPolicy
+	(*PashaPolicy)(nil),             // 40: headrace.v1.PashaPolicy
+	(*MedianPolicy)(nil),            // 41: headrace.v1.MedianPolicy
+	(*RungMedianPolicy)(nil),        // 42: headrace.v1.RungMedianPolicy
+	(*Resources)(nil),               // 43: headrace.v1.Resources
+	(*SizeTable)(nil),               // 44: headrace.v1.SizeTable
+	(*SizeRow)(nil),                 // 45: headrace.v1.SizeRow
+	(*Elastic)(nil),                 // 46: headrace.v1.Elastic
+	(*ElasticGrant)(nil),            // 47: headrace.v1.ElasticGrant
+	(*Fuse)(nil),                    // 48: headrace.v1.Fuse
+	(*Surrogate)(nil),               // 49: headrace.v1.Surrogate
+	(*Pilot)(nil),                   // 50: headrace.v1.Pilot
+	(*Gate)(nil),                    // 51: headrace.v1.Gate
+	(*Transfer)(nil),                // 52: headrace.v1.Transfer
+	(*TransferPlan)(nil),            // 53: headrace.v1.TransferPlan
+	(*TrialPlan)(nil),               // 54: headrace.v1.TrialPlan
+	(*TrialTemplate)(nil),           // 55: headrace.v1.TrialTemplate
+	(*Code)(nil),                    // 56: headrace.v1.Code
+	(*CommandLine)(nil),             // 57: headrace.v1.CommandLine
+	nil,                             // 58: headrace.v1.ParameterAssignment.ValuesEntry
+	nil,                             // 59: headrace.v1.GridSampler.PointsEntry
+	nil,                             // 60: headrace.v1.Resources.LabelsEntry
+	nil,                             // 61: headrace.v1.TrialPlan.FilesEntry
+	nil,                             // 62: headrace.v1.TrialTemplate.EnvEntry
+	(*PlanRequest)(nil),             // 63: headrace.v1.PlanRequest
+	(*PlanDegrees)(nil),             // 64: headrace.v1.PlanDegrees
+	(*durationpb.Duration)(nil),     // 65: google.protobuf.Duration
 }
 var file_headrace_v1_spec_proto_depIdxs = []int32{
 	10, // 0: headrace.v1.StudySpec.objective:type_name -> headrace.v1.Objective
 	13, // 1: headrace.v1.StudySpec.space:type_name -> headrace.v1.Parameter
 	20, // 2: headrace.v1.StudySpec.sampler:type_name -> headrace.v1.Sampler
-	31, // 3: headrace.v1.StudySpec.policy:type_name -> headrace.v1.Policy
-	54, // 4: headrace.v1.StudySpec.template:type_name -> headrace.v1.TrialTemplate
-	42, // 5: headrace.v1.StudySpec.resources:type_name -> headrace.v1.Resources
+	32, // 3: headrace.v1.StudySpec.policy:type_name -> headrace.v1.Policy
+	55, // 4: headrace.v1.StudySpec.template:type_name -> headrace.v1.TrialTemplate
+	43, // 5: headrace.v1.StudySpec.resources:type_name -> headrace.v1.Resources
 	19, // 6: headrace.v1.StudySpec.baseline:type_name -> headrace.v1.ParameterAssignment
 	19, // 7: headrace.v1.StudySpec.enqueued:type_name -> headrace.v1.ParameterAssignment
-	45, // 8: headrace.v1.StudySpec.elastic:type_name -> headrace.v1.Elastic
-	47, // 9: headrace.v1.StudySpec.fuse:type_name -> headrace.v1.Fuse
-	51, // 10: headrace.v1.StudySpec.transfer:type_name -> headrace.v1.Transfer
-	48, // 11: headrace.v1.StudySpec.surrogate:type_name -> headrace.v1.Surrogate
-	50, // 12: headrace.v1.StudySpec.gate:type_name -> headrace.v1.Gate
+	46, // 8: headrace.v1.StudySpec.elastic:type_name -> headrace.v1.Elastic
+	48, // 9: headrace.v1.StudySpec.fuse:type_name -> headrace.v1.Fuse
+	52, // 10: headrace.v1.StudySpec.transfer:type_name -> headrace.v1.Transfer
+	49, // 11: headrace.v1.StudySpec.surrogate:type_name -> headrace.v1.Surrogate
+	51, // 12: headrace.v1.StudySpec.gate:type_name -> headrace.v1.Gate
 	10, // 13: headrace.v1.StudySpec.further_objectives:type_name -> headrace.v1.Objective
 	11, // 14: headrace.v1.StudySpec.constraints:type_name -> headrace.v1.Constraint
 	12, // 15: headrace.v1.StudySpec.warm_start:type_name -> headrace.v1.WarmStart
@@ -4991,59 +5069,60 @@ var file_headrace_v1_spec_proto_depIdxs = []int32{
 	17, // 24: headrace.v1.Parameter.conditions:type_name -> headrace.v1.Condition
 	18, // 25: headrace.v1.CategoricalDomain.values:type_name -> headrace.v1.ParameterValue
 	18, // 26: headrace.v1.Condition.values:type_name -> headrace.v1.ParameterValue
-	57, // 27: headrace.v1.ParameterAssignment.values:type_name -> headrace.v1.ParameterAssignment.ValuesEntry
+	58, // 27: headrace.v1.ParameterAssignment.values:type_name -> headrace.v1.ParameterAssignment.ValuesEntry
 	21, // 28: headrace.v1.Sampler.random:type_name -> headrace.v1.RandomSampler
 	23, // 29: headrace.v1.Sampler.grid:type_name -> headrace.v1.GridSampler
 	24, // 30: headrace.v1.Sampler.sobol:type_name -> headrace.v1.SobolSampler
 	25, // 31: headrace.v1.Sampler.tpe:type_name -> headrace.v1.TpeSampler
 	26, // 32: headrace.v1.Sampler.gp:type_name -> headrace.v1.GpSampler
-	27, // 33: headrace.v1.Sampler.cmaes:type_name -> headrace.v1.CmaEsSampler
-	28, // 34: headrace.v1.Sampler.nsga2:type_name -> headrace.v1.Nsga2Sampler
-	29, // 35: headrace.v1.Sampler.nsga3:type_name -> headrace.v1.Nsga3Sampler
-	30, // 36: headrace.v1.Sampler.best_of:type_name -> headrace.v1.BestOfSampler
+	28, // 33: headrace.v1.Sampler.cmaes:type_name -> headrace.v1.CmaEsSampler
+	29, // 34: headrace.v1.Sampler.nsga2:type_name -> headrace.v1.Nsga2Sampler
+	30, // 35: headrace.v1.Sampler.nsga3:type_name -> headrace.v1.Nsga3Sampler
+	31, // 36: headrace.v1.Sampler.best_of:type_name -> headrace.v1.BestOfSampler
 	22, // 37: headrace.v1.Sampler.own:type_name -> headrace.v1.OwnSampler
-	19, // 38: headrace.v1.OwnSampler.options:type_name -> headrace.v1.ParameterAssignment
-	58, // 39: headrace.v1.GridSampler.points:type_name -> headrace.v1.GridSampler.PointsEntry
-	32, // 40: headrace.v1.Policy.run_all:type_name -> headrace.v1.RunAllPolicy
-	35, // 41: headrace.v1.Policy.asha:type_name -> headrace.v1.AshaPolicy
-	37, // 42: headrace.v1.Policy.successive_halving:type_name -> headrace.v1.SuccessiveHalvingPolicy
-	38, // 43: headrace.v1.Policy.hyperband:type_name -> headrace.v1.HyperbandPolicy
-	39, // 44: headrace.v1.Policy.pasha:type_name -> headrace.v1.PashaPolicy
-	40, // 45: headrace.v1.Policy.median:type_name -> headrace.v1.MedianPolicy
-	41, // 46: headrace.v1.Policy.rung_median:type_name -> headrace.v1.RungMedianPolicy
-	36, // 47: headrace.v1.Policy.pbt:type_name -> headrace.v1.PbtPolicy
-	34, // 48: headrace.v1.Policy.own:type_name -> headrace.v1.OwnPolicy
-	33, // 49: headrace.v1.Policy.auto:type_name -> headrace.v1.AutoPolicy
-	19, // 50: headrace.v1.OwnPolicy.options:type_name -> headrace.v1.ParameterAssignment
-	3,  // 51: headrace.v1.AshaPolicy.variant:type_name -> headrace.v1.AshaVariant
-	5,  // 52: headrace.v1.AshaPolicy.arrival:type_name -> headrace.v1.AshaArrival
-	4,  // 53: headrace.v1.MedianPolicy.variant:type_name -> headrace.v1.MedianVariant
-	59, // 54: headrace.v1.Resources.labels:type_name -> headrace.v1.Resources.LabelsEntry
-	6,  // 55: headrace.v1.Resources.processes:type_name -> headrace.v1.Processes
-	43, // 56: headrace.v1.Resources.by:type_name -> headrace.v1.SizeTable
-	44, // 57: headrace.v1.SizeTable.rows:type_name -> headrace.v1.SizeRow
-	44, // 58: headrace.v1.SizeTable.otherwise:type_name -> headrace.v1.SizeRow
-	18, // 59: headrace.v1.SizeRow.value:type_name -> headrace.v1.ParameterValue
-	46, // 60: headrace.v1.Elastic.grants:type_name -> headrace.v1.ElasticGrant
-	49, // 61: headrace.v1.Surrogate.pilot:type_name -> headrace.v1.Pilot
-	42, // 62: headrace.v1.Transfer.resources:type_name -> headrace.v1.Resources
-	52, // 63: headrace.v1.Transfer.plan:type_name -> headrace.v1.TransferPlan
-	62, // 64: headrace.v1.TransferPlan.request:type_name -> headrace.v1.PlanRequest
-	53, // 65: headrace.v1.TransferPlan.answer:type_name -> headrace.v1.TrialPlan
-	63, // 66: headrace.v1.TrialPlan.degrees:type_name -> headrace.v1.PlanDegrees
-	60, // 67: headrace.v1.TrialPlan.files:type_name -> headrace.v1.TrialPlan.FilesEntry
-	56, // 68: headrace.v1.TrialTemplate.command:type_name -> headrace.v1.CommandLine
-	61, // 69: headrace.v1.TrialTemplate.env:type_name -> headrace.v1.TrialTemplate.EnvEntry
-	64, // 70: headrace.v1.TrialTemplate.grace:type_name -> google.protobuf.Duration
-	64, // 71: headrace.v1.TrialTemplate.report_timeout:type_name -> google.protobuf.Duration
-	53, // 72: headrace.v1.TrialTemplate.plan:type_name -> headrace.v1.TrialPlan
-	55, // 73: headrace.v1.TrialTemplate.code:type_name -> headrace.v1.Code
-	18, // 74: headrace.v1.ParameterAssignment.ValuesEntry.value:type_name -> headrace.v1.ParameterValue
-	75, // [75:75] is the sub-list for method output_type
-	75, // [75:75] is the sub-list for method input_type
-	75, // [75:75] is the sub-list for extension type_name
-	75, // [75:75] is the sub-list for extension extendee
-	0,  // [0:75] is the sub-list for field type_name
+	27, // 38: headrace.v1.Sampler.multi_fidelity:type_name -> headrace.v1.MultiFidelitySampler
+	19, // 39: headrace.v1.OwnSampler.options:type_name -> headrace.v1.ParameterAssignment
+	59, // 40: headrace.v1.GridSampler.points:type_name -> headrace.v1.GridSampler.PointsEntry
+	33, // 41: headrace.v1.Policy.run_all:type_name -> headrace.v1.RunAllPolicy
+	36, // 42: headrace.v1.Policy.asha:type_name -> headrace.v1.AshaPolicy
+	38, // 43: headrace.v1.Policy.successive_halving:type_name -> headrace.v1.SuccessiveHalvingPolicy
+	39, // 44: headrace.v1.Policy.hyperband:type_name -> headrace.v1.HyperbandPolicy
+	40, // 45: headrace.v1.Policy.pasha:type_name -> headrace.v1.PashaPolicy
+	41, // 46: headrace.v1.Policy.median:type_name -> headrace.v1.MedianPolicy
+	42, // 47: headrace.v1.Policy.rung_median:type_name -> headrace.v1.RungMedianPolicy
+	37, // 48: headrace.v1.Policy.pbt:type_name -> headrace.v1.PbtPolicy
+	35, // 49: headrace.v1.Policy.own:type_name -> headrace.v1.OwnPolicy
+	34, // 50: headrace.v1.Policy.auto:type_name -> headrace.v1.AutoPolicy
+	19, // 51: headrace.v1.OwnPolicy.options:type_name -> headrace.v1.ParameterAssignment
+	3,  // 52: headrace.v1.AshaPolicy.variant:type_name -> headrace.v1.AshaVariant
+	5,  // 53: headrace.v1.AshaPolicy.arrival:type_name -> headrace.v1.AshaArrival
+	4,  // 54: headrace.v1.MedianPolicy.variant:type_name -> headrace.v1.MedianVariant
+	60, // 55: headrace.v1.Resources.labels:type_name -> headrace.v1.Resources.LabelsEntry
+	6,  // 56: headrace.v1.Resources.processes:type_name -> headrace.v1.Processes
+	44, // 57: headrace.v1.Resources.by:type_name -> headrace.v1.SizeTable
+	45, // 58: headrace.v1.SizeTable.rows:type_name -> headrace.v1.SizeRow
+	45, // 59: headrace.v1.SizeTable.otherwise:type_name -> headrace.v1.SizeRow
+	18, // 60: headrace.v1.SizeRow.value:type_name -> headrace.v1.ParameterValue
+	47, // 61: headrace.v1.Elastic.grants:type_name -> headrace.v1.ElasticGrant
+	50, // 62: headrace.v1.Surrogate.pilot:type_name -> headrace.v1.Pilot
+	43, // 63: headrace.v1.Transfer.resources:type_name -> headrace.v1.Resources
+	53, // 64: headrace.v1.Transfer.plan:type_name -> headrace.v1.TransferPlan
+	63, // 65: headrace.v1.TransferPlan.request:type_name -> headrace.v1.PlanRequest
+	54, // 66: headrace.v1.TransferPlan.answer:type_name -> headrace.v1.TrialPlan
+	64, // 67: headrace.v1.TrialPlan.degrees:type_name -> headrace.v1.PlanDegrees
+	61, // 68: headrace.v1.TrialPlan.files:type_name -> headrace.v1.TrialPlan.FilesEntry
+	57, // 69: headrace.v1.TrialTemplate.command:type_name -> headrace.v1.CommandLine
+	62, // 70: headrace.v1.TrialTemplate.env:type_name -> headrace.v1.TrialTemplate.EnvEntry
+	65, // 71: headrace.v1.TrialTemplate.grace:type_name -> google.protobuf.Duration
+	65, // 72: headrace.v1.TrialTemplate.report_timeout:type_name -> google.protobuf.Duration
+	54, // 73: headrace.v1.TrialTemplate.plan:type_name -> headrace.v1.TrialPlan
+	56, // 74: headrace.v1.TrialTemplate.code:type_name -> headrace.v1.Code
+	18, // 75: headrace.v1.ParameterAssignment.ValuesEntry.value:type_name -> headrace.v1.ParameterValue
+	76, // [76:76] is the sub-list for method output_type
+	76, // [76:76] is the sub-list for method input_type
+	76, // [76:76] is the sub-list for extension type_name
+	76, // [76:76] is the sub-list for extension extendee
+	0,  // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_spec_proto_init() }
@@ -5080,8 +5159,9 @@ func file_headrace_v1_spec_proto_init() {
 		(*Sampler_Nsga3)(nil),
 		(*Sampler_BestOf)(nil),
 		(*Sampler_Own)(nil),
+		(*Sampler_MultiFidelity)(nil),
 	}
-	file_headrace_v1_spec_proto_msgTypes[24].OneofWrappers = []any{
+	file_headrace_v1_spec_proto_msgTypes[25].OneofWrappers = []any{
 		(*Policy_RunAll)(nil),
 		(*Policy_Asha)(nil),
 		(*Policy_SuccessiveHalving)(nil),
@@ -5093,23 +5173,23 @@ func file_headrace_v1_spec_proto_init() {
 		(*Policy_Own)(nil),
 		(*Policy_Auto)(nil),
 	}
-	file_headrace_v1_spec_proto_msgTypes[26].OneofWrappers = []any{}
-	file_headrace_v1_spec_proto_msgTypes[29].OneofWrappers = []any{}
-	file_headrace_v1_spec_proto_msgTypes[32].OneofWrappers = []any{}
-	file_headrace_v1_spec_proto_msgTypes[34].OneofWrappers = []any{}
-	file_headrace_v1_spec_proto_msgTypes[42].OneofWrappers = []any{}
-	file_headrace_v1_spec_proto_msgTypes[47].OneofWrappers = []any{
+	file_headrace_v1_spec_proto_msgTypes[27].OneofWrappers = []any{}
+	file_headrace_v1_spec_proto_msgTypes[30].OneofWrappers = []any{}
+	file_headrace_v1_spec_proto_msgTypes[33].OneofWrappers = []any{}
+	file_headrace_v1_spec_proto_msgTypes[35].OneofWrappers = []any{}
+	file_headrace_v1_spec_proto_msgTypes[43].OneofWrappers = []any{}
+	file_headrace_v1_spec_proto_msgTypes[48].OneofWrappers = []any{
 		(*TrialTemplate_Callable)(nil),
 		(*TrialTemplate_Command)(nil),
 	}
-	file_headrace_v1_spec_proto_msgTypes[48].OneofWrappers = []any{}
+	file_headrace_v1_spec_proto_msgTypes[49].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_spec_proto_rawDesc), len(file_headrace_v1_spec_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   55,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -9,7 +9,7 @@ from headrace.bounds.numbers import SEATS
 from headrace.client.machines import Holder
 from headrace.client.model import Listing, StudyInfo, TrialFailure, TrialInfo, TrialState
 from headrace.last_words import cause, likeness
-from headrace.spec import GpSampler, Objective, Scope, StudySpec, TpeSampler, Value
+from headrace.spec import Objective, Scope, StartsWithDraws, StudySpec, Value
 
 T = TypeVar("T")
 ROWS = 24
@@ -127,7 +127,7 @@ def warm_start(study: StudyInfo, results: int) -> str:
     if study.spec.warm_start is None:
         return ""
     sampler = study.spec.sampler
-    startup = sampler.startup_trials if isinstance(sampler, TpeSampler | GpSampler) else 0
+    startup = sampler.startup_trials if isinstance(sampler, StartsWithDraws) else 0
     text = f"{plural(results, 'result')} of study {study.spec.warm_start.study}"
     if results >= startup:
         return text

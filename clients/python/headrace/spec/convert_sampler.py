@@ -14,6 +14,7 @@ from headrace.spec.sampler import (
     CmaEsSampler,
     GpSampler,
     GridSampler,
+    MultiFidelitySampler,
     Nsga2Sampler,
     Nsga3Sampler,
     RandomSampler,
@@ -55,6 +56,12 @@ def sampler_to_proto(sampler: Sampler) -> pb.Sampler:
         case GpSampler():
             return pb.Sampler(
                 gp=pb.GpSampler(startup_trials=sampler.startup_trials, max_results=sampler.max_results)
+            )
+        case MultiFidelitySampler():
+            return pb.Sampler(
+                multi_fidelity=pb.MultiFidelitySampler(
+                    startup_trials=sampler.startup_trials, max_results=sampler.max_results
+                )
             )
         case CmaEsSampler():
             return pb.Sampler(

@@ -71,6 +71,14 @@ class GpSampler(SpecModel):
     max_results: MaxResults = 200
 
 
+class MultiFidelitySampler(SpecModel):
+    """A Gaussian process over configuration and budget, made from at most `max_results` results at all rungs."""
+
+    kind: Literal["multi_fidelity"] = "multi_fidelity"
+    startup_trials: Count = 10
+    max_results: MaxResults = 400
+
+
 class CmaEsSampler(SpecModel):
     """CMA-ES on the numeric parameters that always exist; `population` None means 4 + ⌊3 ln d⌋."""
 
@@ -105,7 +113,9 @@ class BestOfSampler(SpecModel):
     eager: Eager | None = None
 
 
-ModelBased = TpeSampler | GpSampler | CmaEsSampler | Nsga2Sampler | Nsga3Sampler
+StartsWithDraws = TpeSampler | GpSampler | MultiFidelitySampler
+"""Those whose first `startup_trials` results come from random draws."""
+ModelBased = StartsWithDraws | CmaEsSampler | Nsga2Sampler | Nsga3Sampler
 Sampler = Annotated[
     RandomSampler | GridSampler | SobolSampler | ModelBased | BestOfSampler | OwnSampler,
     Field(discriminator="kind"),
@@ -116,6 +126,7 @@ SAMPLERS: dict[str, type[SpecModel]] = {
     "sobol": SobolSampler,
     "tpe": TpeSampler,
     "gp": GpSampler,
+    "multi_fidelity": MultiFidelitySampler,
     "cmaes": CmaEsSampler,
     "nsga2": Nsga2Sampler,
     "nsga3": Nsga3Sampler,
@@ -137,17 +148,16 @@ def sampler_problems(
     problems: list[Problem] = []
     if isinstance(sampler, BestOfSampler) and max_trials is not None:
         problems += eager_problems(sampler.eager, max_trials, ("sampler", "eager"), "trials")
-    if isinstance(sampler, CmaEsSampler):
-        if any(True for _ in further):
-            problems.append(_unfit(sampler.kind, "knows one objective only", "tpe, gp, nsga2 or nsga3"))
-        if any(True for _ in constraints):
-            problems.append(_unfit(sampler.kind, "heeds no constraints", "tpe, gp, nsga2 or nsga3"))
+    if isinstance(sampler, CmaEsSampler | MultiFidelitySampler) and any(True for _ in further):
+        problems.append(_unfit(sampler.kind, "knows one objective only", "tpe, gp, nsga2 or nsga3"))
+    if isinstance(sampler, CmaEsSampler) and any(True for _ in constraints):
+        problems.append(_unfit(sampler.kind, "heeds no constraints", "tpe, gp, nsga2 or nsga3"))
     if warm_start is not None and not isinstance(sampler, ModelBased):
         problems.append(
             Problem(
                 loc=("warm_start",),
                 message=f"has no use for the {sampler.kind} sampler, which does not learn from results",
-                remedy="Remove it, or choose tpe, gp, cmaes, nsga2 or nsga3.",
+                remedy="Remove it, or choose tpe, gp, multi_fidelity, cmaes, nsga2 or nsga3.",
             )
         )
     return problems

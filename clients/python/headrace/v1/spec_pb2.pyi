@@ -782,6 +782,7 @@ class Sampler(_message.Message):
     NSGA3_FIELD_NUMBER: _builtins.int
     BEST_OF_FIELD_NUMBER: _builtins.int
     OWN_FIELD_NUMBER: _builtins.int
+    MULTI_FIDELITY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def random(self) -> Global___RandomSampler: ...
     @_builtins.property
@@ -802,6 +803,8 @@ class Sampler(_message.Message):
     def best_of(self) -> Global___BestOfSampler: ...
     @_builtins.property
     def own(self) -> Global___OwnSampler: ...
+    @_builtins.property
+    def multi_fidelity(self) -> Global___MultiFidelitySampler: ...
     def __init__(
         self,
         *,
@@ -815,12 +818,13 @@ class Sampler(_message.Message):
         nsga3: Global___Nsga3Sampler | None = ...,
         best_of: Global___BestOfSampler | None = ...,
         own: Global___OwnSampler | None = ...,
+        multi_fidelity: Global___MultiFidelitySampler | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["best_of", b"best_of", "cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "own", b"own", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["best_of", b"best_of", "cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "multi_fidelity", b"multi_fidelity", "nsga2", b"nsga2", "nsga3", b"nsga3", "own", b"own", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_of", b"best_of", "cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "nsga2", b"nsga2", "nsga3", b"nsga3", "own", b"own", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_of", b"best_of", "cmaes", b"cmaes", "gp", b"gp", "grid", b"grid", "kind", b"kind", "multi_fidelity", b"multi_fidelity", "nsga2", b"nsga2", "nsga3", b"nsga3", "own", b"own", "random", b"random", "sobol", b"sobol", "tpe", b"tpe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["random", "grid", "sobol", "tpe", "gp", "cmaes", "nsga2", "nsga3", "best_of", "own"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["random", "grid", "sobol", "tpe", "gp", "cmaes", "nsga2", "nsga3", "best_of", "own", "multi_fidelity"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -989,6 +993,34 @@ class GpSampler(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GpSampler: _TypeAlias = GpSampler  # noqa: Y015
+
+@_typing.final
+class MultiFidelitySampler(_message.Message):
+    """A Gaussian process over configuration and budget, which learns from the results at all rungs, pending trials included. It
+    knows one objective.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTUP_TRIALS_FIELD_NUMBER: _builtins.int
+    MAX_RESULTS_FIELD_NUMBER: _builtins.int
+    startup_trials: _builtins.int
+    """The first so many results come from random draws; 0 means 10."""
+    max_results: _builtins.int
+    """How many results the process is made from at most, the best and the latest; 0 means 400. A proposal costs their cube."""
+    def __init__(
+        self,
+        *,
+        startup_trials: _builtins.int = ...,
+        max_results: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_results", b"max_results", "startup_trials", b"startup_trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MultiFidelitySampler: _TypeAlias = MultiFidelitySampler  # noqa: Y015
 
 @_typing.final
 class CmaEsSampler(_message.Message):

@@ -13,13 +13,12 @@ from headrace.spec import (
     CategoricalDomain,
     Domain,
     FloatDomain,
-    GpSampler,
     IntDomain,
     ModelBased,
     OwnSampler,
     SobolSampler,
+    StartsWithDraws,
     StudySpec,
-    TpeSampler,
 )
 from headrace_services.scheduler.core.records import Params
 
@@ -53,7 +52,7 @@ def pooled_from(spec: StudySpec) -> int | None:
     """
     if not is_pooled(spec):
         return None
-    if isinstance(spec.sampler, TpeSampler | GpSampler) and spec.warm_start is None:
+    if isinstance(spec.sampler, StartsWithDraws) and spec.warm_start is None:
         return spec.sampler.startup_trials
     return 0
 

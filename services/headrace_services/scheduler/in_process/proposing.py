@@ -14,7 +14,13 @@ from headrace_services.scheduler.core.plan import Plan
 from headrace_services.scheduler.core.policies import Policy
 from headrace_services.scheduler.core.records import Params, Proposal, ProposalFailure, Trial
 from headrace_services.scheduler.samplers import make_learner
-from headrace_services.scheduler.samplers.history import FIRST_RESULT, Result, choose_level
+from headrace_services.scheduler.samplers.history import (
+    EVERY_RUNG,
+    FIRST_RESULT,
+    Result,
+    choose_level,
+    told_levels,
+)
 from headrace_services.scheduler.samplers.protocol import ATTEMPTS, Learner
 from headrace_services.scheduler.samplers.random import RandomSampler
 from headrace_services.scheduler.simulator.rows import StudyRows
@@ -25,6 +31,7 @@ class Proposing:
 
     def __init__(self, spec: StudySpec) -> None:
         self._spec = spec
+        self._told = told_levels(spec) if choose_level(spec, ()) == EVERY_RUNG else ()
         self._results: defaultdict[int, list[Result]] = defaultdict(list)
         """In the order of their arrival; a level that was not come to yet is no key."""
         self._counts: Counter[int] = Counter()
@@ -39,9 +46,12 @@ class Proposing:
         for change in plan.changes.rungs:
             trial, metrics = change.entry.number, plan.changes.reports[-1].metrics
             after = next(one.after for one in plan.changes.trials if one.after.number == trial)
-            result = Result.of(self._spec, after.params, metrics, after.generation)
-            self._results[change.entry.milestone].append(result)
-            self._counts[change.entry.milestone] += 1
+            level = change.entry.milestone
+            result = Result.of(self._spec, after.params, metrics, after.generation, level=level)
+            self._results[level].append(result)
+            if level in self._told:
+                self._results[EVERY_RUNG].append(result)
+            self._counts[level] += 1
             if change.entry.rung == 0:
                 self._results[FIRST_RESULT].append(result)
         for ended in plan.changes.trials:
@@ -51,11 +61,13 @@ class Proposing:
     def _take_unrecorded(self, trial: Trial, ladder: Sequence[int]) -> None:
         """A completed trial without an entry at a rung counts with its last report: the baseline, and a function that
         came to its end before the full budget."""
-        result = Result.of(self._spec, trial.params, trial.metrics, trial.generation)
+        top = self._spec.rungs()[-1]
+        result = Result.of(self._spec, trial.params, trial.metrics, trial.generation, level=top)
         if not trial.rungs:
             self._results[FIRST_RESULT].append(result)
         if trial.rungs < len(ladder):
-            self._results[self._spec.rungs()[-1]].append(result)
+            self._results[top].append(result)
+            self._results[EVERY_RUNG].append(result)
 
     def next(self, rows: StudyRows) -> Proposed:
         """The next proposal, or a random draw where the sampler failed as often as it may."""
@@ -90,7 +102,7 @@ class Proposing:
         suggestion = learner.suggest(number, pending, attempt=attempt)
         proposal = Proposal(
             sampler="random" if suggestion.is_draw else self._spec.sampler.kind,
-            level=found,
+            level=max(found, 0),
             results=learner.learnt,
             pending=len(pending),
             generation=suggestion.generation,
@@ -106,5 +118,5 @@ def _pending(rows: StudyRows, level: int) -> list[Params]:
     return [
         trial.params
         for trial in trials
-        if (trial.rungs == 0 if level == FIRST_RESULT else trial.step < level)
+        if (trial.rungs == 0 if level in (FIRST_RESULT, EVERY_RUNG) else trial.step < level)
     ]

@@ -1,8 +1,9 @@
 """Samplers by the kind that a spec names. A new one is its own file and one case here.
 
 `make_sampler` gives what depends on the proposal's number alone; a study whose sampler learns from results has random
-draws there, which are its startup draws and what takes a failed proposal's place. `make_learner` gives the model, with
-Optuna behind it. Optuna and SciPy are imported only when they are needed: in the processes of the pool.
+draws there, which are its startup draws and what takes a failed proposal's place. `make_learner` gives the model: our
+own over all rungs, and Optuna's for the other kinds. Optuna and SciPy are imported only when they are needed: in the
+processes of the pool.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from headrace.spec import (
     GpSampler,
     GridSampler,
     ModelBased,
+    MultiFidelitySampler,
     Nsga2Sampler,
     Nsga3Sampler,
     OwnPolicy,
@@ -63,6 +65,7 @@ def make_sampler(spec: StudySpec) -> Sampler:
             | BestOfSampler()
             | TpeSampler()
             | GpSampler()
+            | MultiFidelitySampler()
             | CmaEsSampler()
             | Nsga2Sampler()
             | Nsga3Sampler()
@@ -85,6 +88,10 @@ def make_learner(spec: StudySpec, warm: Sequence[Result] = ()) -> Learner:
         return OwnLearner(spec, spec.sampler)
     if not isinstance(spec.sampler, ModelBased):
         return ByNumber(make_sampler(spec))
+    if isinstance(spec.sampler, MultiFidelitySampler):
+        from headrace_services.scheduler.samplers.multi_fidelity import MultiFidelityLearner
+
+        return MultiFidelityLearner(spec, spec.sampler, warm)
     from headrace_services.scheduler.samplers.learning import OptunaLearner
 
     return OptunaLearner(spec, spec.sampler, warm)

@@ -5,6 +5,8 @@ a policy that stops trials early there are many results at the low levels and fe
 the highest level that has enough of them (as in BOHB, Falkner et al., ICML 2018). A trial that is on its way to that
 level is pending; one that waits at a lower rung is neither.
 
+A model over configuration and budget is fed with the results at every rung that a trial crossed.
+
 Evolutionary samplers work in generations, and a generation is over when its trials have results; they are fed each
 trial's first result, at the first rung that it crossed.
 """
@@ -15,11 +17,20 @@ from dataclasses import dataclass
 from itertools import islice
 from math import inf, isfinite, nan
 
-from headrace.spec import CmaEsSampler, GpSampler, Nsga2Sampler, Nsga3Sampler, StudySpec, TpeSampler
+from headrace.spec import (
+    CmaEsSampler,
+    MultiFidelitySampler,
+    Nsga2Sampler,
+    Nsga3Sampler,
+    StartsWithDraws,
+    StudySpec,
+)
 from headrace_services.scheduler.core.records import Params
 
 FIRST_RESULT = 0
 """The level that stands for "each trial's first result"."""
+EVERY_RUNG = -1
+"""The level that stands for the results at all rungs (`told_levels`). Pending are trials without any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +44,18 @@ class Result:
     """By constraint: by how much the bound was missed; at most 0 where it was met."""
     generation: int | None = None
     """The generation that the trial was proposed for, by an evolutionary sampler."""
+    level: int = FIRST_RESULT
+    """In steps, where results at several levels are told."""
 
     @classmethod
     def of(
-        cls, spec: StudySpec, params: Params, metrics: Mapping[str, float], generation: int | None = None
+        cls,
+        spec: StudySpec,
+        params: Params,
+        metrics: Mapping[str, float],
+        generation: int | None = None,
+        *,
+        level: int = FIRST_RESULT,
     ) -> "Result":
         """What a trial's metrics come to for the objectives and the constraints of a study."""
         return cls(
@@ -46,6 +65,7 @@ class Result:
                 constraint.excess(metrics.get(constraint.metric)) for constraint in spec.constraints
             ),
             generation=generation,
+            level=level,
         )
 
     @property
@@ -59,7 +79,7 @@ class History:
     """What a sampler is told for one proposal."""
 
     level: int
-    """In steps; `FIRST_RESULT` for evolutionary samplers."""
+    """In steps; `FIRST_RESULT` for evolutionary samplers, `EVERY_RUNG` for a model over all of them."""
     results: Sequence[Result]
     """In the order of arrival. A longer history of the same study and level begins with a shorter one."""
     pending: Sequence[Params] = ()
@@ -83,7 +103,7 @@ def enough(spec: StudySpec) -> int:
     Twice what makes a model: the startup draws, and more than there are parameters. A model that moves up forgets the
     results of those that stayed below, and knows survivors alone. (Decision 0120.)
     """
-    startup = spec.sampler.startup_trials if isinstance(spec.sampler, TpeSampler | GpSampler) else 1
+    startup = spec.sampler.startup_trials if isinstance(spec.sampler, StartsWithDraws) else 1
     return 2 * max(startup, len(spec.space) + 3)
 
 
@@ -91,11 +111,24 @@ def choose_level(spec: StudySpec, counts: Iterable[tuple[int, int]]) -> int:
     """The level to feed the model from, of (level, results) pairs: the highest with enough, else the lowest."""
     if is_evolutionary(spec):
         return FIRST_RESULT
+    if isinstance(spec.sampler, MultiFidelitySampler):
+        return EVERY_RUNG
     levels = sorted(counts)
     rich = [level for level, results in levels if results >= enough(spec)]
     if rich:
         return rich[-1]
     return levels[0][0] if levels else FIRST_RESULT
+
+
+def told_levels(spec: StudySpec) -> tuple[int, ...]:
+    """The rungs whose results a model over all of them is told: each is at least twice the one before, or the last one.
+
+    A policy may look at a trial at a hundred evenly spaced steps. Neighbours among them say the same.
+    """
+    rungs = spec.rungs()
+    kept = [rungs[0]]
+    kept += (level for level in rungs[1:-1] if level >= 2 * kept[-1])
+    return (*kept, rungs[-1]) if len(rungs) > 1 else (rungs[0],)
 
 
 class Ranked:

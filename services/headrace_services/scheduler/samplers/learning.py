@@ -29,7 +29,6 @@ from headrace.spec import (
     CategoricalDomain,
     Domain,
     GpSampler,
-    ModelBased,
     Nsga2Sampler,
     Nsga3Sampler,
     StudySpec,
@@ -45,6 +44,8 @@ from headrace_services.scheduler.samplers.protocol import Suggestion
 from headrace_services.scheduler.samplers.random import RandomSampler
 from headrace_services.scheduler.samplers.trial_table import TrialTable, frozen
 
+Backed = TpeSampler | GpSampler | CmaEs | Nsga2Sampler | Nsga3Sampler
+"""The samplers that Optuna stands behind."""
 _LARGEST = 1e100
 """Values are cut off here: models square them."""
 _WARM_ENOUGH = 10
@@ -54,7 +55,7 @@ _WARM_ENOUGH = 10
 class OptunaLearner:
     """A model-based sampler of a study, at one level."""
 
-    def __init__(self, spec: StudySpec, sampler: ModelBased, warm: Sequence[Result]) -> None:
+    def __init__(self, spec: StudySpec, sampler: Backed, warm: Sequence[Result]) -> None:
         self._spec = spec
         self._sampler = sampler
         self._signs = [objective.sign for objective in spec.objectives]

@@ -6,14 +6,14 @@ those that do not exist in a configuration are left out of it. The points of the
 Sobol sequence.
 """
 
-import math
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.spec import CategoricalDomain, Domain, FloatDomain, IntDomain, StudySpec
+from headrace.spec import StudySpec
 from headrace.spec.space import draw
 from headrace_services.scheduler.core.records import Params
+from headrace_services.scheduler.samplers.shares import at_share
 
 if TYPE_CHECKING:
     from scipy.stats import qmc
@@ -55,28 +55,3 @@ class SobolSampler:
         if place:
             engine.fast_forward(place)
         return engine
-
-
-def at_share(domain: Domain, share: float) -> bool | int | float | str:
-    """The value of a domain at a share in [0, 1), every value of a finite one getting the same width."""
-    match domain:
-        case CategoricalDomain():
-            return domain.value_at(min(int(share * domain.count), domain.count - 1))
-        case IntDomain(log=True):
-            real = math.exp(_between(math.log(domain.low - 0.5), math.log(domain.high + 0.5), share))
-            return min(max(round(real), domain.low), domain.high)
-        case IntDomain():
-            return domain.value_at(min(int(share * domain.count), domain.count - 1))
-        case FloatDomain(log=True):
-            real = math.exp(_between(math.log(domain.low), math.log(domain.high), share))
-            return min(max(real, domain.low), domain.high)
-        case FloatDomain():
-            if domain.count is not None:
-                return domain.value_at(min(int(share * domain.count), domain.count - 1))
-            return min(max(_between(domain.low, domain.high, share), domain.low), domain.high)
-        case _:
-            assert_never(domain)
-
-
-def _between(low: float, high: float, share: float) -> float:
-    return (1.0 - share) * low + share * high

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, Text, and_, exists, false, func, or_, select, true
+from sqlalchemy import Select, Text, and_, exists, false, func, literal, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import Scope
@@ -20,6 +20,8 @@ from headrace_services.scheduler.store import rows, studies, tables
 
 FIRST = 0
 """The level that stands for each trial's first result."""
+EVERY = -1
+"""The level that stands for the results at several rungs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,7 @@ class Measured:
     params: Params
     generation: int | None
     metrics: dict[str, float]
+    level: int
 
 
 async def standing(conn: AsyncConnection, study_id: int) -> Standing | None:
@@ -78,16 +81,18 @@ async def results_since(
     upto: int,
     *,
     budgets: Sequence[int],
+    among: Sequence[int] = (),
     most: int | None = None,
 ) -> list[Measured]:
     """The results at a level after an event, in the order of arrival; the newest `most` of them.
 
-    At the top level a completed trial without an entry at a rung counts with its last report: the baseline, and a
-    program that ended by itself. One that ended with a full budget of before is not compared with the present one's.
+    For `EVERY` a trial has one for each rung of those `among` that it crossed. At the top level a completed trial
+    without an entry at a rung counts with its last report: the baseline, and a program that ended by itself. One that
+    ended with a full budget of before is not compared with the present one's.
     """
     top = budgets[-1]
     r, t, p = tables.rung_result, tables.trial, tables.report
-    at = r.c.rung == 0 if level == FIRST else r.c.milestone == level
+    at = {FIRST: r.c.rung == 0, EVERY: r.c.milestone.in_(among)}.get(level, r.c.milestone == level)
     reported = (
         select(p.c.metrics)
         .where(p.c.study_id == r.c.study_id, p.c.number == r.c.number, p.c.step == r.c.step)
@@ -96,34 +101,37 @@ async def results_since(
         .lateral()
     )
     recorded = (
-        select(r.c.cursor, t.c.params, t.c.generation, reported.c.metrics)
+        select(r.c.cursor, t.c.params, t.c.generation, reported.c.metrics, r.c.milestone.label("level"))
         .select_from(
             r.join(t, and_(t.c.study_id == r.c.study_id, t.c.number == r.c.number)).join(reported, true())
         )
         .where(r.c.study_id == study_id, at, r.c.cursor > cursor, r.c.cursor <= upto)
     )
     if most is not None:
-        recorded = recorded.order_by(r.c.cursor.desc()).limit(most)
+        recorded = recorded.order_by(r.c.cursor.desc(), r.c.milestone.desc()).limit(most)
     found = [*await conn.execute(recorded)]
-    if level in (FIRST, top):
-        unrecorded = _unrecorded(study_id, level, cursor, upto, budgets[:-1])
+    if level in (FIRST, EVERY, top):
+        unrecorded = _unrecorded(study_id, level, cursor, upto, budgets)
         if most is not None:
             unrecorded = unrecorded.order_by(tables.trial.c.end_cursor.desc()).limit(most)
         found += await conn.execute(unrecorded)
-    found.sort(key=lambda row: row.cursor)
+    found.sort(key=lambda row: (row.cursor, row.level))
     return [_measured(row) for row in found[-most if most else 0 :]]
 
 
-def _unrecorded(study_id: int, level: int, cursor: int, upto: int, before: Sequence[int]) -> Select[Any]:
+def _unrecorded(study_id: int, level: int, cursor: int, upto: int, budgets: Sequence[int]) -> Select[Any]:
     t, r = tables.trial, tables.rung_result
-    at = true() if level == FIRST else r.c.milestone == level
-    return select(t.c.end_cursor.label("cursor"), t.c.params, t.c.generation, t.c.metrics).where(
+    top = budgets[-1]
+    at = true() if level == FIRST else r.c.milestone == top
+    return select(
+        t.c.end_cursor.label("cursor"), t.c.params, t.c.generation, t.c.metrics, literal(top).label("level")
+    ).where(
         t.c.study_id == study_id,
         t.c.end_cursor > cursor,
         t.c.end_cursor <= upto,
         t.c.reason == Reason.COMPLETED.value,
         ~exists().where(r.c.study_id == t.c.study_id, r.c.number == t.c.number, at),
-        ~_had_budget(before),
+        ~_had_budget(budgets[:-1]),
     )
 
 
@@ -144,7 +152,7 @@ async def pending(conn: AsyncConnection, study_id: int, level: int) -> list[Para
     """The configurations of trials that are on their way to a level, or could start now, by number."""
     t = tables.trial
     on_worker = t.c.state.in_([State.RUNNING.value, State.RESUMED.value])
-    before = t.c.rungs == 0 if level == FIRST else t.c.step < level
+    before = t.c.rungs == 0 if level in (FIRST, EVERY) else t.c.step < level
     query = (
         select(t.c.params)
         .where(t.c.study_id == study_id, or_(on_worker, and_(*_runnable(t))), before)
@@ -180,7 +188,7 @@ async def earlier(
         select(s.c.id).where(studies.named(project, name)).scalar_subquery()
     )  # joined, all studies' trials might be read
     query = (
-        select(t.c.params, t.c.generation, metrics.label("metrics"))
+        select(t.c.params, t.c.generation, metrics.label("metrics"), literal(level).label("level"))
         .select_from(t.join(reported, true(), isouter=level == top))
         .where(t.c.study_id == study, or_(is_complete, reported.c.metrics.is_not(None)))
         .order_by(t.c.number.desc())
@@ -272,4 +280,4 @@ def _runnable(t: Any) -> tuple[Any, ...]:
 
 
 def _measured(row: Any) -> Measured:
-    return Measured(params=row.params, generation=row.generation, metrics=row.metrics)
+    return Measured(params=row.params, generation=row.generation, metrics=row.metrics, level=row.level)

@@ -8,7 +8,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.spec import StudySpec
 from headrace.spec.space import admitted, assignment_problems
 from headrace_services.scheduler.core.records import Proposal, Study
-from headrace_services.scheduler.samplers.history import FIRST_RESULT, Result, choose_level
+from headrace_services.scheduler.samplers.history import (
+    EVERY_RUNG,
+    FIRST_RESULT,
+    Result,
+    choose_level,
+    told_levels,
+)
 from headrace_services.scheduler.samplers.protocol import Suggestion
 from headrace_services.scheduler.store import proposals
 from headrace_services.scheduler.suggesting.pool import Learnt
@@ -39,7 +45,7 @@ class Reading:
         """The answer's record."""
         return Proposal(
             sampler="random" if suggestion.is_draw else self.study.spec.sampler.kind,
-            level=self.learnt.level,
+            level=max(self.learnt.level, 0),
             results=self.learnt.results,
             warm_results=self.learnt.warm,
             pending=len(self.question.pending),
@@ -60,24 +66,26 @@ async def read(
     top = spec.rungs()[-1]
     begin = known is None or known.level != level
     cursor = 0 if known is None or begin else known.cursor
-    measured = await proposals.results_since(conn, study.id, level, cursor, upto, budgets=spec.budgets)
+    among = told_levels(spec) if level == EVERY_RUNG else ()
+    measured = await proposals.results_since(
+        conn, study.id, level, cursor, upto, budgets=spec.budgets, among=among
+    )
     warm: tuple[Result, ...] = ()
     if begin and spec.warm_start is not None:
-        warm_level = level if level != FIRST_RESULT else spec.rungs()[0]
-        warm = warm_results(
-            spec,
-            await proposals.earlier(
+        for warm_level in _warm_levels(spec, level):
+            found = await proposals.earlier(
                 conn, study.project, spec.warm_start.study, warm_level, _EARLIER_AT_MOST, top=top
-            ),
-            spec.warm_start.max_trials,
-        )
+            )
+            warm += warm_results(spec, found, spec.warm_start.max_trials)
     before = 0 if known is None or begin else known.results
     return Reading(
         study=study,
         question=Question(
             study=study.uid,
             begin=Model(spec=spec, warm=warm) if begin else None,
-            fresh=[Result.of(spec, one.params, one.metrics, one.generation) for one in measured],
+            fresh=[
+                Result.of(spec, one.params, one.metrics, one.generation, level=one.level) for one in measured
+            ],
             pending=await proposals.pending(conn, study.id, level),
             number=study.sampled - len(spec.enqueued),
             attempt=attempt,
@@ -91,11 +99,18 @@ async def read(
     )
 
 
+def _warm_levels(spec: StudySpec, level: int) -> tuple[int, ...]:
+    """At which rungs of this study the results of an earlier one are read, for a model at a level."""
+    if level == EVERY_RUNG:
+        return told_levels(spec)
+    return (spec.rungs()[0] if level == FIRST_RESULT else level,)
+
+
 def warm_results(spec: StudySpec, found: list[proposals.Measured], most: int) -> tuple[Result, ...]:
     """The results of an earlier study that belong to this one: every parameter is one of this space, in its domain, and
     every objective was measured. The best by the first objective come first, feasible ones before others."""
     fitting = [
-        Result.of(spec, admitted(spec.space, one.params), one.metrics, one.generation)
+        Result.of(spec, admitted(spec.space, one.params), one.metrics, one.generation, level=one.level)
         for one in found
         if next(assignment_problems(one.params, spec.space, spec.space), None) is None
     ]

@@ -17,7 +17,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file headrace/v1/spec.proto.
  */
 export const file_headrace_v1_spec: GenFile = /*@__PURE__*/
-  fileDesc("ChZoZWFkcmFjZS92MS9zcGVjLnByb3RvEgtoZWFkcmFjZS52MSLZBwoJU3R1ZHlTcGVjEikKCW9iamVjdGl2ZRgBIAEoCzIWLmhlYWRyYWNlLnYxLk9iamVjdGl2ZRIlCgVzcGFjZRgCIAMoCzIWLmhlYWRyYWNlLnYxLlBhcmFtZXRlchIlCgdzYW1wbGVyGAMgASgLMhQuaGVhZHJhY2UudjEuU2FtcGxlchIjCgZwb2xpY3kYBCABKAsyEy5oZWFkcmFjZS52MS5Qb2xpY3kSLAoIdGVtcGxhdGUYBSABKAsyGi5oZWFkcmFjZS52MS5UcmlhbFRlbXBsYXRlEikKCXJlc291cmNlcxgGIAEoCzIWLmhlYWRyYWNlLnYxLlJlc291cmNlcxISCgptYXhfdHJpYWxzGAcgASgFEhQKDG1heF9wYXJhbGxlbBgIIAEoBRIRCgltYXhfc3RlcHMYCSABKAMSEwoLbWF4X3JldHJpZXMYCiABKAUSDAoEc2VlZBgLIAEoAxIyCghiYXNlbGluZRgMIAEoCzIgLmhlYWRyYWNlLnYxLlBhcmFtZXRlckFzc2lnbm1lbnQSMgoIZW5xdWV1ZWQYDSADKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50EhgKEGNoZWNrcG9pbnRzX2tlcHQYDiABKAUSDgoGd2VpZ2h0GBQgASgBEhAKCHByaW9yaXR5GBUgASgFEiUKB2VsYXN0aWMYFiABKAsyFC5oZWFkcmFjZS52MS5FbGFzdGljEh8KBGZ1c2UYFyABKAsyES5oZWFkcmFjZS52MS5GdXNlEicKCHRyYW5zZmVyGBggASgLMhUuaGVhZHJhY2UudjEuVHJhbnNmZXISKQoJc3Vycm9nYXRlGBkgASgLMhYuaGVhZHJhY2UudjEuU3Vycm9nYXRlEh8KBGdhdGUYGiABKAsyES5oZWFkcmFjZS52MS5HYXRlEg0KBWFmdGVyGBsgASgJEjIKEmZ1cnRoZXJfb2JqZWN0aXZlcxgPIAMoCzIWLmhlYWRyYWNlLnYxLk9iamVjdGl2ZRIsCgtjb25zdHJhaW50cxgQIAMoCzIXLmhlYWRyYWNlLnYxLkNvbnN0cmFpbnQSKgoKd2FybV9zdGFydBgRIAEoCzIWLmhlYWRyYWNlLnYxLldhcm1TdGFydBIaChJtYXhfZWFybHlfZmFpbHVyZXMYEiABKAUSDwoHYnViYmxlcxgvIAEoCBIhCgV1bnRpbBgwIAEoCzISLmhlYWRyYWNlLnYxLlVudGlsEicKCGV4dGVuZGVkGDEgASgLMhUuaGVhZHJhY2UudjEuRXh0ZW5kZWQiWwoFVW50aWwSEgoFdmFsdWUYASABKAFIAIgBARISCgVob3VycxgCIAEoAUgBiAEBEhYKDm5vX2ltcHJvdmVtZW50GAMgASgFQggKBl92YWx1ZUIICgZfaG91cnMiKQoIRXh0ZW5kZWQSDgoGdHJpYWxzGAEgASgFEg0KBXN0ZXBzGAIgAygDIosBCglPYmplY3RpdmUSDgoGbWV0cmljGAEgASgJEh8KBGdvYWwYAiABKA4yES5oZWFkcmFjZS52MS5Hb2FsEh8KBGtlZXAYAyABKA4yES5oZWFkcmFjZS52MS5LZWVwEiEKBXNjb3BlGAQgASgOMhIuaGVhZHJhY2UudjEuU2NvcGUSCQoBaxgFIAEoBSJMCgpDb25zdHJhaW50Eg4KBm1ldHJpYxgBIAEoCRIRCgdhdF9tb3N0GAIgASgBSAASEgoIYXRfbGVhc3QYAyABKAFIAEIHCgVib3VuZCIuCglXYXJtU3RhcnQSDQoFc3R1ZHkYASABKAkSEgoKbWF4X3RyaWFscxgCIAEoBSLYAQoJUGFyYW1ldGVyEgwKBG5hbWUYASABKAkSKQoFZmxvYXQYAiABKAsyGC5oZWFkcmFjZS52MS5GbG9hdERvbWFpbkgAEiUKA2ludBgDIAEoCzIWLmhlYWRyYWNlLnYxLkludERvbWFpbkgAEjUKC2NhdGVnb3JpY2FsGAQgASgLMh4uaGVhZHJhY2UudjEuQ2F0ZWdvcmljYWxEb21haW5IABIqCgpjb25kaXRpb25zGAUgAygLMhYuaGVhZHJhY2UudjEuQ29uZGl0aW9uQggKBmRvbWFpbiJDCgtGbG9hdERvbWFpbhILCgNsb3cYASABKAESDAoEaGlnaBgCIAEoARILCgNsb2cYAyABKAgSDAoEc3RlcBgEIAEoASJBCglJbnREb21haW4SCwoDbG93GAEgASgDEgwKBGhpZ2gYAiABKAMSCwoDbG9nGAMgASgIEgwKBHN0ZXAYBCABKAMiQAoRQ2F0ZWdvcmljYWxEb21haW4SKwoGdmFsdWVzGAEgAygLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWUizQEKCUNvbmRpdGlvbhIRCglwYXJhbWV0ZXIYASABKAkSKwoGdmFsdWVzGAIgAygLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWUSFQoIYXRfbGVhc3QYAyABKAFIAIgBARISCgVhYm92ZRgEIAEoAUgBiAEBEhQKB2F0X21vc3QYBSABKAFIAogBARISCgViZWxvdxgGIAEoAUgDiAEBQgsKCV9hdF9sZWFzdEIICgZfYWJvdmVCCgoIX2F0X21vc3RCCAoGX2JlbG93InIKDlBhcmFtZXRlclZhbHVlEhUKC2Zsb2F0X3ZhbHVlGAEgASgBSAASEwoJaW50X3ZhbHVlGAIgASgDSAASFgoMc3RyaW5nX3ZhbHVlGAMgASgJSAASFAoKYm9vbF92YWx1ZRgEIAEoCEgAQgYKBGtpbmQinwEKE1BhcmFtZXRlckFzc2lnbm1lbnQSPAoGdmFsdWVzGAEgAygLMiwuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudC5WYWx1ZXNFbnRyeRpKCgtWYWx1ZXNFbnRyeRILCgNrZXkYASABKAkSKgoFdmFsdWUYAiABKAsyGy5oZWFkcmFjZS52MS5QYXJhbWV0ZXJWYWx1ZToCOAEivgMKB1NhbXBsZXISLAoGcmFuZG9tGAEgASgLMhouaGVhZHJhY2UudjEuUmFuZG9tU2FtcGxlckgAEigKBGdyaWQYAiABKAsyGC5oZWFkcmFjZS52MS5HcmlkU2FtcGxlckgAEioKBXNvYm9sGAMgASgLMhkuaGVhZHJhY2UudjEuU29ib2xTYW1wbGVySAASJgoDdHBlGAQgASgLMhcuaGVhZHJhY2UudjEuVHBlU2FtcGxlckgAEiQKAmdwGAUgASgLMhYuaGVhZHJhY2UudjEuR3BTYW1wbGVySAASKgoFY21hZXMYBiABKAsyGS5oZWFkcmFjZS52MS5DbWFFc1NhbXBsZXJIABIqCgVuc2dhMhgHIAEoCzIZLmhlYWRyYWNlLnYxLk5zZ2EyU2FtcGxlckgAEioKBW5zZ2EzGAggASgLMhkuaGVhZHJhY2UudjEuTnNnYTNTYW1wbGVySAASLQoHYmVzdF9vZhgJIAEoCzIaLmhlYWRyYWNlLnYxLkJlc3RPZlNhbXBsZXJIABImCgNvd24YCiABKAsyFy5oZWFkcmFjZS52MS5Pd25TYW1wbGVySABCBgoEa2luZCIPCg1SYW5kb21TYW1wbGVyIk0KCk93blNhbXBsZXISDAoEbmFtZRgBIAEoCRIxCgdvcHRpb25zGAIgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudCJyCgtHcmlkU2FtcGxlchI0CgZwb2ludHMYASADKAsyJC5oZWFkcmFjZS52MS5HcmlkU2FtcGxlci5Qb2ludHNFbnRyeRotCgtQb2ludHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAU6AjgBIg4KDFNvYm9sU2FtcGxlciJNCgpUcGVTYW1wbGVyEhYKDnN0YXJ0dXBfdHJpYWxzGAEgASgFEhIKCmNhbmRpZGF0ZXMYAiABKAUSEwoLbWF4X3Jlc3VsdHMYAyABKAUiOAoJR3BTYW1wbGVyEhYKDnN0YXJ0dXBfdHJpYWxzGAEgASgFEhMKC21heF9yZXN1bHRzGAIgASgFIjoKDENtYUVzU2FtcGxlchIWCg5zdGFydHVwX3RyaWFscxgBIAEoBRISCgpwb3B1bGF0aW9uGAIgASgFIiIKDE5zZ2EyU2FtcGxlchISCgpwb3B1bGF0aW9uGAEgASgFIiIKDE5zZ2EzU2FtcGxlchISCgpwb3B1bGF0aW9uGAEgASgFIi0KDUJlc3RPZlNhbXBsZXISDQoFc3R1ZHkYASABKAkSDQoFZWFnZXIYAiABKAEijwQKBlBvbGljeRIsCgdydW5fYWxsGAEgASgLMhkuaGVhZHJhY2UudjEuUnVuQWxsUG9saWN5SAASJwoEYXNoYRgCIAEoCzIXLmhlYWRyYWNlLnYxLkFzaGFQb2xpY3lIABJCChJzdWNjZXNzaXZlX2hhbHZpbmcYAyABKAsyJC5oZWFkcmFjZS52MS5TdWNjZXNzaXZlSGFsdmluZ1BvbGljeUgAEjEKCWh5cGVyYmFuZBgEIAEoCzIcLmhlYWRyYWNlLnYxLkh5cGVyYmFuZFBvbGljeUgAEikKBXBhc2hhGAUgASgLMhguaGVhZHJhY2UudjEuUGFzaGFQb2xpY3lIABIrCgZtZWRpYW4YBiABKAsyGS5oZWFkcmFjZS52MS5NZWRpYW5Qb2xpY3lIABI0CgtydW5nX21lZGlhbhgHIAEoCzIdLmhlYWRyYWNlLnYxLlJ1bmdNZWRpYW5Qb2xpY3lIABIlCgNwYnQYCSABKAsyFi5oZWFkcmFjZS52MS5QYnRQb2xpY3lIABIlCgNvd24YCiABKAsyFi5oZWFkcmFjZS52MS5Pd25Qb2xpY3lIABInCgRhdXRvGAsgASgLMhcuaGVhZHJhY2UudjEuQXV0b1BvbGljeUgAEhQKDHByaWNlX3BhdXNlcxgUIAEoCEIGCgRraW5kSgQICBAJUg5sZWFybmluZ19jdXJ2ZSIOCgxSdW5BbGxQb2xpY3kiWwoKQXV0b1BvbGljeRITCgZlZmZvcnQYASABKAFIAIgBARILCgNldGEYAiABKAUSEQoJbWluX3N0ZXBzGAMgASgDEg0KBXJ1bmdzGAQgAygDQgkKB19lZmZvcnQiggEKCU93blBvbGljeRIMCgRuYW1lGAEgASgJEjEKB29wdGlvbnMYAiABKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50EhAKCGludGVydmFsGAMgASgDEg0KBXJ1bmdzGAQgAygDEhMKC2dyYWNlX3N0ZXBzGAUgASgDIrMBCgpBc2hhUG9saWN5EikKB3ZhcmlhbnQYASABKA4yGC5oZWFkcmFjZS52MS5Bc2hhVmFyaWFudBILCgNldGEYAiABKAUSEQoJbWluX3N0ZXBzGAMgASgDEg0KBXJ1bmdzGAQgAygDEhAKCGJyYWNrZXRzGAUgASgFEikKB2Fycml2YWwYBiABKA4yGC5oZWFkcmFjZS52MS5Bc2hhQXJyaXZhbBIOCgZlZmZvcnQYByABKAEijQEKCVBidFBvbGljeRIQCghpbnRlcnZhbBgBIAEoAxIQCghxdWFudGlsZRgCIAEoARIhChRyZXNhbXBsZV9wcm9iYWJpbGl0eRgDIAEoAUgAiAEBEg8KB2ZhY3RvcnMYBCADKAESDwoHbXV0YWJsZRgFIAMoCUIXChVfcmVzYW1wbGVfcHJvYmFiaWxpdHkiWAoXU3VjY2Vzc2l2ZUhhbHZpbmdQb2xpY3kSCwoDZXRhGAEgASgFEhEKCW1pbl9zdGVwcxgCIAEoAxINCgVydW5ncxgDIAMoAxIOCgZjb2hvcnQYBCABKAUiQAoPSHlwZXJiYW5kUG9saWN5EgsKA2V0YRgBIAEoBRIRCgltaW5fc3RlcHMYAiABKAMSDQoFcnVuZ3MYAyADKAMiXgoLUGFzaGFQb2xpY3kSCwoDZXRhGAEgASgFEhEKCW1pbl9zdGVwcxgCIAEoAxINCgVydW5ncxgDIAMoAxIUCgdlcHNpbG9uGAQgASgBSACIAQFCCgoIX2Vwc2lsb24inAEKDE1lZGlhblBvbGljeRIQCghpbnRlcnZhbBgBIAEoAxINCgVydW5ncxgCIAMoAxIWCg5jb21wbGV0ZWRfb25seRgDIAEoCBITCgtncmFjZV9zdGVwcxgEIAEoAxIRCgltaW5fcGVlcnMYBSABKAUSKwoHdmFyaWFudBgGIAEoDjIaLmhlYWRyYWNlLnYxLk1lZGlhblZhcmlhbnQigwEKEFJ1bmdNZWRpYW5Qb2xpY3kSEAoIaW50ZXJ2YWwYASABKAMSDQoFcnVuZ3MYAiADKAMSFgoJdG9sZXJhbmNlGAMgASgBSACIAQESEwoLZ3JhY2Vfc3RlcHMYBCABKAMSEwoLbWluX3Jlc3VsdHMYBSABKAVCDAoKX3RvbGVyYW5jZSKZAgoJUmVzb3VyY2VzEgwKBGdwdXMYASABKAUSGAoQZ3B1X21lbW9yeV9ieXRlcxgCIAEoAxIyCgZsYWJlbHMYAyADKAsyIi5oZWFkcmFjZS52MS5SZXNvdXJjZXMuTGFiZWxzRW50cnkSEQoJZ3B1X21pbGxpGAQgASgFEhEKCWdwdV90eXBlcxgFIAMoCRIMCgRjcHVzGAYgASgFEikKCXByb2Nlc3NlcxgHIAEoDjIWLmhlYWRyYWNlLnYxLlByb2Nlc3NlcxIiCgJieRgIIAEoCzIWLmhlYWRyYWNlLnYxLlNpemVUYWJsZRotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIn8KCVNpemVUYWJsZRIRCglwYXJhbWV0ZXIYASABKAkSEgoKZnJvbV92YWx1ZRgCIAEoCBIiCgRyb3dzGAMgAygLMhQuaGVhZHJhY2UudjEuU2l6ZVJvdxInCglvdGhlcndpc2UYBCABKAsyFC5oZWFkcmFjZS52MS5TaXplUm93ImQKB1NpemVSb3cSKgoFdmFsdWUYASABKAsyGy5oZWFkcmFjZS52MS5QYXJhbWV0ZXJWYWx1ZRIMCgRncHVzGAIgASgFEhEKCWdwdV9taWxsaRgDIAEoBRIMCgRjcHVzGAQgASgFIkMKB0VsYXN0aWMSKQoGZ3JhbnRzGAEgAygLMhkuaGVhZHJhY2UudjEuRWxhc3RpY0dyYW50Eg0KBXNwYXJlGAIgASgFIkMKDEVsYXN0aWNHcmFudBIRCglmcm9tX3N0ZXAYASABKAMSDQoFc2xvdHMYAiABKAUSEQoJZ3B1X21pbGxpGAMgASgFIjEKBEZ1c2USDAoEbW9zdBgBIAEoBRINCgVhcGFydBgCIAMoCRIMCgRhdXRvGAMgASgIIqABCglTdXJyb2dhdGUSDQoFbW9kZWwYASABKAkSDQoFd2lkdGgYAiABKAMSDQoFc2NhbGUYAyABKAMSEQoJb3B0aW1pemVyGAQgASgJEg4KBmlucHV0cxgFIAEoCRIOCgZhY2NlcHQYBiADKAkSIQoFcGlsb3QYByABKAsyEi5oZWFkcmFjZS52MS5QaWxvdBIQCghzY2FsZV9ieRgIIAEoCSKlAQoFUGlsb3QSDgoGc2NhbGVzGAEgAygDEhYKDmNvbmZpZ3VyYXRpb25zGAIgASgFEg0KBXN0ZXBzGAMgASgDEhoKDWxlYXN0X2tlbmRhbGwYBCABKAFIAIgBARIYCgttb3N0X3JlZ3JldBgFIAEoAUgBiAEBEg0KBXN0dWR5GAYgASgJQhAKDl9sZWFzdF9rZW5kYWxsQg4KDF9tb3N0X3JlZ3JldCI/CgRHYXRlEgsKA29mZhgBIAEoCBIOCgZ3aWR0aHMYAiADKAMSCwoDa2V5GAMgASgJEg0KBXN0dWR5GAQgASgJIpsBCghUcmFuc2ZlchIQCghjYWxsYWJsZRgBIAEoCRILCgN0b3AYAiABKAUSDQoFZWFnZXIYAyABKAESDQoFc3RlcHMYBCABKAMSKQoJcmVzb3VyY2VzGAUgASgLMhYuaGVhZHJhY2UudjEuUmVzb3VyY2VzEicKBHBsYW4YBiABKAsyGS5oZWFkcmFjZS52MS5UcmFuc2ZlclBsYW4iYQoMVHJhbnNmZXJQbGFuEikKB3JlcXVlc3QYASABKAsyGC5oZWFkcmFjZS52MS5QbGFuUmVxdWVzdBImCgZhbnN3ZXIYAiABKAsyFi5oZWFkcmFjZS52MS5UcmlhbFBsYW4iqwEKCVRyaWFsUGxhbhIpCgdkZWdyZWVzGAEgASgLMhguaGVhZHJhY2UudjEuUGxhbkRlZ3JlZXMSEwoLaXRlcmF0aW9uX3MYAiABKAESMAoFZmlsZXMYAyADKAsyIS5oZWFkcmFjZS52MS5UcmlhbFBsYW4uRmlsZXNFbnRyeRosCgpGaWxlc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEivAMKDVRyaWFsVGVtcGxhdGUSEgoIY2FsbGFibGUYASABKAlIABIrCgdjb21tYW5kGAIgASgLMhguaGVhZHJhY2UudjEuQ29tbWFuZExpbmVIABITCgt3b3JraW5nX2RpchgDIAEoCRIwCgNlbnYYBCADKAsyIy5oZWFkcmFjZS52MS5UcmlhbFRlbXBsYXRlLkVudkVudHJ5Eg4KBnB5dGhvbhgFIAEoCRIoCgVncmFjZRgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIxCg5yZXBvcnRfdGltZW91dBgHIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIVCghwcmVzdGFydBgIIAEoCEgBiAEBEiQKBHBsYW4YCSABKAsyFi5oZWFkcmFjZS52MS5UcmlhbFBsYW4SHwoEY29kZRgKIAEoCzIRLmhlYWRyYWNlLnYxLkNvZGUSFAoMcmVxdWlyZW1lbnRzGAsgASgJGioKCEVudkVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAFCCQoHcHJvZ3JhbUILCglfcHJlc3RhcnQidAoEQ29kZRIRCgRzaGlwGAEgASgISACIAQESDgoGZGlnZXN0GAIgASgJEhIKCnNpemVfYnl0ZXMYAyABKAMSDQoFZmlsZXMYBCABKAUSDgoGY29tbWl0GAUgASgJEg0KBWRpcnR5GAYgASgIQgcKBV9zaGlwIhsKC0NvbW1hbmRMaW5lEgwKBGFyZ3MYASADKAkqbAoFU2NvcGUSFQoRU0NPUEVfVU5TUEVDSUZJRUQQABIOCgpTQ09QRV9CRVNUEAESDgoKU0NPUEVfTEFTVBACEhUKEVNDT1BFX0ZVTExfQlVER0VUEAMSFQoRU0NPUEVfTUVBTl9MQVNUX0sQBCo6CgRLZWVwEhQKEEtFRVBfVU5TUEVDSUZJRUQQABINCglLRUVQX0xBU1QQARINCglLRUVQX0JFU1QQAipCCgRHb2FsEhQKEEdPQUxfVU5TUEVDSUZJRUQQABIRCg1HT0FMX01JTklNSVpFEAESEQoNR09BTF9NQVhJTUlaRRACKmIKC0FzaGFWYXJpYW50EhwKGEFTSEFfVkFSSUFOVF9VTlNQRUNJRklFRBAAEhoKFkFTSEFfVkFSSUFOVF9QUk9NT1RJT04QARIZChVBU0hBX1ZBUklBTlRfU1RPUFBJTkcQAipmCg1NZWRpYW5WYXJpYW50Eh4KGk1FRElBTl9WQVJJQU5UX1VOU1BFQ0lGSUVEEAASGgoWTUVESUFOX1ZBUklBTlRfQVZFUkFHRRABEhkKFU1FRElBTl9WQVJJQU5UX1ZJWklFUhACKmMKC0FzaGFBcnJpdmFsEhwKGEFTSEFfQVJSSVZBTF9VTlNQRUNJRklFRBAAEhkKFUFTSEFfQVJSSVZBTF9DQVVUSU9VUxABEhsKF0FTSEFfQVJSSVZBTF9PUFRJTUlTVElDEAIqUQoJUHJvY2Vzc2VzEhkKFVBST0NFU1NFU19VTlNQRUNJRklFRBAAEhEKDVBST0NFU1NFU19PTkUQARIWChJQUk9DRVNTRVNfUEVSX1NMT1QQAkJAWj5naXRodWIuY29tL2hlYWRyYWNlL2hlYWRyYWNlL2NsaWVudHMvZ28vaGVhZHJhY2UvdjE7aGVhZHJhY2V2MWIGcHJvdG8z", [file_google_protobuf_duration, file_headrace_v1_planner]);
+  fileDesc("ChZoZWFkcmFjZS92MS9zcGVjLnByb3RvEgtoZWFkcmFjZS52MSLZBwoJU3R1ZHlTcGVjEikKCW9iamVjdGl2ZRgBIAEoCzIWLmhlYWRyYWNlLnYxLk9iamVjdGl2ZRIlCgVzcGFjZRgCIAMoCzIWLmhlYWRyYWNlLnYxLlBhcmFtZXRlchIlCgdzYW1wbGVyGAMgASgLMhQuaGVhZHJhY2UudjEuU2FtcGxlchIjCgZwb2xpY3kYBCABKAsyEy5oZWFkcmFjZS52MS5Qb2xpY3kSLAoIdGVtcGxhdGUYBSABKAsyGi5oZWFkcmFjZS52MS5UcmlhbFRlbXBsYXRlEikKCXJlc291cmNlcxgGIAEoCzIWLmhlYWRyYWNlLnYxLlJlc291cmNlcxISCgptYXhfdHJpYWxzGAcgASgFEhQKDG1heF9wYXJhbGxlbBgIIAEoBRIRCgltYXhfc3RlcHMYCSABKAMSEwoLbWF4X3JldHJpZXMYCiABKAUSDAoEc2VlZBgLIAEoAxIyCghiYXNlbGluZRgMIAEoCzIgLmhlYWRyYWNlLnYxLlBhcmFtZXRlckFzc2lnbm1lbnQSMgoIZW5xdWV1ZWQYDSADKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50EhgKEGNoZWNrcG9pbnRzX2tlcHQYDiABKAUSDgoGd2VpZ2h0GBQgASgBEhAKCHByaW9yaXR5GBUgASgFEiUKB2VsYXN0aWMYFiABKAsyFC5oZWFkcmFjZS52MS5FbGFzdGljEh8KBGZ1c2UYFyABKAsyES5oZWFkcmFjZS52MS5GdXNlEicKCHRyYW5zZmVyGBggASgLMhUuaGVhZHJhY2UudjEuVHJhbnNmZXISKQoJc3Vycm9nYXRlGBkgASgLMhYuaGVhZHJhY2UudjEuU3Vycm9nYXRlEh8KBGdhdGUYGiABKAsyES5oZWFkcmFjZS52MS5HYXRlEg0KBWFmdGVyGBsgASgJEjIKEmZ1cnRoZXJfb2JqZWN0aXZlcxgPIAMoCzIWLmhlYWRyYWNlLnYxLk9iamVjdGl2ZRIsCgtjb25zdHJhaW50cxgQIAMoCzIXLmhlYWRyYWNlLnYxLkNvbnN0cmFpbnQSKgoKd2FybV9zdGFydBgRIAEoCzIWLmhlYWRyYWNlLnYxLldhcm1TdGFydBIaChJtYXhfZWFybHlfZmFpbHVyZXMYEiABKAUSDwoHYnViYmxlcxgvIAEoCBIhCgV1bnRpbBgwIAEoCzISLmhlYWRyYWNlLnYxLlVudGlsEicKCGV4dGVuZGVkGDEgASgLMhUuaGVhZHJhY2UudjEuRXh0ZW5kZWQiWwoFVW50aWwSEgoFdmFsdWUYASABKAFIAIgBARISCgVob3VycxgCIAEoAUgBiAEBEhYKDm5vX2ltcHJvdmVtZW50GAMgASgFQggKBl92YWx1ZUIICgZfaG91cnMiKQoIRXh0ZW5kZWQSDgoGdHJpYWxzGAEgASgFEg0KBXN0ZXBzGAIgAygDIosBCglPYmplY3RpdmUSDgoGbWV0cmljGAEgASgJEh8KBGdvYWwYAiABKA4yES5oZWFkcmFjZS52MS5Hb2FsEh8KBGtlZXAYAyABKA4yES5oZWFkcmFjZS52MS5LZWVwEiEKBXNjb3BlGAQgASgOMhIuaGVhZHJhY2UudjEuU2NvcGUSCQoBaxgFIAEoBSJMCgpDb25zdHJhaW50Eg4KBm1ldHJpYxgBIAEoCRIRCgdhdF9tb3N0GAIgASgBSAASEgoIYXRfbGVhc3QYAyABKAFIAEIHCgVib3VuZCIuCglXYXJtU3RhcnQSDQoFc3R1ZHkYASABKAkSEgoKbWF4X3RyaWFscxgCIAEoBSLYAQoJUGFyYW1ldGVyEgwKBG5hbWUYASABKAkSKQoFZmxvYXQYAiABKAsyGC5oZWFkcmFjZS52MS5GbG9hdERvbWFpbkgAEiUKA2ludBgDIAEoCzIWLmhlYWRyYWNlLnYxLkludERvbWFpbkgAEjUKC2NhdGVnb3JpY2FsGAQgASgLMh4uaGVhZHJhY2UudjEuQ2F0ZWdvcmljYWxEb21haW5IABIqCgpjb25kaXRpb25zGAUgAygLMhYuaGVhZHJhY2UudjEuQ29uZGl0aW9uQggKBmRvbWFpbiJDCgtGbG9hdERvbWFpbhILCgNsb3cYASABKAESDAoEaGlnaBgCIAEoARILCgNsb2cYAyABKAgSDAoEc3RlcBgEIAEoASJBCglJbnREb21haW4SCwoDbG93GAEgASgDEgwKBGhpZ2gYAiABKAMSCwoDbG9nGAMgASgIEgwKBHN0ZXAYBCABKAMiQAoRQ2F0ZWdvcmljYWxEb21haW4SKwoGdmFsdWVzGAEgAygLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWUizQEKCUNvbmRpdGlvbhIRCglwYXJhbWV0ZXIYASABKAkSKwoGdmFsdWVzGAIgAygLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWUSFQoIYXRfbGVhc3QYAyABKAFIAIgBARISCgVhYm92ZRgEIAEoAUgBiAEBEhQKB2F0X21vc3QYBSABKAFIAogBARISCgViZWxvdxgGIAEoAUgDiAEBQgsKCV9hdF9sZWFzdEIICgZfYWJvdmVCCgoIX2F0X21vc3RCCAoGX2JlbG93InIKDlBhcmFtZXRlclZhbHVlEhUKC2Zsb2F0X3ZhbHVlGAEgASgBSAASEwoJaW50X3ZhbHVlGAIgASgDSAASFgoMc3RyaW5nX3ZhbHVlGAMgASgJSAASFAoKYm9vbF92YWx1ZRgEIAEoCEgAQgYKBGtpbmQinwEKE1BhcmFtZXRlckFzc2lnbm1lbnQSPAoGdmFsdWVzGAEgAygLMiwuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudC5WYWx1ZXNFbnRyeRpKCgtWYWx1ZXNFbnRyeRILCgNrZXkYASABKAkSKgoFdmFsdWUYAiABKAsyGy5oZWFkcmFjZS52MS5QYXJhbWV0ZXJWYWx1ZToCOAEi+wMKB1NhbXBsZXISLAoGcmFuZG9tGAEgASgLMhouaGVhZHJhY2UudjEuUmFuZG9tU2FtcGxlckgAEigKBGdyaWQYAiABKAsyGC5oZWFkcmFjZS52MS5HcmlkU2FtcGxlckgAEioKBXNvYm9sGAMgASgLMhkuaGVhZHJhY2UudjEuU29ib2xTYW1wbGVySAASJgoDdHBlGAQgASgLMhcuaGVhZHJhY2UudjEuVHBlU2FtcGxlckgAEiQKAmdwGAUgASgLMhYuaGVhZHJhY2UudjEuR3BTYW1wbGVySAASKgoFY21hZXMYBiABKAsyGS5oZWFkcmFjZS52MS5DbWFFc1NhbXBsZXJIABIqCgVuc2dhMhgHIAEoCzIZLmhlYWRyYWNlLnYxLk5zZ2EyU2FtcGxlckgAEioKBW5zZ2EzGAggASgLMhkuaGVhZHJhY2UudjEuTnNnYTNTYW1wbGVySAASLQoHYmVzdF9vZhgJIAEoCzIaLmhlYWRyYWNlLnYxLkJlc3RPZlNhbXBsZXJIABImCgNvd24YCiABKAsyFy5oZWFkcmFjZS52MS5Pd25TYW1wbGVySAASOwoObXVsdGlfZmlkZWxpdHkYCyABKAsyIS5oZWFkcmFjZS52MS5NdWx0aUZpZGVsaXR5U2FtcGxlckgAQgYKBGtpbmQiDwoNUmFuZG9tU2FtcGxlciJNCgpPd25TYW1wbGVyEgwKBG5hbWUYASABKAkSMQoHb3B0aW9ucxgCIAEoCzIgLmhlYWRyYWNlLnYxLlBhcmFtZXRlckFzc2lnbm1lbnQicgoLR3JpZFNhbXBsZXISNAoGcG9pbnRzGAEgAygLMiQuaGVhZHJhY2UudjEuR3JpZFNhbXBsZXIuUG9pbnRzRW50cnkaLQoLUG9pbnRzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgFOgI4ASIOCgxTb2JvbFNhbXBsZXIiTQoKVHBlU2FtcGxlchIWCg5zdGFydHVwX3RyaWFscxgBIAEoBRISCgpjYW5kaWRhdGVzGAIgASgFEhMKC21heF9yZXN1bHRzGAMgASgFIjgKCUdwU2FtcGxlchIWCg5zdGFydHVwX3RyaWFscxgBIAEoBRITCgttYXhfcmVzdWx0cxgCIAEoBSJDChRNdWx0aUZpZGVsaXR5U2FtcGxlchIWCg5zdGFydHVwX3RyaWFscxgBIAEoBRITCgttYXhfcmVzdWx0cxgCIAEoBSI6CgxDbWFFc1NhbXBsZXISFgoOc3RhcnR1cF90cmlhbHMYASABKAUSEgoKcG9wdWxhdGlvbhgCIAEoBSIiCgxOc2dhMlNhbXBsZXISEgoKcG9wdWxhdGlvbhgBIAEoBSIiCgxOc2dhM1NhbXBsZXISEgoKcG9wdWxhdGlvbhgBIAEoBSItCg1CZXN0T2ZTYW1wbGVyEg0KBXN0dWR5GAEgASgJEg0KBWVhZ2VyGAIgASgBIo8ECgZQb2xpY3kSLAoHcnVuX2FsbBgBIAEoCzIZLmhlYWRyYWNlLnYxLlJ1bkFsbFBvbGljeUgAEicKBGFzaGEYAiABKAsyFy5oZWFkcmFjZS52MS5Bc2hhUG9saWN5SAASQgoSc3VjY2Vzc2l2ZV9oYWx2aW5nGAMgASgLMiQuaGVhZHJhY2UudjEuU3VjY2Vzc2l2ZUhhbHZpbmdQb2xpY3lIABIxCgloeXBlcmJhbmQYBCABKAsyHC5oZWFkcmFjZS52MS5IeXBlcmJhbmRQb2xpY3lIABIpCgVwYXNoYRgFIAEoCzIYLmhlYWRyYWNlLnYxLlBhc2hhUG9saWN5SAASKwoGbWVkaWFuGAYgASgLMhkuaGVhZHJhY2UudjEuTWVkaWFuUG9saWN5SAASNAoLcnVuZ19tZWRpYW4YByABKAsyHS5oZWFkcmFjZS52MS5SdW5nTWVkaWFuUG9saWN5SAASJQoDcGJ0GAkgASgLMhYuaGVhZHJhY2UudjEuUGJ0UG9saWN5SAASJQoDb3duGAogASgLMhYuaGVhZHJhY2UudjEuT3duUG9saWN5SAASJwoEYXV0bxgLIAEoCzIXLmhlYWRyYWNlLnYxLkF1dG9Qb2xpY3lIABIUCgxwcmljZV9wYXVzZXMYFCABKAhCBgoEa2luZEoECAgQCVIObGVhcm5pbmdfY3VydmUiDgoMUnVuQWxsUG9saWN5IlsKCkF1dG9Qb2xpY3kSEwoGZWZmb3J0GAEgASgBSACIAQESCwoDZXRhGAIgASgFEhEKCW1pbl9zdGVwcxgDIAEoAxINCgVydW5ncxgEIAMoA0IJCgdfZWZmb3J0IoIBCglPd25Qb2xpY3kSDAoEbmFtZRgBIAEoCRIxCgdvcHRpb25zGAIgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudBIQCghpbnRlcnZhbBgDIAEoAxINCgVydW5ncxgEIAMoAxITCgtncmFjZV9zdGVwcxgFIAEoAyKzAQoKQXNoYVBvbGljeRIpCgd2YXJpYW50GAEgASgOMhguaGVhZHJhY2UudjEuQXNoYVZhcmlhbnQSCwoDZXRhGAIgASgFEhEKCW1pbl9zdGVwcxgDIAEoAxINCgVydW5ncxgEIAMoAxIQCghicmFja2V0cxgFIAEoBRIpCgdhcnJpdmFsGAYgASgOMhguaGVhZHJhY2UudjEuQXNoYUFycml2YWwSDgoGZWZmb3J0GAcgASgBIo0BCglQYnRQb2xpY3kSEAoIaW50ZXJ2YWwYASABKAMSEAoIcXVhbnRpbGUYAiABKAESIQoUcmVzYW1wbGVfcHJvYmFiaWxpdHkYAyABKAFIAIgBARIPCgdmYWN0b3JzGAQgAygBEg8KB211dGFibGUYBSADKAlCFwoVX3Jlc2FtcGxlX3Byb2JhYmlsaXR5IlgKF1N1Y2Nlc3NpdmVIYWx2aW5nUG9saWN5EgsKA2V0YRgBIAEoBRIRCgltaW5fc3RlcHMYAiABKAMSDQoFcnVuZ3MYAyADKAMSDgoGY29ob3J0GAQgASgFIkAKD0h5cGVyYmFuZFBvbGljeRILCgNldGEYASABKAUSEQoJbWluX3N0ZXBzGAIgASgDEg0KBXJ1bmdzGAMgAygDIl4KC1Bhc2hhUG9saWN5EgsKA2V0YRgBIAEoBRIRCgltaW5fc3RlcHMYAiABKAMSDQoFcnVuZ3MYAyADKAMSFAoHZXBzaWxvbhgEIAEoAUgAiAEBQgoKCF9lcHNpbG9uIpwBCgxNZWRpYW5Qb2xpY3kSEAoIaW50ZXJ2YWwYASABKAMSDQoFcnVuZ3MYAiADKAMSFgoOY29tcGxldGVkX29ubHkYAyABKAgSEwoLZ3JhY2Vfc3RlcHMYBCABKAMSEQoJbWluX3BlZXJzGAUgASgFEisKB3ZhcmlhbnQYBiABKA4yGi5oZWFkcmFjZS52MS5NZWRpYW5WYXJpYW50IoMBChBSdW5nTWVkaWFuUG9saWN5EhAKCGludGVydmFsGAEgASgDEg0KBXJ1bmdzGAIgAygDEhYKCXRvbGVyYW5jZRgDIAEoAUgAiAEBEhMKC2dyYWNlX3N0ZXBzGAQgASgDEhMKC21pbl9yZXN1bHRzGAUgASgFQgwKCl90b2xlcmFuY2UimQIKCVJlc291cmNlcxIMCgRncHVzGAEgASgFEhgKEGdwdV9tZW1vcnlfYnl0ZXMYAiABKAMSMgoGbGFiZWxzGAMgAygLMiIuaGVhZHJhY2UudjEuUmVzb3VyY2VzLkxhYmVsc0VudHJ5EhEKCWdwdV9taWxsaRgEIAEoBRIRCglncHVfdHlwZXMYBSADKAkSDAoEY3B1cxgGIAEoBRIpCglwcm9jZXNzZXMYByABKA4yFi5oZWFkcmFjZS52MS5Qcm9jZXNzZXMSIgoCYnkYCCABKAsyFi5oZWFkcmFjZS52MS5TaXplVGFibGUaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJ/CglTaXplVGFibGUSEQoJcGFyYW1ldGVyGAEgASgJEhIKCmZyb21fdmFsdWUYAiABKAgSIgoEcm93cxgDIAMoCzIULmhlYWRyYWNlLnYxLlNpemVSb3cSJwoJb3RoZXJ3aXNlGAQgASgLMhQuaGVhZHJhY2UudjEuU2l6ZVJvdyJkCgdTaXplUm93EioKBXZhbHVlGAEgASgLMhsuaGVhZHJhY2UudjEuUGFyYW1ldGVyVmFsdWUSDAoEZ3B1cxgCIAEoBRIRCglncHVfbWlsbGkYAyABKAUSDAoEY3B1cxgEIAEoBSJDCgdFbGFzdGljEikKBmdyYW50cxgBIAMoCzIZLmhlYWRyYWNlLnYxLkVsYXN0aWNHcmFudBINCgVzcGFyZRgCIAEoBSJDCgxFbGFzdGljR3JhbnQSEQoJZnJvbV9zdGVwGAEgASgDEg0KBXNsb3RzGAIgASgFEhEKCWdwdV9taWxsaRgDIAEoBSIxCgRGdXNlEgwKBG1vc3QYASABKAUSDQoFYXBhcnQYAiADKAkSDAoEYXV0bxgDIAEoCCKgAQoJU3Vycm9nYXRlEg0KBW1vZGVsGAEgASgJEg0KBXdpZHRoGAIgASgDEg0KBXNjYWxlGAMgASgDEhEKCW9wdGltaXplchgEIAEoCRIOCgZpbnB1dHMYBSABKAkSDgoGYWNjZXB0GAYgAygJEiEKBXBpbG90GAcgASgLMhIuaGVhZHJhY2UudjEuUGlsb3QSEAoIc2NhbGVfYnkYCCABKAkipQEKBVBpbG90Eg4KBnNjYWxlcxgBIAMoAxIWCg5jb25maWd1cmF0aW9ucxgCIAEoBRINCgVzdGVwcxgDIAEoAxIaCg1sZWFzdF9rZW5kYWxsGAQgASgBSACIAQESGAoLbW9zdF9yZWdyZXQYBSABKAFIAYgBARINCgVzdHVkeRgGIAEoCUIQCg5fbGVhc3Rfa2VuZGFsbEIOCgxfbW9zdF9yZWdyZXQiPwoER2F0ZRILCgNvZmYYASABKAgSDgoGd2lkdGhzGAIgAygDEgsKA2tleRgDIAEoCRINCgVzdHVkeRgEIAEoCSKbAQoIVHJhbnNmZXISEAoIY2FsbGFibGUYASABKAkSCwoDdG9wGAIgASgFEg0KBWVhZ2VyGAMgASgBEg0KBXN0ZXBzGAQgASgDEikKCXJlc291cmNlcxgFIAEoCzIWLmhlYWRyYWNlLnYxLlJlc291cmNlcxInCgRwbGFuGAYgASgLMhkuaGVhZHJhY2UudjEuVHJhbnNmZXJQbGFuImEKDFRyYW5zZmVyUGxhbhIpCgdyZXF1ZXN0GAEgASgLMhguaGVhZHJhY2UudjEuUGxhblJlcXVlc3QSJgoGYW5zd2VyGAIgASgLMhYuaGVhZHJhY2UudjEuVHJpYWxQbGFuIqsBCglUcmlhbFBsYW4SKQoHZGVncmVlcxgBIAEoCzIYLmhlYWRyYWNlLnYxLlBsYW5EZWdyZWVzEhMKC2l0ZXJhdGlvbl9zGAIgASgBEjAKBWZpbGVzGAMgAygLMiEuaGVhZHJhY2UudjEuVHJpYWxQbGFuLkZpbGVzRW50cnkaLAoKRmlsZXNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIrwDCg1UcmlhbFRlbXBsYXRlEhIKCGNhbGxhYmxlGAEgASgJSAASKwoHY29tbWFuZBgCIAEoCzIYLmhlYWRyYWNlLnYxLkNvbW1hbmRMaW5lSAASEwoLd29ya2luZ19kaXIYAyABKAkSMAoDZW52GAQgAygLMiMuaGVhZHJhY2UudjEuVHJpYWxUZW1wbGF0ZS5FbnZFbnRyeRIOCgZweXRob24YBSABKAkSKAoFZ3JhY2UYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMQoOcmVwb3J0X3RpbWVvdXQYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFQoIcHJlc3RhcnQYCCABKAhIAYgBARIkCgRwbGFuGAkgASgLMhYuaGVhZHJhY2UudjEuVHJpYWxQbGFuEh8KBGNvZGUYCiABKAsyES5oZWFkcmFjZS52MS5Db2RlEhQKDHJlcXVpcmVtZW50cxgLIAEoCRoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBQgkKB3Byb2dyYW1CCwoJX3ByZXN0YXJ0InQKBENvZGUSEQoEc2hpcBgBIAEoCEgAiAEBEg4KBmRpZ2VzdBgCIAEoCRISCgpzaXplX2J5dGVzGAMgASgDEg0KBWZpbGVzGAQgASgFEg4KBmNvbW1pdBgFIAEoCRINCgVkaXJ0eRgGIAEoCEIHCgVfc2hpcCIbCgtDb21tYW5kTGluZRIMCgRhcmdzGAEgAygJKmwKBVNjb3BlEhUKEVNDT1BFX1VOU1BFQ0lGSUVEEAASDgoKU0NPUEVfQkVTVBABEg4KClNDT1BFX0xBU1QQAhIVChFTQ09QRV9GVUxMX0JVREdFVBADEhUKEVNDT1BFX01FQU5fTEFTVF9LEAQqOgoES2VlcBIUChBLRUVQX1VOU1BFQ0lGSUVEEAASDQoJS0VFUF9MQVNUEAESDQoJS0VFUF9CRVNUEAIqQgoER29hbBIUChBHT0FMX1VOU1BFQ0lGSUVEEAASEQoNR09BTF9NSU5JTUlaRRABEhEKDUdPQUxfTUFYSU1JWkUQAipiCgtBc2hhVmFyaWFudBIcChhBU0hBX1ZBUklBTlRfVU5TUEVDSUZJRUQQABIaChZBU0hBX1ZBUklBTlRfUFJPTU9USU9OEAESGQoVQVNIQV9WQVJJQU5UX1NUT1BQSU5HEAIqZgoNTWVkaWFuVmFyaWFudBIeChpNRURJQU5fVkFSSUFOVF9VTlNQRUNJRklFRBAAEhoKFk1FRElBTl9WQVJJQU5UX0FWRVJBR0UQARIZChVNRURJQU5fVkFSSUFOVF9WSVpJRVIQAipjCgtBc2hhQXJyaXZhbBIcChhBU0hBX0FSUklWQUxfVU5TUEVDSUZJRUQQABIZChVBU0hBX0FSUklWQUxfQ0FVVElPVVMQARIbChdBU0hBX0FSUklWQUxfT1BUSU1JU1RJQxACKlEKCVByb2Nlc3NlcxIZChVQUk9DRVNTRVNfVU5TUEVDSUZJRUQQABIRCg1QUk9DRVNTRVNfT05FEAESFgoSUFJPQ0VTU0VTX1BFUl9TTE9UEAJCQFo+Z2l0aHViLmNvbS9oZWFkcmFjZS9oZWFkcmFjZS9jbGllbnRzL2dvL2hlYWRyYWNlL3YxO2hlYWRyYWNldjFiBnByb3RvMw", [file_google_protobuf_duration, file_headrace_v1_planner]);
 
 /**
  * The whole description of a study. `headrace.spec` holds the same fields as validated Python models;
@@ -733,6 +733,12 @@ export type Sampler = Message<"headrace.v1.Sampler"> & {
      */
     value: OwnSampler;
     case: "own";
+  } | {
+    /**
+     * @generated from field: headrace.v1.MultiFidelitySampler multi_fidelity = 11;
+     */
+    value: MultiFidelitySampler;
+    case: "multiFidelity";
   } | { case: undefined; value?: undefined };
 };
 
@@ -886,6 +892,35 @@ export const GpSamplerSchema: GenMessage<GpSampler> = /*@__PURE__*/
   messageDesc(file_headrace_v1_spec, 19);
 
 /**
+ * A Gaussian process over configuration and budget, which learns from the results at all rungs, pending trials included. It
+ * knows one objective.
+ *
+ * @generated from message headrace.v1.MultiFidelitySampler
+ */
+export type MultiFidelitySampler = Message<"headrace.v1.MultiFidelitySampler"> & {
+  /**
+   * The first so many results come from random draws; 0 means 10.
+   *
+   * @generated from field: int32 startup_trials = 1;
+   */
+  startupTrials: number;
+
+  /**
+   * How many results the process is made from at most, the best and the latest; 0 means 400. A proposal costs their cube.
+   *
+   * @generated from field: int32 max_results = 2;
+   */
+  maxResults: number;
+};
+
+/**
+ * Describes the message headrace.v1.MultiFidelitySampler.
+ * Use `create(MultiFidelitySamplerSchema)` to create a new message.
+ */
+export const MultiFidelitySamplerSchema: GenMessage<MultiFidelitySampler> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_spec, 20);
+
+/**
  * The covariance matrix adaptation evolution strategy, on the numeric parameters that always exist.
  *
  * @generated from message headrace.v1.CmaEsSampler
@@ -911,7 +946,7 @@ export type CmaEsSampler = Message<"headrace.v1.CmaEsSampler"> & {
  * Use `create(CmaEsSamplerSchema)` to create a new message.
  */
 export const CmaEsSamplerSchema: GenMessage<CmaEsSampler> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 20);
+  messageDesc(file_headrace_v1_spec, 21);
 
 /**
  * The genetic algorithm NSGA-II, for several objectives.
@@ -932,7 +967,7 @@ export type Nsga2Sampler = Message<"headrace.v1.Nsga2Sampler"> & {
  * Use `create(Nsga2SamplerSchema)` to create a new message.
  */
 export const Nsga2SamplerSchema: GenMessage<Nsga2Sampler> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 21);
+  messageDesc(file_headrace_v1_spec, 22);
 
 /**
  * The genetic algorithm NSGA-III, for three objectives and more.
@@ -953,7 +988,7 @@ export type Nsga3Sampler = Message<"headrace.v1.Nsga3Sampler"> & {
  * Use `create(Nsga3SamplerSchema)` to create a new message.
  */
 export const Nsga3SamplerSchema: GenMessage<Nsga3Sampler> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 22);
+  messageDesc(file_headrace_v1_spec, 23);
 
 /**
  * The best configurations of another study, the best first: `max_trials` of them. That study has to complete first, unless
@@ -984,7 +1019,7 @@ export type BestOfSampler = Message<"headrace.v1.BestOfSampler"> & {
  * Use `create(BestOfSamplerSchema)` to create a new message.
  */
 export const BestOfSamplerSchema: GenMessage<BestOfSampler> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 23);
+  messageDesc(file_headrace_v1_spec, 24);
 
 /**
  * How trials are stopped, paused and promoted. Without a kind it is `auto`.
@@ -1071,7 +1106,7 @@ export type Policy = Message<"headrace.v1.Policy"> & {
  * Use `create(PolicySchema)` to create a new message.
  */
 export const PolicySchema: GenMessage<Policy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 24);
+  messageDesc(file_headrace_v1_spec, 25);
 
 /**
  * Every trial runs to the full budget.
@@ -1086,7 +1121,7 @@ export type RunAllPolicy = Message<"headrace.v1.RunAllPolicy"> & {
  * Use `create(RunAllPolicySchema)` to create a new message.
  */
 export const RunAllPolicySchema: GenMessage<RunAllPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 25);
+  messageDesc(file_headrace_v1_spec, 26);
 
 /**
  * What a study without a policy gets: asynchronous successive halving with settings that were measured.
@@ -1126,7 +1161,7 @@ export type AutoPolicy = Message<"headrace.v1.AutoPolicy"> & {
  * Use `create(AutoPolicySchema)` to create a new message.
  */
 export const AutoPolicySchema: GenMessage<AutoPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 26);
+  messageDesc(file_headrace_v1_spec, 27);
 
 /**
  * A policy of an installed package, found by the entry point of this name in the group `headrace.policies`.
@@ -1173,7 +1208,7 @@ export type OwnPolicy = Message<"headrace.v1.OwnPolicy"> & {
  * Use `create(OwnPolicySchema)` to create a new message.
  */
 export const OwnPolicySchema: GenMessage<OwnPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 27);
+  messageDesc(file_headrace_v1_spec, 28);
 
 /**
  * Asynchronous successive halving (Li et al., arXiv 1810.05934).
@@ -1234,7 +1269,7 @@ export type AshaPolicy = Message<"headrace.v1.AshaPolicy"> & {
  * Use `create(AshaPolicySchema)` to create a new message.
  */
 export const AshaPolicySchema: GenMessage<AshaPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 28);
+  messageDesc(file_headrace_v1_spec, 29);
 
 /**
  * Population-based training (Jaderberg et al., arXiv 1711.09846). The population is `max_trials`.
@@ -1283,7 +1318,7 @@ export type PbtPolicy = Message<"headrace.v1.PbtPolicy"> & {
  * Use `create(PbtPolicySchema)` to create a new message.
  */
 export const PbtPolicySchema: GenMessage<PbtPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 29);
+  messageDesc(file_headrace_v1_spec, 30);
 
 /**
  * Synchronous successive halving: cohorts of trials that wait for each other at every rung (Jamieson and Talwalkar,
@@ -1324,7 +1359,7 @@ export type SuccessiveHalvingPolicy = Message<"headrace.v1.SuccessiveHalvingPoli
  * Use `create(SuccessiveHalvingPolicySchema)` to create a new message.
  */
 export const SuccessiveHalvingPolicySchema: GenMessage<SuccessiveHalvingPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 30);
+  messageDesc(file_headrace_v1_spec, 31);
 
 /**
  * Hyperband: successive halving in several brackets (Li et al., JMLR 18).
@@ -1357,7 +1392,7 @@ export type HyperbandPolicy = Message<"headrace.v1.HyperbandPolicy"> & {
  * Use `create(HyperbandPolicySchema)` to create a new message.
  */
 export const HyperbandPolicySchema: GenMessage<HyperbandPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 31);
+  messageDesc(file_headrace_v1_spec, 32);
 
 /**
  * PASHA: ASHA with a top rung that grows only while the top two rungs rank trials differently (Bohdal et al.,
@@ -1398,7 +1433,7 @@ export type PashaPolicy = Message<"headrace.v1.PashaPolicy"> & {
  * Use `create(PashaPolicySchema)` to create a new message.
  */
 export const PashaPolicySchema: GenMessage<PashaPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 32);
+  messageDesc(file_headrace_v1_spec, 33);
 
 /**
  * Median stopping: a trial that is worse than half of the others, by running averages, is stopped.
@@ -1451,7 +1486,7 @@ export type MedianPolicy = Message<"headrace.v1.MedianPolicy"> & {
  * Use `create(MedianPolicySchema)` to create a new message.
  */
 export const MedianPolicySchema: GenMessage<MedianPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 33);
+  messageDesc(file_headrace_v1_spec, 34);
 
 /**
  * A trial whose value at a rung is worse, by more than a tolerance, than the median of the values there is stopped.
@@ -1498,7 +1533,7 @@ export type RungMedianPolicy = Message<"headrace.v1.RungMedianPolicy"> & {
  * Use `create(RungMedianPolicySchema)` to create a new message.
  */
 export const RungMedianPolicySchema: GenMessage<RungMedianPolicy> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 34);
+  messageDesc(file_headrace_v1_spec, 35);
 
 /**
  * What one trial occupies while it runs.
@@ -1570,7 +1605,7 @@ export type Resources = Message<"headrace.v1.Resources"> & {
  * Use `create(ResourcesSchema)` to create a new message.
  */
 export const ResourcesSchema: GenMessage<Resources> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 35);
+  messageDesc(file_headrace_v1_spec, 36);
 
 /**
  * How much a trial takes, by the value of one parameter. A trial keeps its size for its whole life.
@@ -1608,7 +1643,7 @@ export type SizeTable = Message<"headrace.v1.SizeTable"> & {
  * Use `create(SizeTableSchema)` to create a new message.
  */
 export const SizeTableSchema: GenMessage<SizeTable> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 36);
+  messageDesc(file_headrace_v1_spec, 37);
 
 /**
  * The size that goes with a value, or with a threshold. 0 stands for what `Resources` says.
@@ -1642,7 +1677,7 @@ export type SizeRow = Message<"headrace.v1.SizeRow"> & {
  * Use `create(SizeRowSchema)` to create a new message.
  */
 export const SizeRowSchema: GenMessage<SizeRow> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 37);
+  messageDesc(file_headrace_v1_spec, 38);
 
 /**
  * How a trial's grant changes on its way. A trial changes its grant at a rung: it is paused and resumed.
@@ -1670,7 +1705,7 @@ export type Elastic = Message<"headrace.v1.Elastic"> & {
  * Use `create(ElasticSchema)` to create a new message.
  */
 export const ElasticSchema: GenMessage<Elastic> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 38);
+  messageDesc(file_headrace_v1_spec, 39);
 
 /**
  * From a step on, so many slots: GPUs, or CPU slots where no GPU is asked for. Cores that must come with GPUs grow with
@@ -1706,7 +1741,7 @@ export type ElasticGrant = Message<"headrace.v1.ElasticGrant"> & {
  * Use `create(ElasticGrantSchema)` to create a new message.
  */
 export const ElasticGrantSchema: GenMessage<ElasticGrant> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 39);
+  messageDesc(file_headrace_v1_spec, 40);
 
 /**
  * Several trials of one model train in one process, a bundle, on one grant. The program is a callable that takes a bundle.
@@ -1742,7 +1777,7 @@ export type Fuse = Message<"headrace.v1.Fuse"> & {
  * Use `create(FuseSchema)` to create a new message.
  */
 export const FuseSchema: GenMessage<Fuse> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 40);
+  messageDesc(file_headrace_v1_spec, 41);
 
 /**
  * A small copy of a model, in maximal update parametrization. Exactly one of width and scale is set.
@@ -1812,7 +1847,7 @@ export type Surrogate = Message<"headrace.v1.Surrogate"> & {
  * Use `create(SurrogateSchema)` to create a new message.
  */
 export const SurrogateSchema: GenMessage<Surrogate> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 41);
+  messageDesc(file_headrace_v1_spec, 42);
 
 /**
  * How small a copy may be, found by a study of its own, `{study}-scale`, before the gate. It trains the same
@@ -1870,7 +1905,7 @@ export type Pilot = Message<"headrace.v1.Pilot"> & {
  * Use `create(PilotSchema)` to create a new message.
  */
 export const PilotSchema: GenMessage<Pilot> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 42);
+  messageDesc(file_headrace_v1_spec, 43);
 
 /**
  * The coordinate check of a surrogate. It is a study of its own, `{study}-gate`, after which the first one begins.
@@ -1913,7 +1948,7 @@ export type Gate = Message<"headrace.v1.Gate"> & {
  * Use `create(GateSchema)` to create a new message.
  */
 export const GateSchema: GenMessage<Gate> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 43);
+  messageDesc(file_headrace_v1_spec, 44);
 
 /**
  * The study that follows: `{study}-target`. It has the same objective and space, takes the best configurations of the
@@ -1970,7 +2005,7 @@ export type Transfer = Message<"headrace.v1.Transfer"> & {
  * Use `create(TransferSchema)` to create a new message.
  */
 export const TransferSchema: GenMessage<Transfer> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 44);
+  messageDesc(file_headrace_v1_spec, 45);
 
 /**
  * A question to a planner. It is asked and answered before the study is created.
@@ -1996,7 +2031,7 @@ export type TransferPlan = Message<"headrace.v1.TransferPlan"> & {
  * Use `create(TransferPlanSchema)` to create a new message.
  */
 export const TransferPlanSchema: GenMessage<TransferPlan> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 45);
+  messageDesc(file_headrace_v1_spec, 46);
 
 /**
  * A plan as trials have it. Each process of a trial finds the files in a folder.
@@ -2029,7 +2064,7 @@ export type TrialPlan = Message<"headrace.v1.TrialPlan"> & {
  * Use `create(TrialPlanSchema)` to create a new message.
  */
 export const TrialPlanSchema: GenMessage<TrialPlan> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 46);
+  messageDesc(file_headrace_v1_spec, 47);
 
 /**
  * What a trial runs.
@@ -2129,7 +2164,7 @@ export type TrialTemplate = Message<"headrace.v1.TrialTemplate"> & {
  * Use `create(TrialTemplateSchema)` to create a new message.
  */
 export const TrialTemplateSchema: GenMessage<TrialTemplate> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 47);
+  messageDesc(file_headrace_v1_spec, 48);
 
 /**
  * The folder of a program, as it was when its study was created.
@@ -2184,7 +2219,7 @@ export type Code = Message<"headrace.v1.Code"> & {
  * Use `create(CodeSchema)` to create a new message.
  */
 export const CodeSchema: GenMessage<Code> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 48);
+  messageDesc(file_headrace_v1_spec, 49);
 
 /**
  * A program and its arguments, never passed through a shell.
@@ -2203,7 +2238,7 @@ export type CommandLine = Message<"headrace.v1.CommandLine"> & {
  * Use `create(CommandLineSchema)` to create a new message.
  */
 export const CommandLineSchema: GenMessage<CommandLine> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_spec, 49);
+  messageDesc(file_headrace_v1_spec, 50);
 
 /**
  * Which value of a trial counts where trials are compared as a whole. Rungs compare the values reported there.
