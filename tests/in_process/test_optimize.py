@@ -62,7 +62,7 @@ def test_the_same_seed_tries_the_same_and_another_one_does_not() -> None:
     assert tried(1) == tried(1) != tried(2)
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "cmaes", {"kind": "nsga2", "population": 4}])
+@pytest.mark.parametrize("sampler", ["tpe", "multi_fidelity", "cmaes", {"kind": "nsga2", "population": 4}])
 def test_a_proposal_is_the_samplers_own_from_all_results_before(sampler: Any) -> None:
     result = optimize(lambda t: (t["x"] - 1) ** 2 + t["y"] ** 2, PLANE, trials=24, sampler=sampler, seed=5)
     spec = result.study.spec
@@ -70,6 +70,34 @@ def test_a_proposal_is_the_samplers_own_from_all_results_before(sampler: Any) ->
     for trial in result.trials:
         assert learner.suggest(trial.number, ()).params == dict(trial.params)
         learner.learn([Measured.of(spec, dict(trial.params), trial.metrics, trial.generation)])
+
+
+def test_a_model_over_all_rungs_is_told_what_every_trial_reported_at_each() -> None:
+    def train(t: Trial) -> Iterator[float]:
+        for step in itertools.count(1):
+            yield far_off(t, step)
+
+    options: dict[str, Any] = {"minimize": "loss", "policy": ASHA, "sampler": "multi_fidelity", "seed": 2}
+    result = optimize(train, LINE, trials=30, steps=9, **options)
+    spec = result.study.spec
+    told: list[Measured] = []
+    params = {trial.number: dict(trial.params) for trial in result.trials}
+    known: set[int] = set()
+    compared = 0
+    for report in result.reports:
+        if report.trial not in known and report.trial >= 10:
+            learner = make_learner(spec)
+            learner.learn(told)
+            assert learner.suggest(report.trial, ()).params == params[report.trial]
+            compared += 1
+        known.add(report.trial)
+        if report.step in (1, 3, 9):
+            metrics = {"loss": report.metrics["loss"]}
+            told.append(Measured.of(spec, params[report.trial], metrics, level=report.step))
+    assert compared == 20
+    assert {one.level for one in told} == {1, 3, 9}
+    assert result.best is not None
+    assert abs(float(result.best.params["x"]) - 1) < 0.2
 
 
 def test_a_sampler_that_fails_is_replaced_by_random_draws(monkeypatch: pytest.MonkeyPatch) -> None:

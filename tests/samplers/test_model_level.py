@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.spec import FloatDomain, Nsga2Sampler, Objective, StudySpec, TpeSampler
-from headrace_services.scheduler.samplers.history import FIRST_RESULT, choose_level
+from headrace.spec import FloatDomain, MultiFidelitySampler, Nsga2Sampler, Objective, StudySpec, TpeSampler
+from headrace_services.scheduler.samplers.history import EVERY_RUNG, FIRST_RESULT, choose_level, told_levels
 
 
 def spec(parameters=1, sampler=None):
@@ -35,3 +35,22 @@ def test_until_then_it_learns_from_the_lowest_rung():
 
 def test_evolutionary_samplers_take_each_trials_first_result():
     assert choose_level(spec(sampler=Nsga2Sampler()), [(1, 90), (3, 90)]) == FIRST_RESULT
+
+
+def test_a_model_over_all_rungs_takes_them_all():
+    assert choose_level(spec(sampler=MultiFidelitySampler()), [(1, 90), (3, 90)]) == EVERY_RUNG
+    assert choose_level(spec(sampler=MultiFidelitySampler()), []) == EVERY_RUNG
+
+
+@pytest.mark.parametrize(
+    ("policy", "steps", "levels"),
+    [
+        ({"kind": "run_all"}, 9, (9,)),
+        ({"kind": "asha", "rungs": [1, 3, 9, 27, 50]}, 50, (1, 3, 9, 27, 50)),
+        ({"kind": "asha", "rungs": [4, 5, 6, 8, 9, 20, 21]}, 21, (4, 8, 20, 21)),
+        ({"kind": "median", "interval": 1}, 100, (1, 2, 4, 8, 16, 32, 64, 100)),
+    ],
+)
+def test_of_rungs_close_together_it_is_told_some(policy, steps, levels):
+    data = spec().model_dump(mode="json") | {"policy": policy, "max_steps": steps}
+    assert told_levels(StudySpec.model_validate(data)) == levels

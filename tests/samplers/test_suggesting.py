@@ -372,6 +372,81 @@ async def test_the_model_is_fed_from_the_highest_rung_with_enough_results(engine
         assert levels == sorted(levels)
 
 
+async def raced(one: Replica, spec: StudySpec, name: str, trials: int) -> list[int]:
+    """Run so many trials of two steps, the rules deciding which ones take the second, and count the results before
+    each."""
+    study_id = await one.create(spec, name=name)
+    results, before = 0, []
+    for _ in range(trials):
+        asked = await one.suggest(study_id)
+        assert asked.trial is not None
+        assert asked.lease is not None
+        before.append(results)
+        lease = {"lease_id": asked.lease.id, "number": asked.lease.number, "attempt": asked.lease.attempt}
+        for step in (1, 2):
+            metrics = {"loss": (float(asked.trial.params["x"]) - 0.3) ** 2}
+            report = ReportArrived(**lease, sequence=None, step=step, metrics=metrics, checkpoint=None)
+            settled = await one.hub.submit(study_id, Submission(input=report))
+            results += 1
+            if settled.outcome.decision.action != "CONTINUE":  # type: ignore[union-attr]  # it was accepted
+                break
+    return before
+
+
+async def test_a_model_over_all_rungs_is_told_each_result_once(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = {"kind": "asha", "eta": 2, "rungs": [1, 2], "variant": "stopping"}
+    told: list[tuple[float, int]] = []
+    ask = Pool.ask
+
+    async def noted(self: Pool, study_id: int, question: Question, now: Learnt) -> Suggestion:
+        told.extend((float(result.params["x"]), result.level) for result in question.fresh)
+        return await ask(self, study_id, question, now)
+
+    monkeypatch.setattr(Pool, "ask", noted)
+    sampler = {"kind": "multi_fidelity", "startup_trials": 4}
+    async with replica(engine) as one:
+        spec = study("multi_fidelity", trials=16, policy=policy, max_steps=2, sampler=sampler)
+        before = await raced(one, spec, "told", 16)
+        assert len(told) == len(set(told))
+        assert {level for _, level in told} == {1, 2}
+        (row,) = await one.rows(select(tables.study).where(tables.study.c.name == "told"))
+        created = await one.events(row.id, "trial_created")
+        basis = [entry.detail["proposal"] for entry in created[4:]]
+        # One is proposed ahead of need, while the trial before it runs.
+        slack = [most - entry["results"] for most, entry in zip(before[4:], basis, strict=True)]
+        assert all(0 <= by <= 4 for by in slack), slack
+        assert {entry["milestone"] for entry in basis} == {0}
+        assert "results at all rungs" in created[-1].message
+        late = [
+            abs(float(entry.detail["parameters"]["values"]["x"]["float_value"]) - 0.3) for entry in created
+        ]
+        assert sum(late[-5:]) < 0.5 * sum(late[:5])
+
+
+async def test_a_warm_start_of_a_model_over_all_rungs_brings_the_results_at_each(engine: AsyncEngine) -> None:
+    policy = {"kind": "asha", "eta": 2, "rungs": [1, 2], "variant": "stopping"}
+    sampler = {"kind": "multi_fidelity", "startup_trials": 4}
+    async with replica(engine) as one:
+        spec = study("multi_fidelity", trials=6, policy=policy, max_steps=2, sampler=sampler)
+        await raced(one, spec, "first", 6)
+        first = await one.rows(select(tables.trial.c.step).order_by(tables.trial.c.number))
+        again = study(
+            "multi_fidelity",
+            trials=1,
+            policy=policy,
+            max_steps=2,
+            sampler=sampler,
+            warm_start={"study": "first"},
+        )
+        second = await one.create(again)
+        await one.suggest(second)
+        (created, *_) = await one.events(second, "trial_created")
+        assert created.detail["proposal"]["sampler"] == "multi_fidelity"
+        assert created.detail["proposal"]["warm_results"] == sum(row.step for row in first) > 6
+
+
 async def test_each_result_is_read_and_sent_once(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -394,6 +394,8 @@ def proposal_json(proposal: Proposal) -> Json:
 def _basis(proposal: Proposal) -> str:
     """What a proposal was made from, in words."""
     at = f" at step {proposal.level}" if proposal.level else ""
+    if proposal.sampler == "multi_fidelity":
+        at = " at all rungs"
     warm = f" and {proposal.warm_results} of an earlier study" if proposal.warm_results else ""
     generation = f", generation {proposal.generation}" if proposal.generation is not None else ""
     return f"{proposal.results} results{at}{warm}, {proposal.pending} pending{generation}"
