@@ -35,7 +35,8 @@ def test_with_any_other_it_goes_on(kind):
     ("kind", "said"),
     [
         ("random", "The first to arrive at a rung go on without a comparison"),
-        ("tpe", "tpe learns from results, so every trial waits to be compared."),
+        ("tpe", "tpe learns from results, so every trial waits to be compared. When"),
+        ("multi_fidelity", "waits to be compared. Rungs are counted down from the full budget."),
     ],
 )
 def test_preview_says_which(kind, said):

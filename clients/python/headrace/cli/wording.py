@@ -29,7 +29,7 @@ from headrace.client.wording import (
     unreported,
     warm_start,
 )
-from headrace.spec import AshaArrival, AutoPolicy, PbtPolicy, StudySpec
+from headrace.spec import AshaArrival, AshaFromTheTop, AutoPolicy, PbtPolicy, StudySpec
 
 __all__ = [
     "ANOTHER",
@@ -69,10 +69,13 @@ def policy(spec: StudySpec) -> str:
     if not isinstance(spec.policy, AutoPolicy):
         return ""
     said = f"auto: the best 1/{spec.policy.eta} of a rung go on, by ASHA."
-    if spec.policy.asha(spec.sampler).arrival is AshaArrival.OPTIMISTIC:
+    asha = spec.policy.asha(spec.sampler)
+    if asha.arrival is AshaArrival.OPTIMISTIC:
         said += " The first to arrive at a rung go on without a comparison, in case early ranks mislead."
     else:
         said += f" {spec.sampler.kind} learns from results, so every trial waits to be compared."
+    if isinstance(asha, AshaFromTheTop):
+        said += " Rungs are counted down from the full budget."
     if spec.policy.effort:
         said += (
             f" When no promotion is left, waiting trials go on until {spec.policy.effort:.3g} of what all trials would "

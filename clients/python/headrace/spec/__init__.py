@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.spec.file import StudyFile, load_study_file, parse_named_spec, parse_spec
     from headrace.spec.halving import (
         AshaArrival,
+        AshaFromTheTop,
         AshaPolicy,
         AshaVariant,
         HyperbandPolicy,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 __all__ = [
     "POLICIES",
     "AshaArrival",
+    "AshaFromTheTop",
     "AshaPolicy",
     "AshaVariant",
     "AutoPolicy",
@@ -155,6 +157,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "file": ("StudyFile", "load_study_file", "parse_named_spec", "parse_spec"),
     "halving": (
         "AshaArrival",
+        "AshaFromTheTop",
         "AshaPolicy",
         "AshaVariant",
         "HyperbandPolicy",

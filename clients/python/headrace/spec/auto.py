@@ -3,15 +3,18 @@
 Optimistic arrival hedges against early ranks that mislead: the first trials of a rung run far without a comparison. A
 sampler that learns from results has nothing to propose by until then, and the hedge costs it several full runs. So with
 such a sampler trials wait to be compared. Effort is the hedge that is left. (Decision 0120.)
+
+A model over all rungs gains by an early second look, and loses by a last rung close to the full budget. So with it
+rungs are counted from the top. (Decision 0122.)
 """
 
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator
 
-from headrace.spec.halving import AshaArrival, AshaPolicy, share
+from headrace.spec.halving import AshaArrival, AshaFromTheTop, AshaPolicy, share
 from headrace.spec.rungs import GeometricPolicy
-from headrace.spec.sampler import ModelBased, Sampler
+from headrace.spec.sampler import ModelBased, MultiFidelitySampler, Sampler
 from headrace.spec.scalars import Real
 
 EFFORT: Final = 0.2
@@ -26,7 +29,8 @@ class AutoPolicy(GeometricPolicy):
 
     def asha(self, sampler: Sampler) -> AshaPolicy:
         """The policy that it is with a sampler. All that differs from a plain `asha` is decided here."""
-        return AshaPolicy(
+        rungs_from = AshaFromTheTop if isinstance(sampler, MultiFidelitySampler) else AshaPolicy
+        return rungs_from(
             eta=self.eta,
             min_steps=self.min_steps,
             rungs=self.rungs,

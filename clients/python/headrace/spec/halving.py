@@ -7,7 +7,7 @@ from pydantic import AfterValidator, PlainValidator, model_validator
 
 from headrace.bounds import numbers
 from headrace.spec.problems import Problem, fault, reject
-from headrace.spec.rungs import GeometricPolicy
+from headrace.spec.rungs import GeometricPolicy, from_the_top
 from headrace.spec.scalars import Count, Real, integer_within
 
 Brackets = Annotated[int, PlainValidator(integer_within(1, numbers.BRACKETS))]
@@ -92,6 +92,14 @@ class AshaPolicy(GeometricPolicy):
                 )
             ]
         return found
+
+
+class AshaFromTheTop(AshaPolicy):
+    """ASHA whose rungs are counted down from the full budget. Users do not name it: `auto` may be it."""
+
+    def ladder(self, max_steps: int) -> tuple[int, ...]:
+        """The milestones of bracket 0, the last of which is max_steps."""
+        return self.rungs or from_the_top(self.min_steps or 1, self.eta, max_steps)
 
 
 class SuccessiveHalvingPolicy(GeometricPolicy):

@@ -51,6 +51,19 @@ def geometric(min_steps: int, eta: int, max_steps: int) -> tuple[int, ...]:
     return (*levels, max_steps)
 
 
+def from_the_top(min_steps: int, eta: int, max_steps: int) -> tuple[int, ...]:
+    """max_steps / η^k, rounded, down to twice min_steps, and min_steps itself: 50/1 with η=3 has 1, 2, 6, 17, 50.
+
+    What does not divide evenly is the gap above the first rung, where a step costs least.
+    """
+    levels: list[int] = [max_steps] if max_steps > min_steps else []
+    power = eta
+    while (level := (2 * max_steps + power) // (2 * power)) >= 2 * min_steps:
+        levels.append(level)
+        power *= eta
+    return (min_steps, *reversed(levels)) if levels else (max_steps,)
+
+
 def further(interval: int | None, every: int, before: int, max_steps: int) -> range:
     """The even levels between a full budget and a larger one. An interval that nobody chose grows with the budget."""
     if interval is None:

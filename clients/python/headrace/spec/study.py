@@ -281,7 +281,7 @@ class StudySpec(SpecModel):
     def rungs(self) -> tuple[int, ...]:
         """The rung levels of bracket 0 in steps; the last one is max_steps. An extension adds rungs, and moves none."""
         first, *later = self.budgets
-        levels = self.policy.ladder(first)
+        levels = self._ladder(first)
         for budget in later:
             levels += self.policy.beyond(levels[-1], budget, first=first)
         return levels
@@ -292,7 +292,12 @@ class StudySpec(SpecModel):
         further = (
             self.policy.count_beyond(before, after, first=first) for before, after in pairwise(self.budgets)
         )
-        return len(self.policy.ladder(first)) + sum(further)
+        return len(self._ladder(first)) + sum(further)
+
+    def _ladder(self, max_steps: int) -> tuple[int, ...]:
+        """The rungs of bracket 0 for a full budget: those of `auto` depend on the sampler."""
+        policy = self.policy.asha(self.sampler) if isinstance(self.policy, AutoPolicy) else self.policy
+        return policy.ladder(max_steps)
 
     def due_rungs(self, bracket: int) -> tuple[int, ...]:
         """The rungs that a trial of a bracket must report at, in steps: no report may jump over one.
