@@ -208,9 +208,8 @@ def interval(left: np.ndarray, right: np.ndarray) -> tuple[float, float, float]:
     return float(logs[0].mean() - logs[1].mean()), float(low), float(high)
 
 
-def run(seeds: dict[str, int], trials: dict[str, int]) -> dict[str, object]:
-    """All runs, side by side."""
-    record: dict[str, object] = {}
+def run(seeds: dict[str, int], trials: dict[str, int], record: dict[str, object]) -> dict[str, object]:
+    """All runs, side by side, added to the record."""
     for kind in seeds:
         for function in FUNCTIONS:
             curves: dict[str, list[list[float]]] = {"ours": [], "ahead": [], "optuna": [], "random": []}
@@ -318,13 +317,18 @@ def main() -> None:
     parser.add_argument("--gp-seeds", type=int, default=4)
     parser.add_argument("--tpe-trials", type=int, default=60)
     parser.add_argument("--gp-trials", type=int, default=32)
+    parser.add_argument(
+        "--kinds", default=",".join(KINDS), help="the others keep what the record has of them"
+    )
     asked = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     begun = time.process_time()
-    record = run(
-        {"tpe": asked.tpe_seeds, "gp": asked.gp_seeds, "multi_fidelity": asked.gp_seeds},
-        {"tpe": asked.tpe_trials, "gp": asked.gp_trials, "multi_fidelity": asked.gp_trials},
-    )
+    file = asked.out / "regret.json"
+    kept = json.loads(file.read_text("utf-8"))["runs"] if file.exists() else {}
+    kinds = asked.kinds.split(",")
+    seeds = {kind: asked.tpe_seeds if kind == "tpe" else asked.gp_seeds for kind in kinds}
+    trials = {kind: asked.tpe_trials if kind == "tpe" else asked.gp_trials for kind in kinds}
+    record = run(seeds, trials, {key: one for key, one in kept.items() if key.split()[0] not in kinds})
     over_all = pooled(record)
     for name, (mean, low, high) in over_all.items():
         print(f"{name}: log10 regret minus Optuna's over all functions {mean:+.3f} [{low:+.3f}, {high:+.3f}]")
@@ -337,7 +341,7 @@ def main() -> None:
         "over_all_functions": over_all,
         "runs": record,
     }
-    (asked.out / "regret.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     draw(record, asked.out / "regret.png")
     print(f"{cpu_s} s of CPU time")
 
