@@ -425,6 +425,34 @@ async def test_a_model_over_all_rungs_is_told_each_result_once(
         assert sum(late[-5:]) < 0.5 * sum(late[:5])
 
 
+async def test_a_model_over_all_rungs_begins_anew_when_the_budget_grows(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process does that is started then: what is proposed does not depend on whose process it is."""
+    asked: list[tuple[Question, Learnt]] = []
+    ask = Pool.ask
+
+    async def noted(self: Pool, study_id: int, question: Question, now: Learnt) -> Suggestion:
+        asked.append((question, now))
+        return await ask(self, study_id, question, now)
+
+    monkeypatch.setattr(Pool, "ask", noted)
+    sampler = {"kind": "multi_fidelity", "startup_trials": 2}
+    async with replica(engine) as one:
+        study_id = await one.create(study("multi_fidelity", trials=5, sampler=sampler))
+        assert len(await one.play(study_id, 9)) == 5
+        assert [question.begin is not None for question, _ in asked] == [True, False, False]
+        await one.hub.submit(study_id, Submission(input=ExtendStudy(trials=2, steps=2)))
+        await one.suggest(study_id)
+        while len(asked) < 4:
+            await one.suggest(study_id)
+        question, learnt = asked[3]
+        assert question.begin is not None
+        assert question.begin.spec.max_steps == 2
+        assert [result.level for result in question.fresh] == [1] * 5
+        assert (learnt.among, learnt.results) == ((1, 2), 5)
+
+
 async def test_a_warm_start_of_a_model_over_all_rungs_brings_the_results_at_each(engine: AsyncEngine) -> None:
     policy = {"kind": "asha", "eta": 2, "rungs": [1, 2], "variant": "stopping"}
     sampler = {"kind": "multi_fidelity", "startup_trials": 4}

@@ -64,9 +64,9 @@ async def read(
     levels.cursor = upto
     level = choose_level(spec, levels.counts.items())
     top = spec.rungs()[-1]
-    begin = known is None or known.level != level
-    cursor = 0 if known is None or begin else known.cursor
     among = told_levels(spec) if level == EVERY_RUNG else ()
+    begin = known is None or (known.level, known.among) != (level, among)
+    cursor = 0 if known is None or begin else known.cursor
     measured = await proposals.results_since(
         conn, study.id, level, cursor, upto, budgets=spec.budgets, among=among
     )
@@ -92,6 +92,7 @@ async def read(
         ),
         learnt=Learnt(
             level=level,
+            among=among,
             cursor=upto,
             results=before + len(measured),
             warm=len(warm) if known is None or begin else known.warm,
