@@ -475,6 +475,42 @@ async def test_a_warm_start_of_a_model_over_all_rungs_brings_the_results_at_each
         assert created.detail["proposal"]["warm_results"] == sum(row.step for row in first) > 6
 
 
+async def test_a_report_that_crosses_several_rungs_is_told_once(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it comes from an earlier study."""
+    told: list[tuple[float, int]] = []
+    ask = Pool.ask
+
+    async def noted(self: Pool, study_id: int, question: Question, now: Learnt) -> Suggestion:
+        results = (*(question.begin.warm if question.begin is not None else ()), *question.fresh)
+        told.extend((result.values[0], result.level) for result in results)
+        return await ask(self, study_id, question, now)
+
+    monkeypatch.setattr(Pool, "ask", noted)
+    sampler = {"kind": "multi_fidelity", "startup_trials": 2}
+    fields: dict[str, Any] = {"policy": {"kind": "median"}, "max_steps": 100, "sampler": sampler}
+    async with replica(engine) as one:
+        first = await one.create(study("multi_fidelity", trials=3, **fields), name="sparse")
+        for number in range(2):
+            asked = await one.suggest(first)
+            assert asked.lease is not None
+            lease = {"lease_id": asked.lease.id, "number": asked.lease.number, "attempt": asked.lease.attempt}
+            for step in (10, 35, 100):
+                metrics = {"loss": 1000.0 * number + step}
+                report = ReportArrived(**lease, sequence=None, step=step, metrics=metrics, checkpoint=None)
+                await one.hub.submit(first, Submission(input=report))
+        await one.suggest(first)  # proposed ahead, it may be from the results of one trial
+        at = {10: 8, 35: 32, 100: 100}
+        expected = [(1000.0 * number + step, level) for number in range(2) for step, level in at.items()]
+        assert len(told) >= 3
+        assert sorted(told) == expected[: len(told)]
+        told.clear()
+        again = study("multi_fidelity", trials=1, warm_start={"study": "sparse"}, **fields)
+        await one.suggest(await one.create(again))
+        assert sorted(told) == expected
+
+
 async def test_each_result_is_read_and_sent_once(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

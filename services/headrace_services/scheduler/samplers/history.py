@@ -134,6 +134,11 @@ def told_levels(spec: StudySpec) -> tuple[int, ...]:
     return tuple(kept)
 
 
+def is_told(told: Sequence[int], level: int, step: int) -> bool:
+    """Whether a report is told at one of the levels that it crossed: at the highest of those that are told."""
+    return level in told and not any(level < one <= step for one in told)
+
+
 class Ranked:
     """Results in the order of their value, so that the best ones are found without looking at all.
 
