@@ -48,6 +48,22 @@ def test_what_exists_at_a_row_is_what_its_configuration_has(space: dict[str, Any
         assert [name for name, there in zip(space, exists, strict=True) if there] == list(params)
 
 
+SPACES = {"mixed": MIXED, **ODD}
+
+
+@pytest.mark.parametrize(
+    "name", sorted(SPACES.keys() - {"narrowest"})
+)  # its two floats are taken for an interval
+@given(seed=st.integers(0, 2**32))
+def test_a_row_is_where_its_configuration_is(name: str, seed: int) -> None:
+    """Else a model would look between the values of a domain, where there is nothing to find."""
+    cube = Cube(spec_of("random", SPACES[name]))
+    rows = cube.drawn(4, np.random.default_rng(seed))
+    again = np.array([cube.row(cube.configuration(row)) for row in rows])
+    view = View(cube, again)
+    assert view.points(rows) == pytest.approx(view.points(again), abs=1e-6)
+
+
 def test_values_without_results_share_a_coordinate_and_are_as_far_away_as_before() -> None:
     many = {"c": {"type": "categorical", "values": list(range(500))}, "x": UNIT}
     cube = Cube(spec_of("random", many))

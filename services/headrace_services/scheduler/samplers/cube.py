@@ -173,8 +173,11 @@ def _reals(domain: FloatDomain, shares: Array) -> Array:
 
 
 def _snapped(domain: FloatDomain | IntDomain, shares: Array) -> Array:
-    """The shares of the values that are nearest, for a domain of countable ones."""
-    if domain.log or domain.count is None:
+    """The middle of the shares of the same value, for a domain of countable ones."""
+    if domain.count is None:
         return shares
+    if isinstance(domain, IntDomain) and domain.log:
+        low, high = math.log(domain.low - 0.5), math.log(domain.high + 0.5)
+        return (np.log(_log_integers(domain, shares)) - low) / (high - low)
     places: Array = np.floor(shares * domain.count)
     return (places + 0.5) / domain.count
