@@ -114,7 +114,11 @@ class MultiFidelityLearner:
         return Suggestion(params=self._cube.configuration(row))
 
     def _best(self, seen: "Seen", generator: np.random.Generator, *, explores: bool) -> Array:
-        """The candidate with the best expected value, or with the largest expected improvement on what is known."""
+        """The candidate with the best expected value, or with the largest expected improvement on what is known.
+
+        Of finitely many configurations it is one that was not tried before, if there is any: else the best one would
+        be proposed again and again.
+        """
 
         def inputs(rows: Array) -> Inputs:
             return self._inputs(seen.view, rows, np.full(len(rows), seen.aim))
@@ -137,6 +141,8 @@ class MultiFidelityLearner:
             from_best = best[generator.integers(len(best), size=_REFINED)]
             finer = self._cube.near(from_best, np.full(_REFINED, _WIDTHS[0]), generator)
             candidates, gained = np.concatenate([candidates, finer]), np.concatenate([gained, gains(finer)])
+        if self._cube.is_finite:
+            gained = np.where(_are_new(seen, candidates), gained, -inf)
         chosen: Array = candidates[int(gained.argmax())]
         return chosen
 
@@ -178,6 +184,13 @@ class MultiFidelityLearner:
         latest = len(values) - most // 2
         best = np.argsort(values[:latest], kind="stable")[: most - most // 2]
         return np.concatenate([np.sort(best), np.arange(latest, len(values))])
+
+
+def _are_new(seen: Seen, rows: Array) -> Array:
+    """(n,): which rows are not the configuration of a result or of a pending trial; all of them, where none is."""
+    tried = {point.tobytes() for point in seen.view.points(seen.rows)}
+    found = np.array([point.tobytes() not in tried for point in seen.view.points(rows)])
+    return found if found.any() else ~found
 
 
 def _normal_scores(order: Sequence[tuple[float, float]]) -> Array:
