@@ -149,6 +149,13 @@ def test_of_finitely_many_configurations_none_is_tried_twice_before_all_are() ->
     assert len(proposed) == 30  # and then it goes on
 
 
+def test_no_neighbour_of_the_best_is_the_best_itself() -> None:
+    """Half of a neighbour's parameters have moved, so of one parameter every second neighbour has not."""
+    spec = study({"x": XY["x"]})
+    made = play(spec, 30, lambda params: Result(params=params, values=((params["x"] - 0.3) ** 2,), level=1))
+    assert len({one.params["x"] for one in made}) == 30
+
+
 def test_several_objectives_are_refused() -> None:
     with pytest.raises(ValueError, match="knows one objective only"):
         study(further_objectives=[{"metric": "cost", "goal": "minimize"}])

@@ -89,11 +89,6 @@ class Cube:
         """How many there are."""
         return len(self.space)
 
-    @property
-    def is_finite(self) -> bool:
-        """Whether no parameter is an interval of real numbers."""
-        return all(domain.count is not None for domain in self.space.values())
-
     def row(self, params: Params) -> Array:
         """(parameters,): the shares of a configuration; NaN where a parameter does not exist."""
         return np.array(

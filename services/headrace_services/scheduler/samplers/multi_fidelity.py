@@ -116,8 +116,8 @@ class MultiFidelityLearner:
     def _best(self, seen: "Seen", generator: np.random.Generator, *, explores: bool) -> Array:
         """The candidate with the best expected value, or with the largest expected improvement on what is known.
 
-        Of finitely many configurations it is one that was not tried before, if there is any: else the best one would
-        be proposed again and again.
+        It is one that was not tried before, if there is any. Else the best one so far would be proposed again and
+        again where parameters are few, or have few values.
         """
 
         def inputs(rows: Array) -> Inputs:
@@ -141,9 +141,7 @@ class MultiFidelityLearner:
             from_best = best[generator.integers(len(best), size=_REFINED)]
             finer = self._cube.near(from_best, np.full(_REFINED, _WIDTHS[0]), generator)
             candidates, gained = np.concatenate([candidates, finer]), np.concatenate([gained, gains(finer)])
-        if self._cube.is_finite:
-            gained = np.where(_are_new(seen, candidates), gained, -inf)
-        chosen: Array = candidates[int(gained.argmax())]
+        chosen: Array = candidates[int(np.where(_are_new(seen, candidates), gained, -inf).argmax())]
         return chosen
 
     def _aim(self) -> int:
