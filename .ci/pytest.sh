@@ -13,6 +13,9 @@ export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
 status=0
 pytest -o cache_dir="$cache" "$@" || status=$?
 [ "$status" = 1 ] || exit "$status"
+case " $* " in
+  *" -x "* | *" --exitfirst "* | *" --maxfail"*) exit "$status" ;;  # it stopped there: the others have not run
+esac
 
 failed=$(python -c 'import json, sys; print(len(json.load(open(sys.argv[1]))))' "$cache/v/cache/lastfailed")
 if [ "$failed" -gt "$most" ]; then

@@ -52,6 +52,7 @@ SAMPLERS: tuple[dict[str, Any], ...] = (
     {"kind": "grid", "points": {"x": 3}},
     {"kind": "sobol"},
     {"kind": "tpe"},
+    {"kind": "multi_fidelity"},
     {"kind": "cmaes"},
     {"kind": "nsga2", "population": 4},
 )

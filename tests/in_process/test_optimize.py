@@ -100,6 +100,28 @@ def test_a_model_over_all_rungs_is_told_what_every_trial_reported_at_each() -> N
     assert abs(float(result.best.params["x"]) - 1) < 0.2
 
 
+def test_a_report_that_crosses_several_rungs_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A median rule looks at a hundred steps, and this function reports at every tenth."""
+    from headrace_services.scheduler.samplers.multi_fidelity import MultiFidelityLearner
+
+    told: list[tuple[float, int]] = []
+    learn = MultiFidelityLearner.learn
+
+    def noted(self: MultiFidelityLearner, results: Any) -> None:
+        told.extend((result.values[0], result.level) for result in results)
+        learn(self, results)
+
+    def train(t: Trial) -> None:
+        for step in range(10, 101, 10):
+            t.report(loss=far_off(t, step) + step, step=step)
+
+    monkeypatch.setattr(MultiFidelityLearner, "learn", noted)
+    options: dict[str, Any] = {"minimize": "loss", "policy": "median", "sampler": "multi_fidelity", "seed": 2}
+    optimize(train, LINE, trials=12, steps=100, **options)
+    assert len({value for value, _ in told}) == len(told)
+    assert [level for _, level in told[:5]] == [8, 16, 32, 64, 100]
+
+
 def test_a_sampler_that_fails_is_replaced_by_random_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     import optuna
 

@@ -54,3 +54,13 @@ def test_a_model_over_all_rungs_takes_them_all():
 def test_of_rungs_close_together_it_is_told_some(policy, steps, levels):
     data = spec().model_dump(mode="json") | {"policy": policy, "max_steps": steps}
     assert told_levels(StudySpec.model_validate(data)) == levels
+
+
+def test_an_extended_study_is_told_the_results_at_the_full_budgets_of_before():
+    data = spec().model_dump(mode="json") | {
+        "policy": {"kind": "asha", "rungs": [4, 8, 20, 21]},
+        "max_steps": 21,
+    }
+    before = StudySpec.model_validate(data)
+    assert told_levels(before.extended_to(trials=100, steps=42)) == (4, 8, 20, 21, 42)
+    assert told_levels(spec().extended_to(trials=100, steps=10)) == (*told_levels(spec()), 10)

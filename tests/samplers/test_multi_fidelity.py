@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sampler_studies import MIXED, spec_of
+from sampler_studies import MIXED, play, spec_of
 from scipy.integrate import quad
 from scipy.stats import norm
 
@@ -134,6 +134,26 @@ def test_without_a_level_a_result_counts_at_the_first_rung() -> None:
     with_level.learn(told)
     without.learn([Result(params=one.params, values=one.values) for one in told])
     assert with_level.suggest(21, []) == without.suggest(21, [])
+
+
+def test_of_finitely_many_configurations_none_is_tried_twice_before_all_are() -> None:
+    size = {"type": "int", "low": 1, "high": 8, "log": True}
+    spec = study({"size": size, "kind": {"type": "categorical", "values": ["a", "b", "c"]}})
+    made = play(
+        spec, 30, lambda params: Result(params=params, values=(float(params["size"]),), level=1), in_flight=3
+    )
+    proposed = [tuple(one.params.items()) for one in made]
+    started = next(place for place, one in enumerate(made) if not one.is_draw)
+    left = 24 - len(set(proposed[:started]))
+    assert len(set(proposed[: started + left])) == 24
+    assert len(proposed) == 30  # and then it goes on
+
+
+def test_no_neighbour_of_the_best_is_the_best_itself() -> None:
+    """Half of a neighbour's parameters have moved, so of one parameter every second neighbour has not."""
+    spec = study({"x": XY["x"]})
+    made = play(spec, 30, lambda params: Result(params=params, values=((params["x"] - 0.3) ** 2,), level=1))
+    assert len({one.params["x"] for one in made}) == 30
 
 
 def test_several_objectives_are_refused() -> None:

@@ -425,6 +425,34 @@ async def test_a_model_over_all_rungs_is_told_each_result_once(
         assert sum(late[-5:]) < 0.5 * sum(late[:5])
 
 
+async def test_a_model_over_all_rungs_begins_anew_when_the_budget_grows(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process does that is started then: what is proposed does not depend on whose process it is."""
+    asked: list[tuple[Question, Learnt]] = []
+    ask = Pool.ask
+
+    async def noted(self: Pool, study_id: int, question: Question, now: Learnt) -> Suggestion:
+        asked.append((question, now))
+        return await ask(self, study_id, question, now)
+
+    monkeypatch.setattr(Pool, "ask", noted)
+    sampler = {"kind": "multi_fidelity", "startup_trials": 2}
+    async with replica(engine) as one:
+        study_id = await one.create(study("multi_fidelity", trials=5, sampler=sampler))
+        assert len(await one.play(study_id, 9)) == 5
+        assert [question.begin is not None for question, _ in asked] == [True, False, False]
+        await one.hub.submit(study_id, Submission(input=ExtendStudy(trials=2, steps=2)))
+        await one.suggest(study_id)
+        while len(asked) < 4:
+            await one.suggest(study_id)
+        question, learnt = asked[3]
+        assert question.begin is not None
+        assert question.begin.spec.max_steps == 2
+        assert [result.level for result in question.fresh] == [1] * 5
+        assert (learnt.among, learnt.results) == ((1, 2), 5)
+
+
 async def test_a_warm_start_of_a_model_over_all_rungs_brings_the_results_at_each(engine: AsyncEngine) -> None:
     policy = {"kind": "asha", "eta": 2, "rungs": [1, 2], "variant": "stopping"}
     sampler = {"kind": "multi_fidelity", "startup_trials": 4}
@@ -445,6 +473,42 @@ async def test_a_warm_start_of_a_model_over_all_rungs_brings_the_results_at_each
         (created, *_) = await one.events(second, "trial_created")
         assert created.detail["proposal"]["sampler"] == "multi_fidelity"
         assert created.detail["proposal"]["warm_results"] == sum(row.step for row in first) > 6
+
+
+async def test_a_report_that_crosses_several_rungs_is_told_once(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it comes from an earlier study."""
+    told: list[tuple[float, int]] = []
+    ask = Pool.ask
+
+    async def noted(self: Pool, study_id: int, question: Question, now: Learnt) -> Suggestion:
+        results = (*(question.begin.warm if question.begin is not None else ()), *question.fresh)
+        told.extend((result.values[0], result.level) for result in results)
+        return await ask(self, study_id, question, now)
+
+    monkeypatch.setattr(Pool, "ask", noted)
+    sampler = {"kind": "multi_fidelity", "startup_trials": 2}
+    fields: dict[str, Any] = {"policy": {"kind": "median"}, "max_steps": 100, "sampler": sampler}
+    async with replica(engine) as one:
+        first = await one.create(study("multi_fidelity", trials=3, **fields), name="sparse")
+        for number in range(2):
+            asked = await one.suggest(first)
+            assert asked.lease is not None
+            lease = {"lease_id": asked.lease.id, "number": asked.lease.number, "attempt": asked.lease.attempt}
+            for step in (10, 35, 100):
+                metrics = {"loss": 1000.0 * number + step}
+                report = ReportArrived(**lease, sequence=None, step=step, metrics=metrics, checkpoint=None)
+                await one.hub.submit(first, Submission(input=report))
+        await one.suggest(first)  # proposed ahead, it may be from the results of one trial
+        at = {10: 8, 35: 32, 100: 100}
+        expected = [(1000.0 * number + step, level) for number in range(2) for step, level in at.items()]
+        assert len(told) >= 3
+        assert sorted(told) == expected[: len(told)]
+        told.clear()
+        again = study("multi_fidelity", trials=1, warm_start={"study": "sparse"}, **fields)
+        await one.suggest(await one.create(again))
+        assert sorted(told) == expected
 
 
 async def test_each_result_is_read_and_sent_once(

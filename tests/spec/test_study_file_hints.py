@@ -75,6 +75,7 @@ from headrace.spec.file import _friendly_keys
         (MINIMAL + "policy: ASHA\n", "policy.kind", "`asha`"),
         (MINIMAL + "sampler: TPE\n", "sampler.kind", "`tpe`"),
         (MINIMAL + "sampler: TPESampler\n", "sampler.kind", "`tpe`"),
+        (MINIMAL + "sampler: mobster\n", "sampler.kind", "`multi_fidelity`"),
         (MINIMAL.replace("maximize", "max"), "objective.goal", "`maximize`"),
         (MINIMAL.replace("steps: 9\n", ""), "steps", "last of the policy's `rungs`"),
         (MINIMAL + "enqueue: {x: 0.5}\n", "enqueue", "[{parameter: value}, …]"),

@@ -526,7 +526,7 @@ type Proposal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The sampler's kind, such as `tpe`; `random` where the sampler failed.
 	Sampler string `protobuf:"bytes,1,opt,name=sampler,proto3" json:"sampler,omitempty"`
-	// The rung whose results the model saw, its level in steps, and how many results. Both are 0 where it saw those at all.
+	// The rung whose results the model saw, its level in steps, and how many results. Rung and level are 0 for a model of all rungs.
 	Rung      int32 `protobuf:"varint,2,opt,name=rung,proto3" json:"rung,omitempty"`
 	Milestone int64 `protobuf:"varint,3,opt,name=milestone,proto3" json:"milestone,omitempty"`
 	Results   int32 `protobuf:"varint,4,opt,name=results,proto3" json:"results,omitempty"`

@@ -96,7 +96,7 @@ class Proposal:
     sampler: str
     """The kind; `random` where the sampler failed."""
     milestone: int | None
-    """The step whose results it saw; None: each trial's first result."""
+    """The step whose results it saw; None: each trial's first result, or those at all rungs (`multi_fidelity`)."""
     results: int
     warm_results: int
     """Further results, of an earlier study."""

@@ -123,6 +123,8 @@ SAMPLERS: Final = {
     "bayesian": "Did you mean `gp`?",
     "bayesopt": "Did you mean `gp`?",
     "bohb": "Write `sampler: tpe` with `policy: hyperband`.",
+    "mobster": "Did you mean `multi_fidelity`?",
+    "hypertune": "Did you mean `multi_fidelity`?",
     "hyperopt": "Did you mean `tpe`?",
 }
 """Kinds of a sampler."""

@@ -151,7 +151,8 @@ def sampler_problems(
     if isinstance(sampler, CmaEsSampler | MultiFidelitySampler) and any(True for _ in further):
         problems.append(_unfit(sampler.kind, "knows one objective only", "tpe, gp, nsga2 or nsga3"))
     if isinstance(sampler, CmaEsSampler) and any(True for _ in constraints):
-        problems.append(_unfit(sampler.kind, "heeds no constraints", "tpe, gp, nsga2 or nsga3"))
+        others = "tpe, gp, multi_fidelity, nsga2 or nsga3"
+        problems.append(_unfit(sampler.kind, "heeds no constraints", others))
     if warm_start is not None and not isinstance(sampler, ModelBased):
         problems.append(
             Problem(

@@ -221,7 +221,7 @@ class Proposal(_message.Message):
     sampler: _builtins.str
     """The sampler's kind, such as `tpe`; `random` where the sampler failed."""
     rung: _builtins.int
-    """The rung whose results the model saw, its level in steps, and how many results. Both are 0 where it saw those at all."""
+    """The rung whose results the model saw, its level in steps, and how many results. Rung and level are 0 for a model of all rungs."""
     milestone: _builtins.int
     results: _builtins.int
     warm_results: _builtins.int

@@ -19,6 +19,7 @@ from headrace_services.scheduler.samplers.history import (
     FIRST_RESULT,
     Result,
     choose_level,
+    is_told,
     told_levels,
 )
 from headrace_services.scheduler.samplers.protocol import ATTEMPTS, Learner
@@ -49,7 +50,7 @@ class Proposing:
             level = change.entry.milestone
             result = Result.of(self._spec, after.params, metrics, after.generation, level=level)
             self._results[level].append(result)
-            if level in self._told:
+            if is_told(self._told, level, change.entry.step):
                 self._results[EVERY_RUNG].append(result)
             self._counts[level] += 1
             if change.entry.rung == 0:

@@ -1,9 +1,10 @@
 """A Gaussian process over configuration and training budget.
 
-The covariance of two results is a² M(x, x') exp(−|t − t'| / τ) + 4 exp(−|t − t'|) + s² [x = x', t = t']. M is the
-Matérn covariance of order 5/2 with a length scale for each parameter (Rasmussen and Williams, *Gaussian Processes for
-Machine Learning*, 2006, eq. 4.17). t is the budget. The second term is a mean of its own for each budget, known up to a
-standard deviation of 2. Values are near 0 with a spread near 1.
+The covariance of two results is a² M(x, x') exp(−|t − t'| / τ) + 4 exp(−|t − t'|), and s² more of a result with itself:
+two results of one configuration at one budget differ by their noise. M is the Matérn covariance of order 5/2 with a
+length scale for each parameter (Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2006, eq. 4.17), and
+t the budget. The second term is a mean of its own for each budget, known up to a standard deviation of 2. Values are
+near 0 with a spread near 1.
 
 The length scales, a, s and τ maximize the posterior density under broad log-normal priors. That of a length scale grows
 with √d, so that distances in d dimensions stay comparable (Hvarfner et al., ICML 2024).

@@ -121,14 +121,22 @@ def choose_level(spec: StudySpec, counts: Iterable[tuple[int, int]]) -> int:
 
 
 def told_levels(spec: StudySpec) -> tuple[int, ...]:
-    """The rungs whose results a model over all of them is told: each is at least twice the one before, or the last one.
+    """The rungs whose results a model over all of them is told: full budgets, and levels at least twice the one before.
 
-    A policy may look at a trial at a hundred evenly spaced steps. Neighbours among them say the same.
+    A policy may look at a trial at a hundred evenly spaced steps. Neighbours among them say the same. An extended study
+    keeps the full budgets of before: many trials ended there.
     """
-    rungs = spec.rungs()
+    rungs, budgets = spec.rungs(), spec.budgets
     kept = [rungs[0]]
-    kept += (level for level in rungs[1:-1] if level >= 2 * kept[-1])
-    return (*kept, rungs[-1]) if len(rungs) > 1 else (rungs[0],)
+    for level in rungs[1:]:
+        if level in budgets or level >= 2 * kept[-1]:
+            kept.append(level)
+    return tuple(kept)
+
+
+def is_told(told: Sequence[int], level: int, step: int) -> bool:
+    """Whether a report is told at one of the levels that it crossed: at the highest of those that are told."""
+    return level in told and not any(level < one <= step for one in told)
 
 
 class Ranked:

@@ -13,6 +13,7 @@ The Gaussian process is our own (`gaussian_process`), as those of libraries take
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf, isfinite, log
 from typing import Any
 
@@ -22,7 +23,7 @@ from scipy.stats import rankdata
 
 from headrace.spec import MultiFidelitySampler, StudySpec
 from headrace_services.scheduler.core.records import Params
-from headrace_services.scheduler.samplers.cube import Cube
+from headrace_services.scheduler.samplers.cube import Cube, View
 from headrace_services.scheduler.samplers.gaussian_process import Inputs, Posterior, Scales, fitted
 from headrace_services.scheduler.samplers.history import Result
 from headrace_services.scheduler.samplers.protocol import Suggestion
@@ -42,6 +43,18 @@ _EXPLORES = 2
 _WIDTHS = (0.03, 0.1, 0.2)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a proposal is made from."""
+
+    view: View
+    posterior: Posterior
+    rows: Array
+    """(n, parameters): the results that the model uses, and the pending trials."""
+    aim: int
+    """The level at which the value is to be good."""
+
+
 class MultiFidelityLearner:
     """The model of a study."""
 
@@ -55,7 +68,7 @@ class MultiFidelityLearner:
         self._levels: list[int] = []
         self._order: list[tuple[float, float]] = []
         """By result: by how much the constraints were missed, then the value; the smallest is the best."""
-        self._scales: Scales | None = None
+        self._scales: Array | None = None
         self._fitted_at = 0
         self._warm = len(warm)
         self.learn(warm)
@@ -82,39 +95,43 @@ class MultiFidelityLearner:
             return Suggestion(params=RandomSampler(self._spec).suggest(number), is_draw=True)
         key = (number, attempt) if attempt else (number,)
         generator = np.random.default_rng(np.random.SeedSequence(self._spec.seed, spawn_key=key))
-        rows, levels = np.array(self._rows), np.array(self._levels)
         values = _normal_scores(self._order)
-        scales = self._scaled(rows, levels)
-        kept = self._kept(levels, values)
-        known, told = self._inputs(rows[kept], levels[kept]), values[kept]
+        kept = self._kept(values)
+        rows, levels, told = self._rows_at(kept), np.array(self._levels)[kept], values[kept]
+        latest = pending[-self._sampler.max_results :]
+        waiting = np.array([self._cube.row(params) for params in latest]).reshape(-1, self._cube.parameters)
+        view = View(self._cube, np.concatenate([rows, waiting]))
+        scales = Scales(groups=view.groups, values=self._scaled())
+        known = self._inputs(view, rows, levels)
         posterior = Posterior(scales, known, told)
-        waiting = np.array([self._cube.row(params) for params in pending]).reshape(-1, self._cube.parameters)
         if len(waiting):
-            coming = self._inputs(waiting, np.full(len(waiting), self._first))
+            coming = self._inputs(view, waiting, np.full(len(waiting), self._first))
             told = np.concatenate([told, posterior.mean(coming)])
             known = known.joined(coming)
             posterior = Posterior(scales, known, told)
-        explores = number % _EXPLORES == 0
-        row = self._best(posterior, np.concatenate([rows[kept], waiting]), self._aim(), generator, explores)
+        seen = Seen(view=view, posterior=posterior, rows=np.concatenate([rows, waiting]), aim=self._aim())
+        row = self._best(seen, generator, explores=number % _EXPLORES == 0)
         return Suggestion(params=self._cube.configuration(row))
 
-    def _best(
-        self, posterior: Posterior, rows: Array, aim: int, generator: np.random.Generator, explores: bool
-    ) -> Array:
-        """The candidate with the best expected value, or with the largest expected improvement on what is known."""
+    def _best(self, seen: "Seen", generator: np.random.Generator, *, explores: bool) -> Array:
+        """The candidate with the best expected value, or with the largest expected improvement on what is known.
 
-        def expected(rows: Array) -> Array:
-            return posterior.mean(self._inputs(rows, np.full(len(rows), aim)))
+        It is one that was not tried before, if there is any. Else the best one so far would be proposed again and
+        again where parameters are few, or have few values.
+        """
+
+        def inputs(rows: Array) -> Inputs:
+            return self._inputs(seen.view, rows, np.full(len(rows), seen.aim))
 
         def gains(rows: Array) -> Array:
             if not explores:
-                return -expected(rows)
-            mean, deviation = posterior.predict(self._inputs(rows, np.full(len(rows), aim)))
+                return -seen.posterior.mean(inputs(rows))
+            mean, deviation = seen.posterior.predict(inputs(rows))
             return log_expected_improvement(mean, deviation, least)
 
-        means = expected(rows)
+        means = seen.posterior.mean(inputs(seen.rows))
         least = float(means.min())
-        best = rows[np.argsort(means, kind="stable")[:_BEST]]
+        best = seen.rows[np.argsort(means, kind="stable")[:_BEST]]
         widths = generator.choice(_WIDTHS, size=_NEAR)
         near = self._cube.near(best[generator.integers(len(best), size=_NEAR)], widths, generator)
         candidates = np.concatenate([self._cube.drawn(_DRAWN, generator), near])
@@ -124,7 +141,7 @@ class MultiFidelityLearner:
             from_best = best[generator.integers(len(best), size=_REFINED)]
             finer = self._cube.near(from_best, np.full(_REFINED, _WIDTHS[0]), generator)
             candidates, gained = np.concatenate([candidates, finer]), np.concatenate([gained, gains(finer)])
-        chosen: Array = candidates[int(gained.argmax())]
+        chosen: Array = candidates[int(np.where(_are_new(seen, candidates), gained, -inf).argmax())]
         return chosen
 
     def _aim(self) -> int:
@@ -132,32 +149,46 @@ class MultiFidelityLearner:
         rich = [level for level, count in counts.items() if count > self._cube.parameters]
         return max(rich or counts)
 
-    def _inputs(self, rows: Array, levels: Array) -> Inputs:
+    def _rows_at(self, places: Array) -> Array:
+        """(n, parameters): the rows of some results. Those of all may not fit into memory twice."""
+        return np.array([self._rows[place] for place in places])
+
+    def _inputs(self, view: View, rows: Array, levels: Array) -> Inputs:
         """A budget is the share of the logarithm between the first rung and the full budget."""
         span = log(self._top / self._first)
         budgets = np.log(levels / self._first) / span if span > 0 else np.zeros(len(levels))
-        return Inputs(points=self._cube.points(rows), budgets=np.clip(budgets, 0.0, 1.0))
+        return Inputs(points=view.points(rows), budgets=np.clip(budgets, 0.0, 1.0))
 
-    def _scaled(self, rows: Array, levels: Array) -> Scales:
+    def _scaled(self) -> Array:
         """The hyperparameters of the process. They follow from the first so many results alone, whoever fits them."""
         count = 1
-        while (grown := max(count + 1, int(_GROWTH * count))) <= len(rows):
+        while (grown := max(count + 1, int(_GROWTH * count))) <= len(self._rows):
             count = grown
         if self._scales is None or self._fitted_at != count:
             values = _normal_scores(self._order[:count])
             some = np.random.default_rng(count).permutation(count)[:_FITTED_TO]
-            self._scales = fitted(self._cube.groups, self._inputs(rows[some], levels[some]), values[some])
+            rows = self._rows_at(some)
+            view = View(self._cube, rows)
+            inputs = self._inputs(view, rows, np.array(self._levels)[some])
+            self._scales = fitted(view.groups, inputs, values[some]).values
             self._fitted_at = count
         return self._scales
 
-    def _kept(self, levels: Array, values: Array) -> Array:
+    def _kept(self, values: Array) -> Array:
         """The places of at most `max_results` results: the latest half, and the best of the others."""
         most = self._sampler.max_results
-        if len(levels) <= most:
-            return np.arange(len(levels))
-        latest = len(levels) - most // 2
+        if len(values) <= most:
+            return np.arange(len(values))
+        latest = len(values) - most // 2
         best = np.argsort(values[:latest], kind="stable")[: most - most // 2]
-        return np.concatenate([np.sort(best), np.arange(latest, len(levels))])
+        return np.concatenate([np.sort(best), np.arange(latest, len(values))])
+
+
+def _are_new(seen: Seen, rows: Array) -> Array:
+    """(n,): which rows are not the configuration of a result or of a pending trial; all of them, where none is."""
+    tried = {point.tobytes() for point in seen.view.points(seen.rows)}
+    found = np.array([point.tobytes() not in tried for point in seen.view.points(rows)])
+    return found if found.any() else ~found
 
 
 def _normal_scores(order: Sequence[tuple[float, float]]) -> Array:

@@ -7,6 +7,7 @@ order of their commit, so a longer history always begins with a shorter one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import Select, Text, and_, exists, false, func, literal, or_, select, true
@@ -86,13 +87,14 @@ async def results_since(
 ) -> list[Measured]:
     """The results at a level after an event, in the order of arrival; the newest `most` of them.
 
-    For `EVERY` a trial has one for each rung of those `among` that it crossed. At the top level a completed trial
-    without an entry at a rung counts with its last report: the baseline, and a program that ended by itself. One that
-    ended with a full budget of before is not compared with the present one's.
+    For `EVERY` a trial has one for each rung of those `among` that it crossed. A report that crossed several counts at
+    the highest of them. At the top level a completed trial without an entry at a rung counts with its last report: the
+    baseline, and a program that ended by itself. One that ended with a full budget of before is not compared with the
+    present one's.
     """
     top = budgets[-1]
     r, t, p = tables.rung_result, tables.trial, tables.report
-    at = {FIRST: r.c.rung == 0, EVERY: r.c.milestone.in_(among)}.get(level, r.c.milestone == level)
+    at = {FIRST: r.c.rung == 0, EVERY: _at_each(among)}.get(level, r.c.milestone == level)
     reported = (
         select(p.c.metrics)
         .where(p.c.study_id == r.c.study_id, p.c.number == r.c.number, p.c.step == r.c.step)
@@ -117,6 +119,17 @@ async def results_since(
         found += await conn.execute(unrecorded)
     found.sort(key=lambda row: (row.cursor, row.level))
     return [_measured(row) for row in found[-most if most else 0 :]]
+
+
+def _at_each(levels: Sequence[int]) -> Any:
+    """Entries at these levels, whose report did not come to the next one of them."""
+    r = tables.rung_result
+    last = [r.c.milestone == level for level in levels[-1:]]
+    return or_(
+        false(),
+        *(and_(r.c.milestone == level, r.c.step < above) for level, above in pairwise(levels)),
+        *last,
+    )
 
 
 def _unrecorded(study_id: int, level: int, cursor: int, upto: int, budgets: Sequence[int]) -> Select[Any]:
@@ -162,9 +175,17 @@ async def pending(conn: AsyncConnection, study_id: int, level: int) -> list[Para
 
 
 async def earlier(
-    conn: AsyncConnection, project: str, name: str, level: int, limit: int, *, top: int
+    conn: AsyncConnection,
+    project: str,
+    name: str,
+    level: int,
+    limit: int,
+    *,
+    top: int,
+    below: int | None = None,
 ) -> list[Measured]:
-    """What the newest `limit` trials of an earlier study of a project measured when they first came to a level.
+    """What the newest `limit` trials of an earlier study of a project measured when they first came to a level, and
+    `below` another one.
 
     However they ended, and whether they did: within a study a trial that was stopped counts at the rungs that it came
     to. At the top level one that completed in fewer steps counts with its last report, unless the study was extended
@@ -177,7 +198,12 @@ async def earlier(
     before = [step for step in extended if isinstance(step, int)] if isinstance(extended, list) else []
     reported = (
         select(p.c.metrics)
-        .where(p.c.study_id == t.c.study_id, p.c.number == t.c.number, p.c.step >= level)
+        .where(
+            p.c.study_id == t.c.study_id,
+            p.c.number == t.c.number,
+            p.c.step >= level,
+            p.c.step < below if below is not None else true(),
+        )
         .order_by(p.c.attempt, p.c.sequence)
         .limit(1)
         .lateral()

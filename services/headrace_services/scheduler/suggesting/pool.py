@@ -36,6 +36,8 @@ class Learnt:
     """What a process was told of a study."""
 
     level: int
+    among: tuple[int, ...]
+    """The rungs of a model over all of them. An extension of the study changes them, and the model begins anew."""
     cursor: int
     results: int
     warm: int

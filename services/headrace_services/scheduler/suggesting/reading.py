@@ -64,17 +64,18 @@ async def read(
     levels.cursor = upto
     level = choose_level(spec, levels.counts.items())
     top = spec.rungs()[-1]
-    begin = known is None or known.level != level
-    cursor = 0 if known is None or begin else known.cursor
     among = told_levels(spec) if level == EVERY_RUNG else ()
+    begin = known is None or (known.level, known.among) != (level, among)
+    cursor = 0 if known is None or begin else known.cursor
     measured = await proposals.results_since(
         conn, study.id, level, cursor, upto, budgets=spec.budgets, among=among
     )
     warm: tuple[Result, ...] = ()
     if begin and spec.warm_start is not None:
-        for warm_level in _warm_levels(spec, level):
+        for warm_level, below in _warm_levels(spec, level):
+            source = spec.warm_start.study
             found = await proposals.earlier(
-                conn, study.project, spec.warm_start.study, warm_level, _EARLIER_AT_MOST, top=top
+                conn, study.project, source, warm_level, _EARLIER_AT_MOST, top=top, below=below
             )
             warm += warm_results(spec, found, spec.warm_start.max_trials)
     before = 0 if known is None or begin else known.results
@@ -92,6 +93,7 @@ async def read(
         ),
         learnt=Learnt(
             level=level,
+            among=among,
             cursor=upto,
             results=before + len(measured),
             warm=len(warm) if known is None or begin else known.warm,
@@ -99,11 +101,13 @@ async def read(
     )
 
 
-def _warm_levels(spec: StudySpec, level: int) -> tuple[int, ...]:
-    """At which rungs of this study the results of an earlier one are read, for a model at a level."""
+def _warm_levels(spec: StudySpec, level: int) -> list[tuple[int, int | None]]:
+    """At which rungs of this study the results of an earlier one are read, for a model at a level. Each with the one
+    above: a report that came to that one counts there."""
     if level == EVERY_RUNG:
-        return told_levels(spec)
-    return (spec.rungs()[0] if level == FIRST_RESULT else level,)
+        told = told_levels(spec)
+        return list(zip(told, (*told[1:], None), strict=True))
+    return [(spec.rungs()[0] if level == FIRST_RESULT else level, None)]
 
 
 def warm_results(spec: StudySpec, found: list[proposals.Measured], most: int) -> tuple[Result, ...]:

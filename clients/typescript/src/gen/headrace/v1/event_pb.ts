@@ -224,7 +224,7 @@ export type Proposal = Message<"headrace.v1.Proposal"> & {
   sampler: string;
 
   /**
-   * The rung whose results the model saw, its level in steps, and how many results. Both are 0 where it saw those at all.
+   * The rung whose results the model saw, its level in steps, and how many results. Rung and level are 0 for a model of all rungs.
    *
    * @generated from field: int32 rung = 2;
    */
