@@ -48,6 +48,8 @@ def test_a_model_over_all_rungs_takes_them_all():
         ({"kind": "run_all"}, 9, (9,)),
         ({"kind": "asha", "rungs": [1, 3, 9, 27, 50]}, 50, (1, 3, 9, 27, 50)),
         ({"kind": "asha", "rungs": [4, 5, 6, 8, 9, 20, 21]}, 21, (4, 8, 20, 21)),
+        ({"kind": "asha", "rungs": [4, 5, 6, 8, 9, 20], "brackets": 2}, 20, (4, 5, 20)),
+        ({"kind": "hyperband", "rungs": [4, 5, 6, 20]}, 20, (4, 5, 6, 20)),
         ({"kind": "median", "interval": 1}, 100, (1, 2, 4, 8, 16, 32, 64, 100)),
     ],
 )

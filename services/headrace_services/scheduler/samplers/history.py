@@ -18,7 +18,9 @@ from itertools import islice
 from math import inf, isfinite, nan
 
 from headrace.spec import (
+    AshaPolicy,
     CmaEsSampler,
+    HyperbandPolicy,
     MultiFidelitySampler,
     Nsga2Sampler,
     Nsga3Sampler,
@@ -124,12 +126,19 @@ def told_levels(spec: StudySpec) -> tuple[int, ...]:
     """The rungs whose results a model over all of them is told: full budgets, and levels at least twice the one before.
 
     A policy may look at a trial at a hundred evenly spaced steps. Neighbours among them say the same. An extended study
-    keeps the full budgets of before: many trials ended there.
+    keeps the full budgets of before: many trials ended there. The first rung of each bracket is told as well, as some
+    trials have no other.
     """
-    rungs, budgets = spec.rungs(), spec.budgets
+    rungs, policy = spec.rungs(), spec.policy
+    starts = 1
+    if isinstance(policy, HyperbandPolicy):
+        starts = len(rungs)
+    elif isinstance(policy, AshaPolicy):
+        starts = policy.brackets
+    always = {*spec.budgets, *rungs[:starts]}
     kept = [rungs[0]]
     for level in rungs[1:]:
-        if level in budgets or level >= 2 * kept[-1]:
+        if level in always or level >= 2 * kept[-1]:
             kept.append(level)
     return tuple(kept)
 
