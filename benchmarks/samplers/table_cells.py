@@ -34,7 +34,7 @@ PEERS = (
     "syne_tune mobster",
     "syne_tune hyper-tune",
 )
-LEAST = 5
+LEAST = 10
 HERE = Path(__file__).parent
 PICTURE = HERE.parents[1] / "docs" / "images" / "sampler-tables.svg"
 Record = dict[str, dict[str, dict[str, Any]]]

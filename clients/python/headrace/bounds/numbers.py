@@ -35,6 +35,8 @@ POPULATION: Final = 10_000
 """Members of a generation, and candidates of a proposal."""
 RESULTS: Final = 100_000
 """Results that a model is fitted to."""
+RESULTS_OF_A_MATRIX: Final = 2_000
+"""The same, where the model is a matrix with a row and a column for each: 32 MB, and seconds of a core."""
 LAST_REPORTS: Final = 100
 """Reports of a trial whose mean counts."""
 WARM_TRIALS: Final = 10_000

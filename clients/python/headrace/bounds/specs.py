@@ -63,7 +63,7 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
     "GridSampler": {"points": Entries(n.PARAMETERS, NAME, Whole(0, n.GRID_POINTS))},
     "TpeSampler": {"startup_trials": COUNT, "candidates": POPULATION, "max_results": RESULTS},
     "GpSampler": {"startup_trials": COUNT, "max_results": RESULTS},
-    "MultiFidelitySampler": {"startup_trials": COUNT, "max_results": RESULTS},
+    "MultiFidelitySampler": {"startup_trials": COUNT, "max_results": Whole(0, n.RESULTS_OF_A_MATRIX)},
     "CmaEsSampler": {"startup_trials": COUNT, "population": POPULATION},
     "Nsga2Sampler": {"population": POPULATION},
     "Nsga3Sampler": {"population": POPULATION},

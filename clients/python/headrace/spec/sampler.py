@@ -20,6 +20,7 @@ from headrace.spec.scalars import Count, Real, Text, integer_within, meaning
 GridPoints = Annotated[int, PlainValidator(integer_within(1, numbers.GRID_POINTS))]
 Candidates = Annotated[int, PlainValidator(integer_within(1, numbers.POPULATION))]
 MaxResults = Annotated[int, PlainValidator(integer_within(20, numbers.RESULTS))]
+FewResults = Annotated[int, PlainValidator(integer_within(20, numbers.RESULTS_OF_A_MATRIX))]
 Population = Annotated[int, PlainValidator(integer_within(2, numbers.POPULATION))]
 CmaEsPopulation = Annotated[int, PlainValidator(integer_within(4, numbers.POPULATION))]
 
@@ -76,7 +77,7 @@ class MultiFidelitySampler(SpecModel):
 
     kind: Literal["multi_fidelity"] = "multi_fidelity"
     startup_trials: Count = 10
-    max_results: MaxResults = 400
+    max_results: FewResults = 400
 
 
 class CmaEsSampler(SpecModel):
