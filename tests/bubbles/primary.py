@@ -8,7 +8,6 @@ import gc
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -21,6 +20,7 @@ import torch
 import torch._dynamo  # an optimizer imports it
 from deepspeed.pipe import PipelineModule
 
+from headrace.ports import any_port
 from headrace_torch.bubbles import attach
 
 WIDTH = 32
@@ -118,9 +118,7 @@ def rank(number: int, ranks: int, port: int, run: dict[str, object]) -> None:
 
 
 def start(run: dict[str, object]) -> list[int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = any_port()
     pids = []
     for number in range(2):
         pid = os.fork()

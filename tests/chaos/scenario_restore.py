@@ -23,6 +23,7 @@ from daemon_site import DaemonSite, daemons
 from postgres_site import PostgresSite
 
 from headrace import AsyncClient
+from headrace.ports import any_port
 from headrace_services.up import pgwheel
 
 DATABASE = "restored"
@@ -171,11 +172,8 @@ class SchedulerSite:
     """A scheduler on one address, which can be killed and started again."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        import socket
 
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.address = f"127.0.0.1:{any_port()}"
         self._url = url
         self._log = folder / "scheduler.log"
         self._process: subprocess.Popen[bytes] | None = None

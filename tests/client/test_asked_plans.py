@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from scripted_study import Script
 from headrace import AsyncClient, Client
 from headrace.client import SearchProgress
 from headrace.errors import HeadraceError, InvalidFieldError, StudyExistsError, UnreachableError
+from headrace.ports import any_port
 from headrace.spec import from_proto
 
 PLAN: dict[str, Any] = {"model": "gpt3-125m", "cluster": "a100-4", "batch": 8, "target": "deepspeed"}
@@ -113,9 +113,7 @@ def test_what_cannot_be_planned_creates_nothing(
 def test_an_address_where_nobody_plans_creates_nothing(
     fake: FakeStudyService, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    nobody = f"127.0.0.1:{any_port()}"
     monkeypatch.setenv("HEADRACE_PLANNER", nobody)
     with pytest.raises(UnreachableError) as absent:
         client.create_study("x", spec())

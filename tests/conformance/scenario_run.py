@@ -3,7 +3,6 @@
 import re
 import secrets
 import signal
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from conformance_site import Site
 from grpc_gate import Gate
 from matching import mismatch
 
+from headrace.ports import any_port
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import study_pb2_grpc
 
@@ -180,9 +180,7 @@ class Run:
             case "planner":
                 return self._site.planner
             case "nobody":
-                with socket.socket() as free:
-                    free.bind(("127.0.0.1", 0))
-                    return self._known.setdefault("nobody", f"127.0.0.1:{free.getsockname()[1]}")
+                return self._known.setdefault("nobody", f"127.0.0.1:{any_port()}")
             case "ca":
                 return str(self._site.certificate[0])
             case "other_ca":

@@ -6,7 +6,6 @@ They are imported here, once, and each process of the check is a fork of this on
 import importlib
 import os
 import signal
-import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,13 +13,12 @@ from pathlib import Path
 from headrace.check import render, run_check
 from headrace.check.segment import main as segment
 from headrace.grants import RANK
+from headrace.ports import any_port
 
 
 def launch(control_file: Path, log_file: Path, ranks: int) -> None:
     """Forks the ranks of one gang, and waits for them; when one fails, the others are killed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = any_port()
     running = {_fork(control_file, Path(f"{log_file}.{rank}"), rank, ranks, port) for rank in range(ranks)}
     while running:
         pid, status = os.wait()

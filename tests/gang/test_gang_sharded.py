@@ -1,7 +1,6 @@
 """FSDP2's state, saved by two ranks and loaded by one, two and three: the same weights and moments."""
 
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 import torch
 from forked import context
 
+from headrace.ports import any_port
 from headrace.trial.codec import try_encode
 
 
@@ -62,9 +62,7 @@ def rank_main(rank: int, world: int, port: int, folder: str, saves: bool, result
 
 
 def gang(world: int, folder: Path, *, saves: bool) -> list[tuple[int, list[float], str]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = any_port()
     results = context().SimpleQueue()
     processes = [
         context().Process(target=rank_main, args=(rank, world, port, str(folder), saves, results))

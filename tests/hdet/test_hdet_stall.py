@@ -1,7 +1,6 @@
 """No silent hang: ranks that wait for each other end within the bound, and each says which rank, step and cause."""
 
 import os
-import socket
 import time
 from pathlib import Path
 from threading import Event, Thread, get_ident
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 from ranks_stall import RANKS, live
 
+from headrace.ports import any_port
 from headrace.trial import ends
 from headrace_torch.hdet import watch
 from headrace_torch.hdet.stall import Pulse, Seen, stalled
@@ -67,9 +67,7 @@ def test_a_rank_that_works_longer_than_the_bound_ends_nothing(tmp_path: Path, ki
 
 def outcome(folder: Path, kind: str, unheard: int | None) -> dict[int, str]:
     """What each rank wrote to its standard error."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = any_port()
     ranks = [
         forked.context().Process(target=live, args=(rank, port, kind, str(folder)), daemon=True)
         for rank in range(RANKS)

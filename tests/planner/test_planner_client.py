@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from typer.testing import CliRunner
 from headrace.cli import doctor
 from headrace.client import AsyncClient, Client, Planner, SearchProgress
 from headrace.errors import HeadraceError, InvalidFieldError, UnreachableError
+from headrace.ports import any_port
 from headrace_services.planner.command import plan
 from headrace_services.up.command import Options, children
 
@@ -115,9 +115,7 @@ def test_what_is_wrong_is_named(address: str) -> None:
             planner.plan("gpt3-13b", "a100-32", batch=64, target="jax")
         with pytest.raises(HeadraceError, match="PlanQuestion"):
             planner.plan("gpt3-13b", "a100-32", batches=64)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    nobody = f"127.0.0.1:{any_port()}"
     for ask in (
         lambda planner: planner.plan("gpt3-13b", "a100-32"),
         lambda planner: planner.simulate("gpt3-13b", "a100-32", {"data": 2}),
@@ -157,9 +155,7 @@ def test_the_documents_lines_run_beside_headrace_up(tmp_path: Path) -> None:
         text for text in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "Planner" in text
     )
     assert len(lines.strip().splitlines()) <= 10
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = any_port()
     options = ["--home", str(tmp_path / "home"), "--port", "0", "--planner", str(port), "--no-worker"]
     command = [sys.executable, "-m", "headrace.cli", "up", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
@@ -244,9 +240,7 @@ def test_constants_that_calibration_wrote_are_read(tmp_path: Path) -> None:
 
 
 def _gone() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
+    return f"127.0.0.1:{any_port()}"
 
 
 def test_of_several_addresses_the_first_that_answers(address: str) -> None:

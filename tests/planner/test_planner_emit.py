@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import re
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from forked import Program
 
 from headrace.errors import InvalidFieldError
+from headrace.ports import any_port
 from headrace_services.planner import asking, catalogue
 from headrace_services.planner.asking import Options
 from headrace_services.planner.blocks import gpt
@@ -143,9 +143,7 @@ def test_deepspeed_trains_the_plan_on_the_cpu(tmp_path: Path, tensor: int, gradi
     world = 2 * tensor
     for name, text in emit(plan, "deepspeed").items():
         (tmp_path / name).write_text(text)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = any_port()
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
     script = Path(__file__).with_name("deepspeed_rank.py")
     ranks = [

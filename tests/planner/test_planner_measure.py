@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from headrace import Client
 from headrace.cli.failure import CommandError
 from headrace.client.machines import Slot, Worker
 from headrace.errors import HeadraceError, InvalidFieldError
+from headrace.ports import any_port
 from headrace_services.planner import asking, catalogue
 from headrace_services.planner.command import plan as command
 from headrace_services.planner.learning import learned, predicted_s
@@ -269,9 +269,7 @@ def test_what_is_timed_is_the_training_of_the_whole_net(
         "boundaries": boundaries,
         "recomputed": recomputed,
     }
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = any_port()
     world = data * pipeline
     shared = {
         "PLAN_SHORTLIST": json.dumps({"it": told}),

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from headrace import ports
 from headrace.errors import HeadraceError
 from headrace.home import address_in
+from headrace.ports import any_port, outgoing_from
 from headrace_services.up import home as up_home
-from headrace_services.up.command import Options, children, free_ports
+from headrace_services.up.command import Options, children
+from headrace_services.up.ports import free_ports
 
 HOLDER = """
 import pathlib, signal, sys
@@ -79,6 +82,28 @@ def test_a_port_in_use_is_named_with_the_remedy() -> None:
 
 def test_free_ports_differ() -> None:
     assert len(set(free_ports(0, 4))) == 4
+
+
+@pytest.mark.skipif(outgoing_from() < 16_000, reason="outgoing connections may have any port here")
+def test_no_outgoing_connection_can_take_a_free_port() -> None:
+    """Between the choice of a port and the program that listens there lie seconds, and restarts later on."""
+    assert max(free_ports(0, 16)) < outgoing_from()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as there,
+        socket.create_connection(there.getsockname()) as out,
+    ):
+        assert out.getsockname()[1] >= outgoing_from()
+
+
+def test_without_a_range_of_its_own_any_free_port_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "range"
+    monkeypatch.setattr(ports, "_OUTGOING", told)
+    assert outgoing_from() == 32768
+    told.write_text("1024\t65535\n")
+    assert outgoing_from() == 1024
+    assert any_port() > 0
 
 
 def test_children_stand_in_the_order_of_need(tmp_path: Path) -> None:

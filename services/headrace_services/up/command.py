@@ -1,9 +1,7 @@
 """The command `headrace up`: options, the list of children, signals."""
 
 import asyncio
-import errno
 import signal
-import socket
 import sys
 import time
 from contextlib import ExitStack
@@ -16,18 +14,18 @@ import typer
 
 from headrace.ages import ages_of
 from headrace.environment import NAMED_IN, names_to_pass
-from headrace.errors import HeadraceError
 from headrace.hidden import close_to_others, hide_url
 from headrace.home import home_dir
+from headrace.ports import HOST
 from headrace_services.instance import NAMED_IN as INSTANCE
 from headrace_services.up import home as up_home
 from headrace_services.up.child import ChildFailedError, ChildSpec
 from headrace_services.up.notices import Notices
+from headrace_services.up.ports import free_ports
 from headrace_services.up.postgres import EmbeddedPostgres
 from headrace_services.up.probe import scheduler_serves, worker_connected
 from headrace_services.up.supervisor import Supervisor
 
-HOST = "127.0.0.1"
 WORKER_NAME = "local"
 
 
@@ -253,39 +251,6 @@ def children(options: Options) -> list[ChildSpec]:
             )
         )
     return specs
-
-
-def free_ports(first: int, count: int) -> tuple[int, ...]:
-    """The ports for `count` schedulers, each free now: `first` (0: any) and any others.
-
-    They are fixed here and not by the schedulers, since one that is started again must be found where it was.
-    """
-    sockets = []
-    try:
-        for port in (first, *[0] * (count - 1)):
-            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            sockets.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind((HOST, port))
-            except OSError as error:
-                raise HeadraceError(
-                    f"cannot listen on {HOST}:{port}: {error.strerror}.", remedy=_other_port(port, error)
-                ) from error
-        return tuple(int(listener.getsockname()[1]) for listener in sockets)
-    finally:
-        for listener in sockets:
-            listener.close()
-
-
-def _other_port(port: int, error: OSError) -> str:
-    remedy = "Give another --port; 0 takes any free one."
-    if error.errno != errno.EADDRINUSE:
-        return remedy
-    return (
-        f"Another Headrace may run there: `headrace --address {HOST}:{port} studies` asks it. "
-        f"To start one beside it: {remedy[0].lower()}{remedy[1:]}"
-    )
 
 
 def _store_url(store: str | None) -> str | None:

@@ -19,7 +19,6 @@ import ctypes
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.grants import LAST_WORDS, RANK, WORLD_SIZE
+from headrace.ports import any_port
 from headrace.trial import title
 from headrace.trial.ends import End, cause, heard
 
@@ -85,9 +85,7 @@ class Gang:
     """The ranks of one trial, and their leader."""
 
     def __init__(self, program: Sequence[str], world: int) -> None:
-        with socket.socket() as probe:  # a free port; the rendezvous of rank 0 binds it a moment later
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = any_port()  # the rendezvous of rank 0 binds it a moment later
         self._told_to_end = False
         self._ranks = [_start(program, rank, world, port) for rank in range(world)]
 
