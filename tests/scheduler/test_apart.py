@@ -4,6 +4,8 @@ import asyncio
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -162,3 +164,25 @@ def test_a_process_whose_parent_was_killed_ends_when_the_time_of_its_call_is_ove
     worker.process.join(DEADLINE_S)
     assert worker.process.exitcode == -signal.SIGALRM
     worker.kill()
+
+
+STARVED = """
+import resource
+from headrace_services.apart import process
+
+def hoard(task, request, tell):
+    held = []
+    while True:
+        held.append(bytearray(int(request)))
+
+resource.setrlimit(resource.RLIMIT_AS, (400 * 2**20, resource.RLIM_INFINITY))
+for size in (2**20, 4096, 600, 64) * 3:
+    kind, _ = process._answer(hoard, "task", str(size).encode(), 1, lambda progress: None)
+    assert kind is process.Answer.ERROR
+"""
+
+
+def test_a_call_that_took_the_last_byte_is_refused_all_the_same() -> None:
+    """The refusal needs memory too, which the call has to give back first."""
+    done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

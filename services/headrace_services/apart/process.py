@@ -66,10 +66,11 @@ def _answer(run: Run, task: str, request: bytes, memory_bytes: int, tell: Tell) 
     except HeadraceError as error:
         return Answer.ERROR, pickle.dumps(error)
     except MemoryError:
-        return Answer.ERROR, pickle.dumps(too_much_memory(memory_bytes))
+        pass  # with the exception goes what the call held: the refusal needs memory too
     except Exception as error:  # noqa: BLE001  (a defect ends this call, not the process)
         failed = InternalError(f"the server failed on this call: {type(error).__name__}: {error}")
         return Answer.ERROR, pickle.dumps(failed)
+    return Answer.ERROR, pickle.dumps(too_much_memory(memory_bytes))
 
 
 def too_much_memory(memory_bytes: int) -> TooLargeError:
