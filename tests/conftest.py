@@ -13,6 +13,8 @@ import grpc
 import psycopg
 import pytest
 
+pytest_plugins = ["affected", "costs", "tiers"]
+
 gc.disable()  # until all tests are collected: most of what is made until then stays
 
 with warnings.catch_warnings():

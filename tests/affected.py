@@ -1,0 +1,236 @@
+"""`--changed`: runs the test files that a change touches, whatever their tier.
+
+A test file is touched where the change is in a module that it reaches by imports: its own, those of its conftests and
+helpers, and those of the product. What starts by name counts as an import too: `python -m headrace_worker.shim`, the
+entry points that the command line loads, and a program or a data file that a test names. What no module holds (the
+protos, the Makefile, the documents) touches the tests that name it or its folder.
+"""
+
+import ast
+import subprocess
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {
+    "headrace": "clients/python",
+    "headrace_services": "services",
+    "headrace_worker": "worker",
+    "headrace_torch": "worker",
+}
+EVERYTHING = ("pyproject.toml", ".ci/constraints.txt", "tests/conftest.py")
+"""A change of these touches every test."""
+COMMAND_LINE = "headrace.cli.app"
+"""Loads the other modules of its package by name."""
+STARTS_SERVICES = "headrace_services.up"
+"""Starts them by the names of their commands."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--changed",
+        nargs="?",
+        const="",
+        metavar="COMMIT",
+        help="only test files that the changes since COMMIT touch, by import; without one, since the upstream "
+        "branch was left, or uncommitted changes where there is no upstream",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    since = config.getoption("--changed")
+    if since is not None:
+        changed = changed_files(since)
+        config.stash[_CHOSEN] = chosen = Tree().touched_by(changed)
+        config.stash[_TOLD] = f"changed: {len(changed)} files, which touch {len(chosen)} test files"
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return config.stash.get(_TOLD, None)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begins with the tests that are nearest to the change."""
+    chosen = config.stash.get(_CHOSEN, None)
+    if chosen is not None:
+        items.sort(key=lambda item: chosen[item.path])
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    chosen = config.stash.get(_CHOSEN, None)
+    if chosen is not None and collection_path.suffix == ".py" and collection_path not in chosen:
+        return True
+    return None
+
+
+_CHOSEN = pytest.StashKey[dict[Path, int]]()
+_TOLD = pytest.StashKey[str]()
+
+
+def changed_files(since: str) -> list[str]:
+    """The files that differ from a commit, relative to the repository; new ones included."""
+    differ = _git("diff", "--name-only", "-z", since or _where_it_began())
+    new = _git("ls-files", "-z", "--others", "--exclude-standard")
+    return sorted({name for name in (differ + new).split("\0") if name})
+
+
+def _where_it_began() -> str:
+    try:
+        return _git("merge-base", "HEAD", "@{upstream}").strip()
+    except subprocess.CalledProcessError:
+        return "HEAD"
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+class Tree:
+    """What imports what, over the product, the benchmarks' and examples' modules that tests use, and the tests."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self.root = root
+
+    def touched_by(self, changed: Iterable[str]) -> dict[Path, int]:
+        """The test files that a change of these files touches, with the imports between it and each of them."""
+        changed = list(changed)
+        tests = {path for path in self._sources if path.name.startswith("test_")}
+        if any(name in EVERYTHING for name in changed):
+            return dict.fromkeys(tests, 1)
+        distances = self._distances([self.root / name for name in changed])
+        return {path: distances[path] for path in tests & distances.keys()}
+
+    def _distances(self, changed: Iterable[Path]) -> dict[Path, int]:
+        distances: dict[Path, int] = {}
+        nearest, distance = set(changed), 0
+        for path in changed:
+            if path not in self._importers:
+                nearest |= set(self._naming(path))
+        while nearest:
+            distances |= dict.fromkeys(nearest, distance)
+            further = {importer for path in nearest for importer in self._importers.get(path, ())}
+            nearest, distance = further - distances.keys(), distance + 1
+        return distances
+
+    def _naming(self, changed: Path) -> Iterator[Path]:
+        """Who names a file that is no module, or one of the folders that it is in."""
+        place = PurePosixPath(changed.relative_to(self.root))
+        names = {str(folder) for folder in (place, *place.parents) if len(folder.parts) > 1 or folder == place}
+        for path, constants in self._constants.items():
+            if any(constant in names or ("/" in constant.strip("/") and place.match(constant)) for constant in constants):
+                yield path
+        package = changed.parent / "__init__.py"  # a migration: Alembic finds it in its folder
+        while not package.exists() and package.parent != self.root:
+            package = package.parent.parent / "__init__.py"
+        if package.exists():
+            yield package
+
+    @cached_property
+    def _sources(self) -> dict[Path, ast.Module]:
+        """The test files with their helpers, parsed."""
+        paths = (self.root / "tests").rglob("*.py")
+        return {path: ast.parse(path.read_bytes()) for path in paths}
+
+    @cached_property
+    def _constants(self) -> dict[Path, frozenset[str]]:
+        """The strings in each test file and helper."""
+        return {
+            path: frozenset(constant for constant in _strings(tree) if len(constant) < 200)
+            for path, tree in self._sources.items()
+        }
+
+    @cached_property
+    def _importers(self) -> dict[Path, set[Path]]:
+        """Who imports each module, directly."""
+        importers: dict[Path, set[Path]] = defaultdict(set)
+        for importer, imported in (*self._edges_of_product(), *self._edges_of_tests()):
+            importers[imported].add(importer)
+        return importers
+
+    @cached_property
+    def _modules(self) -> dict[str, Path]:
+        """The product's modules with their files."""
+        modules = {}
+        for name in self._graph.modules:
+            place = self.root / PACKAGES[name.partition(".")[0]] / name.replace(".", "/")
+            modules[name] = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        return modules
+
+    @cached_property
+    def _graph(self) -> grimp.ImportGraph:
+        return grimp.build_graph(*PACKAGES, cache_dir=None)
+
+    def _edges_of_product(self) -> Iterator[tuple[Path, Path]]:
+        for name, path in self._modules.items():
+            for imported in self._graph.find_modules_directly_imported_by(name):
+                yield path, self._modules[imported]
+            for constant in _strings(ast.parse(path.read_bytes())):  # `python -m`, or loaded by its name
+                if (named := constant.partition(":")[0]) in self._modules and "." in named:
+                    yield path, self._modules[named]
+            if name.startswith(COMMAND_LINE.rpartition(".")[0]):
+                yield self._modules[COMMAND_LINE], path
+            if name.startswith(STARTS_SERVICES):
+                yield from self._commands_in(path, ast.parse(path.read_bytes()))
+
+    def _commands_in(self, path: Path, tree: ast.Module) -> Iterator[tuple[Path, Path]]:
+        """The services that a file starts by the names of their commands."""
+        for constant in _strings(tree):
+            if constant in self._commands:
+                yield path, self._modules[self._commands[constant]]
+
+    @cached_property
+    def _commands(self) -> dict[str, str]:
+        """The module of each command that an entry point names."""
+        project = tomllib.loads((self.root / "pyproject.toml").read_text())["project"]
+        return {
+            name: target.partition(":")[0]
+            for group in project["entry-points"].values()
+            for name, target in group.items()
+        }
+
+    def _edges_of_tests(self) -> Iterator[tuple[Path, Path]]:
+        helpers = {path.stem: path for path in self._sources if path.name != "conftest.py"}
+        for path, tree in self._sources.items():
+            yield from self._commands_in(path, tree)
+            # What a fixture of a conftest imports counts for the tests that use it, and they import it too.
+            for name in _imported(tree.body if path.name == "conftest.py" else ast.walk(tree)):
+                if name in helpers:
+                    yield path, helpers[name]
+                elif name in self._modules:
+                    yield path, self._modules[name]
+            for constant in self._constants[path]:
+                named, _, function = constant.partition(":")
+                if named in self._modules and "." in named:
+                    yield path, self._modules[named]
+                program = helpers.get(PurePosixPath(named).stem)
+                if program is None or program.name.startswith("test_"):
+                    continue
+                if named.endswith(".py") or function.isidentifier():
+                    yield path, program
+            folder = path.parent
+            while folder != self.root:
+                if (folder / "conftest.py").exists() and path != folder / "conftest.py":
+                    yield path, folder / "conftest.py"
+                folder = folder.parent
+
+
+def _imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names of modules that these statements may import."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _strings(tree: ast.Module) -> Iterator[str]:
+    return (
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )

@@ -1,0 +1,137 @@
+"""`--costs`: where the processor time of a run goes: by test file, by fixture, and how many processes are started.
+
+What a test process spends itself and what its children spent until they were waited for are counted apart. A server
+that outlives its tests (Postgres) and the children of children that nobody waited for are not seen.
+"""
+
+import json
+import os
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, field
+from typing import Any
+
+import pytest
+
+STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty"})
+SHOWN = 40
+"""Rows of a table."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--costs",
+        action="store_true",
+        help="print the processor time of each test file and fixture, and the processes that they start",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--costs"):
+        config.pluginmanager.register(Costs(config), "costs-of-tests")
+
+
+@dataclass(slots=True)
+class Cost:
+    """What was spent on something."""
+
+    own_s: float = 0.0
+    children_s: float = 0.0
+    wall_s: float = 0.0
+    starts: int = 0
+    count: int = 0
+
+    def add(self, other: "Cost") -> None:
+        self.own_s += other.own_s
+        self.children_s += other.children_s
+        self.wall_s += other.wall_s
+        self.starts += other.starts
+        self.count += other.count
+
+
+@dataclass
+class Ledger:
+    """The costs of one test process."""
+
+    files: dict[str, Cost] = field(default_factory=lambda: defaultdict(Cost))
+    fixtures: dict[str, Cost] = field(default_factory=lambda: defaultdict(Cost))
+
+
+class Costs:
+    """Measures in each test process; the one that the user started prints."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._ledger = Ledger()
+        self._starts = Counter[str]()
+        sys.addaudithook(self._heard)
+
+    def _heard(self, event: str, _: tuple[Any, ...]) -> None:
+        if event in STARTS:
+            self._starts["all"] += 1
+
+    @contextmanager
+    def _charged(self, cost: Cost, count: int) -> Iterator[None]:
+        began, before, starts = time.perf_counter(), os.times(), self._starts["all"]
+        yield
+        now = os.times()
+        cost.add(
+            Cost(
+                own_s=now.user + now.system - before.user - before.system,
+                children_s=now.children_user
+                + now.children_system
+                - before.children_user
+                - before.children_system,
+                wall_s=time.perf_counter() - began,
+                starts=self._starts["all"] - starts,
+                count=count,
+            )
+        )
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self._charged(self._ledger.files[item.nodeid.partition("::")[0]], 1):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
+        with self._charged(self._ledger.fixtures[f"{fixturedef.baseid}: {fixturedef.argname}"], 1):
+            return (yield)
+
+    def pytest_sessionfinish(self) -> None:
+        """A process of xdist hands its costs over."""
+        workeroutput = getattr(self._config, "workeroutput", None)
+        if workeroutput is not None:
+            kinds = (self._ledger.files, self._ledger.fixtures)
+            workeroutput["costs"] = json.dumps([{k: astuple(c) for k, c in kind.items()} for kind in kinds])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        handed = json.loads(node.workeroutput.get("costs", "[{}, {}]")) if hasattr(node, "workeroutput") else []
+        for mine, theirs in zip((self._ledger.files, self._ledger.fixtures), handed, strict=False):
+            for name, cost in theirs.items():
+                mine[name].add(Cost(*cost))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for title, costs in (("test files", self._ledger.files), ("fixtures", self._ledger.fixtures)):
+            terminalreporter.section(f"processor time of {title}")
+            for line in table(costs.items()):
+                terminalreporter.write_line(line)
+
+
+def table(costs: Iterable[tuple[str, Cost]]) -> Iterator[str]:
+    """The dearest ones, with the sum of all."""
+    total = Cost()
+    yield f"{'own':>8} {'children':>9} {'wall':>8} {'starts':>7} {'count':>6}"
+    for place, (name, cost) in enumerate(sorted(costs, key=lambda one: -one[1].own_s - one[1].children_s)):
+        total.add(cost)
+        if place < SHOWN:
+            yield row(name, cost)
+    yield row("all", total)
+
+
+def row(name: str, cost: Cost) -> str:
+    return f"{cost.own_s:8.1f} {cost.children_s:9.1f} {cost.wall_s:8.1f} {cost.starts:7} {cost.count:6}  {name}"
