@@ -121,9 +121,14 @@ class Tree:
     def _naming(self, changed: Path) -> Iterator[Path]:
         """Who names a file that is no module, or one of the folders that it is in."""
         place = PurePosixPath(changed.relative_to(self.root))
-        names = {str(folder) for folder in (place, *place.parents) if len(folder.parts) > 1 or folder == place}
+        names = {
+            str(folder) for folder in (place, *place.parents) if len(folder.parts) > 1 or folder == place
+        }
         for path, constants in self._constants.items():
-            if any(constant in names or ("/" in constant.strip("/") and place.match(constant)) for constant in constants):
+            if any(
+                constant in names or ("/" in constant.strip("/") and place.match(constant))
+                for constant in constants
+            ):
                 yield path
         package = changed.parent / "__init__.py"  # a migration: Alembic finds it in its folder
         while not package.exists() and package.parent != self.root:
@@ -232,5 +237,7 @@ def _imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 def _strings(tree: ast.Module) -> Iterator[str]:
     return (
-        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )

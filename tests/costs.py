@@ -110,7 +110,9 @@ class Costs:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        handed = json.loads(node.workeroutput.get("costs", "[{}, {}]")) if hasattr(node, "workeroutput") else []
+        handed = (
+            json.loads(node.workeroutput.get("costs", "[{}, {}]")) if hasattr(node, "workeroutput") else []
+        )
         for mine, theirs in zip((self._ledger.files, self._ledger.fixtures), handed, strict=False):
             for name, cost in theirs.items():
                 mine[name].add(Cost(*cost))
@@ -134,4 +136,6 @@ def table(costs: Iterable[tuple[str, Cost]]) -> Iterator[str]:
 
 
 def row(name: str, cost: Cost) -> str:
-    return f"{cost.own_s:8.1f} {cost.children_s:9.1f} {cost.wall_s:8.1f} {cost.starts:7} {cost.count:6}  {name}"
+    return (
+        f"{cost.own_s:8.1f} {cost.children_s:9.1f} {cost.wall_s:8.1f} {cost.starts:7} {cost.count:6}  {name}"
+    )

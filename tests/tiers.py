@@ -1,19 +1,22 @@
 """The tiers of the tests: what `make test` runs on every change, and what only `make test-all` does.
 
-A test is in the first tier unless it, or its file, is marked `full`; a test of such a file that is marked `smoke` is
-in the first tier all the same. What is marked, and why, is a table in CONTRIBUTING.md.
+A test is in the first tier unless it, or its file, is marked `full`. Of such a file a test marked `smoke` runs in the
+first tier all the same, and of a test marked `cases(n)` n of its parameters do. CONTRIBUTING.md has a table.
 
 `--tier first` leaves the others out. Without it everything runs that is named, so `pytest tests/chaos` runs chaos.
 """
 
+from collections import defaultdict
+from collections.abc import Iterator
+
 import pytest
-from _pytest.mark.structures import ParameterSet
 
 FIRST = "first"
 FULL = "full"
 MARKS = (
-    "full(why): runs in `make test-all`, not in `make test`",
-    "smoke: of a file that is marked full, this one test runs in `make test` too",
+    "full: runs in `make test-all` alone",
+    "smoke: runs in `make test` too, though its file is marked full",
+    "cases(n): n of its parameters run in `make test`, spread evenly; all of them in `make test-all`",
 )
 
 _tier = FULL
@@ -38,14 +41,39 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if _tier == FULL:
         return
-    left_out = [item for item in items if tier_of(item) == FULL]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if tier_of(item) == FIRST]
+    first = set(first_tier(items))
+    config.hook.pytest_deselected(items=[item for item in items if item not in first])
+    items[:] = [item for item in items if item in first]
 
 
-def tier_of(item: pytest.Item) -> str:
-    """The tier of a test: the marks of the test itself come before those of its file."""
+def first_tier(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """The tests of the first tier."""
+    cases: dict[tuple[int, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if _tier_of(item) == FIRST:
+            mark = item.get_closest_marker("cases")
+            if mark is None:
+                yield item
+            else:
+                cases[mark.args[0], item.nodeid.partition("[")[0]].append(item)
+    for (count, _), of_one_test in cases.items():
+        yield from spread(of_one_test, count)
+
+
+def spread(cases: list[pytest.Item], count: int) -> list[pytest.Item]:
+    """So many of the cases, as far apart as they can be, the first one included."""
+    if count >= len(cases):
+        return cases
+    return [cases[place * len(cases) // count] for place in range(count)]
+
+
+def drawn(*, first: int, full: int) -> int:
+    """How many random cases a test draws in the tier that runs."""
+    return first if _tier == FIRST else full
+
+
+def _tier_of(item: pytest.Item) -> str:
+    """The marks of a test come before those of its file."""
     for node in reversed(item.listchain()):
         marks = {mark.name for mark in node.own_markers}
         if "smoke" in marks:
@@ -53,13 +81,3 @@ def tier_of(item: pytest.Item) -> str:
         if "full" in marks:
             return FULL
     return FIRST
-
-
-def only_full(*cases: object) -> list[ParameterSet]:
-    """Cases of a parametrized test that run in the full tier."""
-    return [pytest.param(case, marks=pytest.mark.full) for case in cases]
-
-
-def count(*, first: int, full: int) -> int:
-    """How many random cases a test draws, by the tier that runs."""
-    return first if _tier == FIRST else full

@@ -9,6 +9,8 @@ from primary_site import Primary
 from headrace_services.bubble_agent.predictor import LEAST
 from headrace_torch.bubble_words import AT
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -82,6 +82,7 @@ def test_a_second_agent_is_refused_by_name(site: Site) -> None:
     assert first.process.poll() is None
 
 
+@pytest.mark.full
 def test_windows_open_and_the_other_machine_is_heard(site: Site) -> None:
     first, second, player = site
     until(lambda: player.near.says("permitted") and player.near.words[TABLE])
@@ -95,6 +96,7 @@ def test_windows_open_and_the_other_machine_is_heard(site: Site) -> None:
     assert second.jobs()[0]["peers"] == []
 
 
+@pytest.mark.full
 def test_the_view_as_text_picture_and_trace(site: Site, tmp_path: Path) -> None:
     first, _, player = site
     until(lambda: player.near.says("steps") > 20)
@@ -114,6 +116,7 @@ def test_the_view_as_text_picture_and_trace(site: Site, tmp_path: Path) -> None:
     assert all(one["dur"] >= 7000 for one in waits)
 
 
+@pytest.mark.full
 def test_what_is_not_there_is_said(site: Site, tmp_path: Path) -> None:
     code, _, err = bubbles(tmp_path)
     assert (code, "no bubble agent answers" in err, "headrace bubble-agent" in err) == (1, True, True)
@@ -138,6 +141,7 @@ def test_bad_calls_are_refused(site: Site) -> None:
             assert isinstance(from_rpc_error(told.value), InvalidFieldError)
 
 
+@pytest.mark.full
 def test_a_killed_agent_leaves_no_gate_open_and_its_successor_goes_on(site: Site) -> None:
     first, _, player = site
     until(lambda: player.near.says("permitted"))

@@ -67,6 +67,7 @@ def test_a_sequence_length_that_changes_without_notice_overruns_nothing(
 STALLS = [(0, "F", 5), (1, "B", 2), (2, "B", 6), (3, "F", 4), (3, "B", 5)]
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(("stage", "kind", "micro_batch"), STALLS)
 @pytest.mark.parametrize("stall_ms", [5, 30, 300])
 def test_a_stage_that_stands_still_for_a_moment_makes_nobody_overrun(

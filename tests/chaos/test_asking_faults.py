@@ -14,6 +14,8 @@ from headrace.client import Study
 from headrace.client.model import StudyState
 from headrace.spec import StudySpec
 
+pytestmark = pytest.mark.full
+
 TRIALS = 60
 LOOPS = 4
 STEPS = (1, 2, 3, 4, 5, 6, 7, 8)

@@ -21,6 +21,8 @@ sys.path.insert(0, str(PROGRAMS))
 
 import fused
 
+pytestmark = pytest.mark.full
+
 TRIALS, STEPS, SEED = 10, 8, 11
 RAISES, DIVERGES, KILLS = 3, 5, 6
 

@@ -13,6 +13,8 @@ from scenario_drain import LEASE_TTL_S, by_sigterm
 from headrace import Client
 from headrace.client import Worker
 
+pytestmark = pytest.mark.full
+
 STEP_S = 0.2
 DRIVER = Path(__file__).parent / "fake_driver"
 UUIDS = ("GPU-a", "GPU-b")

@@ -18,6 +18,8 @@ from trial_journals import check_chain, check_journals
 from headrace.client import Study
 from headrace.client.model import StudyState
 
+pytestmark = pytest.mark.full
+
 RUNGS = (2, 6, 18)
 LONGEST_RUNG = max(above - below for below, above in pairwise((0, *RUNGS)))
 
@@ -42,7 +44,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param("scheduler", marks=pytest.mark.smoke), "worker", "trial", "postgres"]
+)
 def test_a_study_survives_the_kill_of(fault: str, site: Cluster, tmp_path: Path) -> None:
     random.seed(fault)
     with connect(site) as client:

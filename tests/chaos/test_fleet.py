@@ -18,6 +18,8 @@ from daemon_site import DaemonSite, daemons
 from disk_site import LimitedFiles
 from postgres_site import PostgresSite
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

@@ -3,9 +3,12 @@
 import random
 from pathlib import Path
 
+import pytest
 import scenario_gang
 from cluster_site import cluster
 from daemon_site import daemons, orphans_come_here
+
+pytestmark = pytest.mark.full
 
 
 def test_every_rank_of_a_gang_goes_on_to_the_bit_though_it_is_killed_and_moved(tmp_path: Path) -> None:

@@ -7,11 +7,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cluster_site import PROGRAMS, Cluster, cluster, connect, until
 
 from headrace.client import Client
 from headrace.client.model import StudyState
 from headrace.spec import parse_spec
+
+pytestmark = pytest.mark.full
 
 PROGRAM = """
 import time

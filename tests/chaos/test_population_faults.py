@@ -9,11 +9,14 @@ import json
 import random
 from pathlib import Path
 
+import pytest
 from cluster_site import PROGRAMS, cluster, connect, until
 
 from headrace.client.lineage import schedule
 from headrace.client.model import StudyState
 from headrace.spec import StudySpec
+
+pytestmark = pytest.mark.full
 
 MEMBERS, STEPS, INTERVAL = 8, 8, 2
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import scenario_restore
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.skipif(
     "HEADRACE_RESTORES" not in os.environ, reason="half a minute: set HEADRACE_RESTORES=1 (`make restores`)"

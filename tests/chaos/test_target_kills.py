@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cluster_site import Cluster, cluster, connect, until
 
 from headrace.client import Client, TrialState
 from headrace.client.events import TrialCreated
 from headrace.client.model import StudyState
+
+pytestmark = pytest.mark.full
 
 PROGRAM = """
 import time

@@ -75,6 +75,7 @@ def script_of(before: str, after: str, value: str) -> str:
     return TRAIN.replace("BEFORE", before).replace("AFTER", after).replace("VALUE", value)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("before", "after", "value", "path"),
     [
@@ -124,6 +125,7 @@ def test_what_is_not_saved_is_named_by_the_way_to_it(
     assert ("model.register_buffer('mean', ...)" in missing.remedy) == (path == "model.mean")
 
 
+@pytest.mark.full
 def test_the_remedies_work(check: Check) -> None:
     kept = script_of(f"ema = t.state.setdefault('ema', {EMA})", BLEND, TOTAL)
     assert check(source=kept).passed
@@ -135,6 +137,7 @@ def test_the_remedies_work(check: Check) -> None:
     assert check(source=buffer).passed
 
 
+@pytest.mark.full
 def test_a_script_that_counts_optimizer_steps_is_checked_at_its_reports(check: Check) -> None:
     reports = "if step % 100 == 0:\n            t.report(loss=t.state['sum'])"
     counting = (
@@ -194,6 +197,7 @@ def test_which_function_takes_a_trial(tmp_path: Path, source: str, function: str
     assert training_function(script) == function
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "ending",
     [
@@ -238,6 +242,7 @@ def test_a_script_that_fails_ends_with_its_traceback_and_the_remedy(tmp_path: Pa
     assert remedy.startswith("Mend it")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("more", "configuration", "origin"),
     [
@@ -270,6 +275,7 @@ def test_a_study_says_which_configuration_is_checked(
         assert checked(tmp_path, "study.yaml", "--json").stderr.splitlines()[0] == line
 
 
+@pytest.mark.full
 def test_a_metric_that_the_study_asks_for_and_the_script_does_not_report_is_named(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(PLAIN)
     (tmp_path / "study.yaml").write_text(STUDY + "constraints: [{metric: latency, at_most: 1}]\n")
@@ -288,12 +294,14 @@ def test_a_study_of_one_step_has_nothing_to_check(tmp_path: Path) -> None:
     assert "one step, so no trial is ever paused" in done.stderr
 
 
+@pytest.mark.full
 def test_a_function_is_named_as_in_a_study_file(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(PLAIN + "\ndef more(t):\n    train(t)\n    t.report(total=1.0)\n")
     done = checked(tmp_path, "plain.py:train", "--param", "rate=0.5")
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_of_a_study_file_another_function_can_be_named(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(
         PLAIN + "\ndef more(t):\n    t.report(other=1.0)\n    t.report(other=2.0)\n"
@@ -304,6 +312,7 @@ def test_of_a_study_file_another_function_can_be_named(tmp_path: Path) -> None:
     assert '"total"' not in done.stdout
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_the_scripts_own_in_its_folder_is_named_where_two_runs_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +327,7 @@ def test_a_checkpoint_of_the_scripts_own_in_its_folder_is_named_where_two_runs_p
     assert "put t.id into its name; delete it before the next run" in said
 
 
+@pytest.mark.full
 def test_of_a_script_with_numbered_checkpoints_of_its_own_the_check_says_that_steps_begin_anew(
     tmp_path: Path,
 ) -> None:

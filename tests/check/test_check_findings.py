@@ -42,6 +42,7 @@ def test_weights_initialised_after_track_are_told_from_untracked_ones(check: Che
     ]
 
 
+@pytest.mark.full
 def test_an_object_that_does_not_load_what_it_saved_is_named(check: Check) -> None:
     forgetful = """class Average:
     value = 0.0
@@ -75,6 +76,7 @@ def test_a_generator_seeded_after_the_restore_is_named_with_its_line(check: Chec
     )
 
 
+@pytest.mark.full
 def test_a_second_model_is_to_be_tracked_under_a_name_of_its_own(check: Check) -> None:
     report = check(
         ("noise = torch.Generator()", "average = nn.Linear(3, 1); noise = torch.Generator()"),
@@ -86,6 +88,7 @@ def test_a_second_model_is_to_be_tracked_under_a_name_of_its_own(check: Check) -
     assert report.missing[0].remedy == "add average=average to t.track(...)"
 
 
+@pytest.mark.full
 def test_what_an_object_of_the_scripts_own_counts_is_named(check: Check) -> None:
     report = check(
         (
@@ -99,6 +102,7 @@ def test_what_an_object_of_the_scripts_own_counts_is_named(check: Check) -> None
     assert "0.0 after the restore" in missing.finding
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("loop", "found", "remedy"),
     [
@@ -125,6 +129,7 @@ def test_a_loop_that_starts_over_is_named(check: Check, loop: str, found: str, r
     assert (missing.kind, missing.finding, missing.remedy) == (Kind.STEP, found, remedy)
 
 
+@pytest.mark.full
 def test_a_loop_of_ones_own_that_goes_on_or_whose_count_nothing_reads_passes(check: Check) -> None:
     body = ("blurred = inputs[batch]", "blurred = epoch + inputs[batch]")
     assert check((LOOP, "for epoch in range(t.step, t.max_steps):"), body).passed
@@ -219,6 +224,7 @@ def test_a_restore_that_fails_is_a_finding(check: Check) -> None:
     )
 
 
+@pytest.mark.full
 def test_nothing_else_than_the_trial_is_saved_by_t_state(check: Check) -> None:
     """Values kept in `t.state` pass; the same values in variables do not."""
     changes = (
@@ -228,6 +234,7 @@ def test_nothing_else_than_the_trial_is_saved_by_t_state(check: Check) -> None:
     assert check(*changes, ("BEST", "t.state['best'] = min(t.state['best'], loss.item())")).passed
 
 
+@pytest.mark.full
 def test_a_pickled_estimator_in_t_state_is_judged_by_its_values(check: Check) -> None:
     """Reading and pickling it again changes the bytes of its pickle, and nothing that it predicts."""
     keeps = (
@@ -245,6 +252,7 @@ def test_a_pickled_estimator_in_t_state_is_judged_by_its_values(check: Check) ->
     assert not check(*keeps, ("FOREST", new)).passed
 
 
+@pytest.mark.full
 def test_a_callable_is_checked_with_the_parameters_given(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text(
@@ -271,6 +279,7 @@ def test_a_callable_is_checked_with_the_parameters_given(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -284,6 +293,7 @@ def test_a_script_that_does_not_run_is_an_error(check: Check, source: str, messa
         check(source=source)
 
 
+@pytest.mark.full
 def test_a_script_that_fails_by_itself_may_work_as_a_study(check: Check) -> None:
     with pytest.raises(CheckError) as caught:
         check(source="raise KeyError('lr')")
@@ -300,6 +310,7 @@ def test_a_missing_script_and_too_few_steps_are_errors(tmp_path: Path) -> None:
         run_check(tmp_path / "one.py", steps=1)
 
 
+@pytest.mark.full
 def test_in_real_processes_of_its_own(tmp_path: Path) -> None:
     """The processes that users get: new interpreters, no PyTorch needed by this script."""
     script = tmp_path / "train.py"
@@ -318,6 +329,7 @@ def test_in_real_processes_of_its_own(tmp_path: Path) -> None:
     assert findings(report) == [(Kind.RNG, "Random `luck` is not tracked: the random numbers repeat")]
 
 
+@pytest.mark.full
 def test_loader_workers_that_fetch_ahead_are_suspected(check: Check) -> None:
     loader = "loader = torch.utils.data.DataLoader(range(20), batch_sampler=batches, num_workers=1)\n    "
     report = check(
@@ -331,6 +343,7 @@ def test_loader_workers_that_fetch_ahead_are_suspected(check: Check) -> None:
     )
 
 
+@pytest.mark.full
 def test_a_difference_that_nothing_explains_is_still_a_failure(check: Check) -> None:
     report = check((REPORT, "t.report(resumed=t.resumed)"))
     assert report.missing == ()
@@ -338,6 +351,7 @@ def test_a_difference_that_nothing_explains_is_still_a_failure(check: Check) -> 
     assert "but: resumed at step 2 is 0.0 straight, 1.0 resumed" in render(report)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("example", "smaller"),
     [("digits", ("", "")), ("charlm", ("ITERATIONS = 150", "ITERATIONS = 3"))],

@@ -32,12 +32,14 @@ FORGOT = """own = {} if t.rank == 1 else {"noise": noise}
 RANK_0S = ALL.replace("noise=noise", "noise=trial.shared(noise)")
 
 
+@pytest.mark.full
 def test_a_gang_passes_with_each_rank_drawing_its_own_numbers(check: Check) -> None:
     report = check(source=GANG, ranks=2)
     assert report.passed, render(report)
     assert "2 restores, each in new processes of a gang of 2 ranks" in render(report)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("mutant", "finding", "remedy"),
     [
@@ -63,6 +65,7 @@ def test_the_rank_and_the_object_are_named(check: Check, mutant: str, finding: s
     assert f"1. random numbers on rank 1: {finding}" in render(report)
 
 
+@pytest.mark.full
 def test_what_every_rank_loses_is_told_once(check: Check) -> None:
     report = check((ALL, ALL.replace("model=model, ", "")), source=GANG, ranks=2)
     assert [(one.name, one.ranks) for one in report.missing] == [("weights", ())]

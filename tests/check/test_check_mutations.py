@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from headrace.check import CheckReport, Kind, render
 from headrace.spec import parse_spec
 from headrace.spec.configuration import mutations_of
@@ -29,11 +31,13 @@ def test_a_rate_that_the_restored_optimizer_overrides_has_no_effect(check: Check
     assert "does not train with its new parameters" in render(report)
 
 
+@pytest.mark.full
 def test_a_rate_that_is_set_in_the_loop_passes(check: Check) -> None:
     report = check(*NO_SCHEDULE, (LOOP, SET), **LR)
     assert report.passed, render(report)
 
 
+@pytest.mark.full
 def test_a_metric_that_repeats_the_parameter_is_no_effect(check: Check) -> None:
     report = check(*NO_SCHEDULE, ("t.report(loss=loss,", "t.report(loss=loss, lr=t.params['lr'],"), **LR)
     assert [missing.kind for missing in report.missing] == [Kind.PARAMETER]

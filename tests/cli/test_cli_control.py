@@ -56,6 +56,7 @@ def test_a_study_that_ended_is_not_said_to_be_stopped(fake: FakeStudyService, in
     assert not fake.requests["StopStudy"]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("answer", "code", "stopped"), [("y", 0, 1), ("n", 2, 0)])
 def test_stop_asks_on_a_terminal(fake: FakeStudyService, answer: str, code: int, stopped: int) -> None:
     fake.shown["studies/digits"] = 60

@@ -240,6 +240,7 @@ def check(command: str, name: str, place: Path, code: int, said: str) -> None:
     assert not (place / "owned").exists()
 
 
+@pytest.mark.cases(24)
 @pytest.mark.parametrize(("command", "name"), CASES)
 def test_it_is_refused_soon_and_in_little_memory(
     command: str, name: str, tmp_path: Path, invoke, monkeypatch: pytest.MonkeyPatch
@@ -256,6 +257,7 @@ def test_it_is_refused_soon_and_in_little_memory(
     check(command, name, tmp_path, result.code, result.err)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("command", "name"),
     [

@@ -16,7 +16,7 @@ from ready_home import furnish
 from headrace.cli.local import local_service
 from headrace.cli.output import Output
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(180)]
 
 STUDY = """
 name: mine

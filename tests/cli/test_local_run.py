@@ -77,6 +77,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return [process for process in found if str(folder) in " ".join(process.info["cmdline"] or ())]
 
 
+@pytest.mark.full
 def test_a_study_from_one_command(folder: Path) -> None:
     """Its target's trials follow a plan. One is killed, and finds the plan again where it goes on."""
     (folder / "study.yaml").write_text(STUDY.replace("steps: 3}", f"steps: 3, {PLAN}}}"))
@@ -130,6 +131,7 @@ def test_a_killed_command_leaves_nothing_running(folder: Path) -> None:
     assert not (folder / "home" / "address").exists()
 
 
+@pytest.mark.full
 def test_a_service_that_cannot_start_is_one_clear_error(folder: Path) -> None:
     (folder / "home").mkdir()
     (folder / "home" / "postgres").write_text("not a folder")

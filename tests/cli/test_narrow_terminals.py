@@ -15,6 +15,7 @@ def screen_of(screen: Terminal) -> list[str]:
     return [line.rstrip() for line in plain.replace("\r", "\n").split("\n") if line.strip()]
 
 
+@pytest.mark.cases(1)
 @WIDTHS
 def test_the_live_view_shows_decisions_whole(fake: FakeStudyService, study_file, columns: int) -> None:  # type: ignore[no-untyped-def]
     fake.batch, fake.watch_delay_s = 40, 2.0
@@ -42,6 +43,7 @@ def test_a_path_of_the_summary_can_be_copied_whole(fake: FakeStudyService) -> No
     assert f"{uri} (step 27)" in screen.seen
 
 
+@pytest.mark.cases(2)
 @WIDTHS
 @pytest.mark.parametrize(
     ("command", "whole"),

@@ -25,6 +25,7 @@ def refused(spec: StudySpec, timeout_s: float = 60.0) -> Violation:
     return violation
 
 
+@pytest.mark.full
 def test_a_sound_program_passes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import helper_of_mine\nprint('noise')\ndef train(t):\n    t.report(val_loss=1, lr=2)\n"
@@ -175,6 +176,7 @@ def train(t):
 """
 
 
+@pytest.mark.full
 def test_a_surrogate_that_cannot_be_made_is_refused_and_one_that_can_gets_its_key(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SMALL)
 
@@ -191,6 +193,7 @@ def test_a_surrogate_that_cannot_be_made_is_refused_and_one_that_can_gets_its_ke
     assert "above the model's own, 64" in violation.message
 
 
+@pytest.mark.full
 def test_a_pilot_gets_the_scales_that_the_model_can_have(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SMALL)
 

@@ -137,6 +137,7 @@ def test_a_planner_that_does_not_start_is_one_error(
     assert not fake.requests["CreateStudy"]
 
 
+@pytest.mark.full
 async def test_the_async_client_asks_too_and_gives_up_when_cancelled(
     fake: FakeStudyService, planner: str
 ) -> None:

@@ -62,11 +62,15 @@ def main() -> int:
     parser.add_argument("--faults", type=Path, default=Path(__file__).with_name("faults.toml"))
     parser.add_argument("--tier", choices=("first", "full"), default="first")
     parser.add_argument("--out", type=Path, help="a JSON file for what was found, written after each fault")
-    parser.add_argument("--confirm", type=Path, help="an earlier --out: the tests that found a fault run first")
+    parser.add_argument(
+        "--confirm", type=Path, help="an earlier --out: the tests that found a fault run first"
+    )
     options = parser.parse_args()
 
     faults = [Fault(**one) for one in tomllib.loads(options.faults.read_text())["fault"]]
-    earlier = {one["name"]: one["by"] for one in json.loads(options.confirm.read_text())} if options.confirm else {}
+    earlier = (
+        {one["name"]: one["by"] for one in json.loads(options.confirm.read_text())} if options.confirm else {}
+    )
     results = []
     with copied() as copy:
         for fault in faults:
@@ -74,7 +78,10 @@ def main() -> int:
                 continue
             result = look_for(fault, copy, options.tier, earlier.get(fault.name, []))
             results.append(result)
-            print(f"{fault.area:8} {fault.name:45} {result.took_s:6.0f} s  {', '.join(result.by) or 'NOT FOUND'}", flush=True)
+            print(
+                f"{fault.area:8} {fault.name:45} {result.took_s:6.0f} s  {', '.join(result.by) or 'NOT FOUND'}",
+                flush=True,
+            )
             if options.out:
                 options.out.write_text(json.dumps([asdict(one) for one in results], indent=1))
     found = sum(bool(one.by) for one in results)
@@ -123,7 +130,9 @@ def look_for(fault: Fault, copy: Path, tier: str, earlier: Sequence[str]) -> Fou
     path = copy / fault.file
     sound = path.read_text()
     if sound.count(fault.old) != 1:
-        raise SystemExit(f"{fault.name}: `old` is not exactly once in {fault.file}: the code has changed, so the fault must too")
+        raise SystemExit(
+            f"{fault.name}: `old` is not exactly once in {fault.file}: the code has changed, so the fault must too"
+        )
     began = time.monotonic()
     path.write_text(sound.replace(fault.old, fault.new))
     try:
@@ -139,13 +148,25 @@ def look_for(fault: Fault, copy: Path, tier: str, earlier: Sequence[str]) -> Fou
 
 def run(copy: Path, tier: str, *arguments: str) -> list[str]:
     """The tests that failed."""
-    command = ["pytest", "-q", "-rfE", f"--maxfail={MOST_FAILURES}", "-o", "timeout=90", "--tier", tier, *arguments]
+    command = [
+        "pytest",
+        "-q",
+        "-rfE",
+        f"--maxfail={MOST_FAILURES}",
+        "-o",
+        "timeout=90",
+        "--tier",
+        tier,
+        *arguments,
+    ]
     bin_folder = copy / ".venv/bin"
     env = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     env |= {"OMP_WAIT_POLICY": "PASSIVE", "COLUMNS": "400", "VIRTUAL_ENV": str(copy / ".venv")}
     with tempfile.TemporaryFile("w+") as said:
         try:
-            done = subprocess.run(command, cwd=copy, env=env, stdout=said, stderr=said, timeout=LONGEST_S, check=False)
+            done = subprocess.run(
+                command, cwd=copy, env=env, stdout=said, stderr=said, timeout=LONGEST_S, check=False
+            )
         except subprocess.TimeoutExpired:
             return ["(it hangs)"]
         said.seek(0)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
 EXACT = r"\Z"
 """What the check says of a script that it passes: nothing."""

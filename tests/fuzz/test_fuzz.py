@@ -11,17 +11,19 @@ from attack import Attack, calls
 from fuzz_site import Site, limited_caller, site
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from tiers import drawn
 
 from headrace.spec import parse_spec, to_proto
 from headrace.v1 import study_pb2
 
-CALLS = int(os.environ.get("HEADRACE_FUZZ_CALLS", "200"))
+CALLS = int(os.environ.get("HEADRACE_FUZZ_CALLS", drawn(first=40, full=200)))
 SEEDS = (1, 2, 3, 4) if CALLS > 1000 else (1,)
 GROWTH_BYTES = 100 * 1024**2
 
-pytestmark = pytest.mark.timeout(7200 if CALLS > 1000 else 600)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(7200 if CALLS > 1000 else 600)]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("number", SEEDS)
 def test_whatever_is_sent_nobody_else_is_hurt(database_url: str, tmp_path: Path, number: int) -> None:
     with site(tmp_path, database_url) as here, contextmanager(calls)(here) as attack, limited_caller():

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 HOW_TO = ROOT / "docs/how-to/multi-gpu-trials.md"
 DRIVER = Path(__file__).with_name("forked_check.py")

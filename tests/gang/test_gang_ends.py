@@ -71,6 +71,7 @@ sys.exit(1)
 STOPPED_FOR_S = 1.0
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("body", "told", "status"),
     [

@@ -15,6 +15,8 @@ from ready_home import furnish
 from headrace.cli.local import local_service
 from headrace.cli.output import Output
 
+pytestmark = pytest.mark.full
+
 STUDY = """
 name: s
 objective: {metric: loss, goal: minimize}

@@ -5,9 +5,10 @@ import importlib.util
 import pytest
 from rank_pool import RankPool
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"),
+]
 
 
 def test_a_data_parallel_job_fans_out_and_converges(ranks: RankPool) -> None:

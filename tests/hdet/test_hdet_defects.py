@@ -50,6 +50,7 @@ def test_6_the_constructor_averages_nothing(ranks: RankPool) -> None:
     assert seen["reference"] == 0
 
 
+@pytest.mark.full
 def test_6_the_constructor_needs_no_process_group() -> None:
     optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
     assert OneCycleAutoLR(optimizer, 0.1, 10).get_last_lr() == pytest.approx([0.1 / 25])

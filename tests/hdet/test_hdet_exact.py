@@ -17,6 +17,7 @@ from headrace_torch.hdet.rules import multipliers
 APIS = ("one_cycle", "controller")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("api", APIS)
 def test_no_spread_is_ddp_with_the_plain_schedule_bit_for_bit_over_200_steps(
     ranks: RankPool, api: str
@@ -35,6 +36,7 @@ def test_rates_are_the_schedule_times_the_multiplier_from_the_first_step(ranks: 
             assert seen == sorted(seen)  # ρ_r on rank r
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_the_paper_s_formulas_over_50_syncs_and_4_groups(ranks: RankPool, n: int) -> None:
     run = ranks.run("ranks_exact:paper_records", n=n)[0]
@@ -70,6 +72,7 @@ def test_the_paper_s_formulas_over_50_syncs_and_4_groups(ranks: RankPool, n: int
     assert worst < 1e-10
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_the_controller_s_formulas_over_50_syncs_and_4_groups(ranks: RankPool, n: int) -> None:
     run = ranks.run("ranks_exact:controller_records", n=n)[0]
@@ -131,6 +134,7 @@ def test_without_a_signal_the_rate_ends_at_the_floor_of_one_cycle(ranks: RankPoo
     assert ranks.run("ranks_exact:floor_without_signal") == pytest.approx([1.0] * 4, rel=1e-3)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("at", [10, 13], ids=["at a sync point", "in the middle of an interval"])
 @pytest.mark.parametrize("api", APIS)
 def test_resume_is_bitwise(ranks: RankPool, api: str, at: int) -> None:

@@ -98,6 +98,7 @@ def test_a_rank_without_a_state_stops_all(ranks: RankPool) -> None:
     }
 
 
+@pytest.mark.full
 def test_without_a_signal_the_drop_in_is_one_cycle_and_with_one_it_moves(ranks: RankPool) -> None:
     factors, equal = ranks.run("ranks_misuse:factor_moves", timeout_s=TIMEOUT_S, signal=False)[0]
     assert equal

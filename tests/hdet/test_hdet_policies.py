@@ -9,6 +9,7 @@ from headrace_torch.hdet import SyncReport
 from headrace_torch.hdet.rules import multipliers
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("policy", "mean", "count"),
     [
@@ -82,6 +83,7 @@ def test_works_under_ddp(ranks: RankPool, no_sync: bool, autocast: bool) -> None
         assert apart > 0
 
 
+@pytest.mark.full
 def test_hybrid_sharding_averages_over_the_replicate_dimension_only(ranks: RankPool) -> None:
     answers = ranks.run("ranks_wrappers:hybrid_sharding")
     assert [answer["replica"] for answer in answers] == [0, 0, 1, 1]
@@ -91,6 +93,7 @@ def test_hybrid_sharding_averages_over_the_replicate_dimension_only(ranks: RankP
     assert len({answer["losses"] for answer in answers}) == 1
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -132,6 +135,7 @@ def test_dropout_scored_by_its_own_loss_draws_a_warning(ranks: RankPool) -> None
     assert "the training loss is biased for dropout" in ranks.run("ranks_explorations:loss_bias")[0]
 
 
+@pytest.mark.full
 def test_dropout_lands_near_its_optimum_with_a_probe_and_collapses_without(ranks: RankPool) -> None:
     task = {"syncs": 50, "interval": 12, "start": 0.45, "best": 0.2}
     with_probe = ranks.run("ranks_explorations:dropout_exploration", probed=True, **task)[0]
@@ -140,6 +144,7 @@ def test_dropout_lands_near_its_optimum_with_a_probe_and_collapses_without(ranks
     assert without[-1] < 0.05, without
 
 
+@pytest.mark.full
 def test_dropout_rises_from_next_to_nothing_on_its_own_scale(ranks: RankPool) -> None:
     """Around p = 0.01 the fan in log-odds is next to nothing wide; on p itself it is as wide as anywhere."""
     task = {"syncs": 30, "interval": 12, "start": 0.01, "best": 0.2, "spread": 0.3}

@@ -5,7 +5,10 @@
 
 import os
 
+import pytest
 from rank_pool import RankPool
+
+pytestmark = pytest.mark.full
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "6"))
 

@@ -23,6 +23,7 @@ HANGS_S = 120.0
 """Nothing but the watch ends these ranks sooner than the process group does, after half an hour."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "texts", "unheard"),
     [
@@ -59,6 +60,7 @@ def test_ranks_that_wait_for_each_other_end_and_say_why(
         assert "no rank has moved for" in text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["slow", "slow-disk"])
 def test_a_rank_that_works_longer_than_the_bound_ends_nothing(tmp_path: Path, kind: str) -> None:
     said = outcome(tmp_path, kind, None)

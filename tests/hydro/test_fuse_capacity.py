@@ -8,6 +8,8 @@ from headrace_torch import hydro
 from headrace_torch.hydro.fuse.capacity import Point, measure, plan
 from headrace_torch.hydro.fuse.memory import peak_bytes
 
+pytestmark = pytest.mark.full
+
 MIB = 2**20
 
 

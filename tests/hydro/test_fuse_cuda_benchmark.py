@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.full
+
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "hydro" / "fuse_throughput.py"
 
 

@@ -4,7 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+
+pytestmark = pytest.mark.full
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "fuse-trials.md"
 

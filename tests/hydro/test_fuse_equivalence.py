@@ -44,12 +44,14 @@ def greatest_difference(model: str, optimizer: str, engine: str, steps: int = ST
     return worst
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 @pytest.mark.parametrize("model", ["mlp", "cnn", "resnet", "gpt"])
 def test_grouped_members_equal_plain_torch(model: str, optimizer: str) -> None:
     assert greatest_difference(model, optimizer, "grouped") <= TOLERANCE
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("model", "optimizer"), [("mlp", "adamw"), ("cnn", "sgd"), ("resnet", "adam"), ("gpt", "sgd")]
 )

@@ -84,6 +84,7 @@ def test_a_rate_under_checkpointing_is_refused() -> None:
         group.step(sequences(1)[0], cross_entropy)
 
 
+@pytest.mark.full
 def test_a_pool_of_processes_trains_like_one_process() -> None:
     members = [*MEMBERS, {"lr": 0.01, "seed": 3, "clip": 0.5}]
     data = sequences(8)

@@ -49,6 +49,7 @@ GOOD = [
 BAD = {"lr": 1e30, "seed": 9, "dropout": 0.3, "clip": 1e20}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 def test_a_diverging_member_at_any_position(size: int) -> None:
     good = GOOD[: size - 1]
@@ -61,6 +62,7 @@ def test_a_diverging_member_at_any_position(size: int) -> None:
         assert all(same(found[i], alone[j]) for j, i in enumerate(others)), position
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("name", "make"), [("gpt", gpt_with_dropout), ("cnn", factory("cnn", torch.float32))]
 )
@@ -80,6 +82,7 @@ def test_a_member_is_itself_in_groups_of_any_size_and_order() -> None:
         assert all(same(found[place], whole[i]) for place, i in enumerate(order)), order
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("name", "make"), [("mlp", mlp_with_dropout), ("gpt", gpt_with_dropout)])
 @pytest.mark.parametrize("engine", ["grouped", "vmap"])
 def test_dropout_is_that_of_the_member_alone(name: str, make: Any, engine: str) -> None:

@@ -24,6 +24,7 @@ def members(optimizer: str, count: int) -> list[dict[str, Any]]:
     return [{"lr": 1e-3 * (i + 1), "seed": i, **SETTINGS[optimizer]} for i in range(count)]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("name", "optimizer", "dtype", "most"),
     [

@@ -17,11 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 from random_modules import KINDS, LOSSES, WIDTH, Loss, Whole
+from tiers import drawn
 from torch import Tensor, nn
 
 from headrace_torch import hydro
 
-CASES = int(os.environ.get("HEADRACE_MODULES", "25"))
+CASES = int(os.environ.get("HEADRACE_MODULES", drawn(first=10, full=25)))
 SEED = int(os.environ.get("HEADRACE_MODULES_SEED", "0"))
 ROWS, STEPS = 5, 4
 TELL_EVERY = 250  # cases
@@ -173,6 +174,7 @@ def test_a_random_module_equals_torch_optim_or_is_refused(
         print(f"seed {SEED}, {cases} cases, none differs: {told}", flush=True)
 
 
+@pytest.mark.cases(36)
 @pytest.mark.parametrize("engine", ["auto", "separate"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_piece_alone(kind: str, engine: str) -> None:

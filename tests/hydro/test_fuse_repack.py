@@ -19,6 +19,7 @@ def bits(group: hydro.Group, member: int) -> list[torch.Tensor]:
     return [*state["model"].values(), *moments]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("name", "optimizer"), [("mlp", "sgd"), ("cnn", "adamw"), ("resnet", "sgd"), ("gpt", "adam")]
 )
@@ -47,6 +48,7 @@ def test_memory_goes_with_the_dropped() -> None:
     assert group.memory_bytes() * 4 == before
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_a_late_joiner_equals_its_solo_run(optimizer: str) -> None:
     members = mixed_members(optimizer)

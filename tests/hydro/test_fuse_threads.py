@@ -25,6 +25,7 @@ def threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize(("name", "optimizer"), [("cnn", "adamw"), ("resnet", "sgd")])
 def test_survivors_do_not_change_by_a_bit_on_threads(
@@ -64,6 +65,7 @@ CASES: dict[str, tuple[int, int, int, int, int, int, bool, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.cases(12)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("side", [3, 2])
@@ -120,6 +122,7 @@ def autocast_loss(model: Any, batch: Any) -> Tensor:
     return loss.float()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])
 def test_survivors_do_not_change_by_a_bit_under_autocast(

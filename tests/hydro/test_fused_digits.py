@@ -66,6 +66,7 @@ def alone(example: ModuleType, seed: int, lr: float, weight_decay: float) -> Adv
     return epoch
 
 
+@pytest.mark.full
 def test_the_study_decides_as_it_does_unfused(example: ModuleType, tmp_path: Path) -> None:
     """One slot each, the reports in the same order: every decision in the same words, every curve within 1e-9."""
     with_images(example, 320, torch.float64)

@@ -197,6 +197,7 @@ def asking(head_width: int | None = None, text: Tensor | None = None) -> tuple[h
     return hydro.shrink(partial(Asking, head_width=head_width), width=64, inputs=text), text
 
 
+@pytest.mark.full
 def test_queries_that_start_at_zero_fall_less_once_something_is_learnt() -> None:
     """A + B/n: what chance adds is most of the first steps' change, and little of the later steps'."""
     surrogate, text = asking()
@@ -212,6 +213,7 @@ def test_queries_that_start_at_zero_fall_less_once_something_is_learnt() -> None
     assert -0.12 <= (query[48].slope or 0) <= 0.1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_model_that_grows_by_heads_passes_as_the_gate_runs_by_itself(optimizer: str) -> None:
     """On text; where no two rows have anything in common, queries fall for another reason (see the next test)."""
@@ -221,6 +223,7 @@ def test_a_model_that_grows_by_heads_passes_as_the_gate_runs_by_itself(optimizer
     report.raise_if_failed()
 
 
+@pytest.mark.full
 def test_chance_in_the_first_steps_is_less_with_heads_of_a_fixed_width_and_with_rows_that_repeat() -> None:
     """Each head's score has a gradient of a constant number of products; products of unlike inputs add chance too."""
 
@@ -238,6 +241,7 @@ def test_chance_in_the_first_steps_is_less_with_heads_of_a_fixed_width_and_with_
     assert after_two_steps(32, unlike) < more - 0.05
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("head_width", [None, 32])
 def test_a_wrong_rate_of_queries_fails_though_they_start_at_zero(head_width: int | None) -> None:
     """Hydro's published rule: what is learnt falls with the width as well, and nothing stays."""
@@ -292,6 +296,7 @@ def test_a_rate_that_teaches_nothing_is_refused_and_one_that_diverges_too(surrog
         hydro.coordinate_check(surrogate, widths=WIDTHS[:2], optimizer="sgd", lr=1e30)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_a_loss_that_cannot_halve_ends_with_a_verdict(optimizer: str) -> None:
     surrogate = hydro.shrink(Net, width=64, inputs=rows())

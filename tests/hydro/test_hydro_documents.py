@@ -11,6 +11,8 @@ import torch
 
 from headrace_torch import hydro
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 

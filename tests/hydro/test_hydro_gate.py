@@ -105,6 +105,7 @@ class WeightNormed(nn.Module):
         return self.readout(torch.relu(self.second(torch.relu(self.first(x)))))
 
 
+@pytest.mark.full
 def test_weights_that_are_normalised_are_looked_at_near_the_best_rate() -> None:
     inputs = (torch.randn(16, 20, generator=torch.Generator().manual_seed(0)),)
     normed = hydro.coordinate_check(hydro.shrink(WeightNormed, width=16, inputs=inputs))

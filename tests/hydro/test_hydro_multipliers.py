@@ -72,6 +72,7 @@ MODELS: dict[str, tuple[Any, torch.Tensor]] = {
 KINDS[MANY] = KINDS["GPT"]
 
 
+@pytest.mark.cases(10)
 @pytest.mark.parametrize(
     ("name", "how"),
     # A module that stores the number of its heads keeps it.

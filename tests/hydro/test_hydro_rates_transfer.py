@@ -14,6 +14,8 @@ from torch.nn.functional import cross_entropy, relu
 
 from headrace_torch import hydro
 
+pytestmark = pytest.mark.full
+
 STEPS = 30
 
 

@@ -34,6 +34,7 @@ MODELS: dict[str, tuple[Any, Tensor]] = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_module_shrinks_to_what_its_factory_makes(name: str) -> None:
     """Rebuilding layer by layer finds the same shapes, ties and multipliers as asking the factory."""

@@ -48,6 +48,7 @@ def sources() -> dict[str, hydro.Surrogate]:
     }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", ["row", "row as a module", "images", "images as a module"])
 def test_no_norms_gain_is_ever_changed(name: str) -> None:
     surrogate = sources()[name]

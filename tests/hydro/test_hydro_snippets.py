@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 TUNE, FUSE = "tune-a-small-copy.md", "fuse-trials.md"
 EVERY = [(page, way) for page in (TUNE, FUSE) for way in ("file", "-c", "notebook")]

@@ -71,6 +71,7 @@ def site(tmp_path: Path, database_url: str) -> Iterator[JoinedSite]:
         yield started
 
 
+@pytest.mark.full
 def test_a_trial_finds_no_secret(site: JoinedSite) -> None:
     folder = site.root / "study"
     folder.mkdir()

@@ -76,6 +76,7 @@ def own(name: str, **more: Any) -> dict[str, Any]:
     return {"kind": "own", "name": name, **more}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("example")
 def test_the_example_package_keeps_the_contract_and_runs_everywhere(tmp_path: Path) -> None:
     check_policy("patience", {"looks": 1}, histories=20)

@@ -5,6 +5,7 @@ The same program with 100,000 events is the benchmark (`benchmarks/placement/pac
 
 import random
 
+import pytest
 from virtual_cluster import MACHINES, SIZES, VirtualCluster
 
 from headrace_services.scheduler.core.placement import BestFit
@@ -36,6 +37,7 @@ def test_mixed_sizes_pack_without_over_commitment_and_eight_gpus_come_in_time() 
     assert tally.work_s / capacity >= 0.94 * cluster.now_s
 
 
+@pytest.mark.full
 def test_without_reservations_they_would_starve() -> None:
     kept = VirtualCluster(seed=3)
     kept.run(EVENTS)

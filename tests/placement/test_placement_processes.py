@@ -15,7 +15,7 @@ from unequal_study import previewed, unequal
 from headrace import Client
 from headrace.spec import Resources, StudySpec
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
 BY_BATCH = Resources.model_validate(
     {

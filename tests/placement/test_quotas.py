@@ -184,6 +184,7 @@ def test_spare_slots_are_within_the_quota() -> None:
     assert taken == {3: 3000, 8: 8000}
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_mixes_keep_every_quota_leave_no_room_idle_and_all_studies_end(seed: int) -> None:
     """At every moment, by brute force: no device is free that a study waits for, and for which its project has room."""

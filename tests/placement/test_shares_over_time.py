@@ -17,6 +17,7 @@ def _used(one, now_s):
     return one.study.standing.usage.settled(now_s).gpu_s
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("durations", ["equal", "unequal"])
 def test_weights_of_three_to_one_share_three_to_one(durations: str) -> None:
     lengths = {1: 1.0, 2: 1.0} if durations == "equal" else {1: 0.7, 2: 4.0}
@@ -71,6 +72,7 @@ def test_a_higher_priority_takes_everything_it_can_use_by_checkpoint() -> None:
     assert all(trial.interruptions == 0 for trial in low.trials.values())
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("seed", range(24))
 def test_random_mixes_never_give_a_device_out_twice_and_all_studies_end(seed: int) -> None:
     """Studies that hang with paused and pending trials and idle workers: ray 30265, ray 6780."""

@@ -14,6 +14,7 @@ from headrace_services.planner.problem import Link, Problem, Recompute
 INSTANCES = 500
 
 
+@pytest.mark.full
 def test_exact_level_2_equals_brute_force_on_500_instances() -> None:
     rng = random.Random(20260)
     infeasible, gaps, missed = 0, [], 0

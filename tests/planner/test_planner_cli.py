@@ -208,6 +208,7 @@ def test_the_picture_is_an_svg_with_every_stage(tmp_path: Path) -> None:
         assert word in texts
 
 
+@pytest.mark.full
 def test_calibration(tmp_path: Path) -> None:
     rows = [str(DATA / "vtrain_multi_node.csv"), str(DATA / "vtrain_single_node.csv")]
     out = tmp_path / "mine.json"

@@ -148,6 +148,7 @@ def test_a_question_that_cannot_be_asked_names_its_field(ask: Callable[[Planner]
         ask(planner)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_the_documents_lines_run_beside_headrace_up(tmp_path: Path) -> None:
     """A plan with progress, a cancelled search and a plan's files, in at most ten lines."""
@@ -274,6 +275,7 @@ def test_a_search_goes_on_at_the_next_server_when_its_own_dies(address: str) -> 
             assert call.result().iteration_s > 0
 
 
+@pytest.mark.full
 def test_a_cancelled_search_is_asked_nowhere_else(address: str) -> None:
     with Planner(f"{address},{address.replace('127.0.0.1', 'localhost')}", timeout_s=120) as planner:
         call = planner.search("megatron-1t", "a100-3072", batch=6144)

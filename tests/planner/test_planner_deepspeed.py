@@ -12,9 +12,10 @@ from planner_cases import CASES, planned
 from headrace_services.planner.emit import deepspeed
 
 RULES = Path(__file__).with_name("deepspeed_rules.py")
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"),
+]
 
 
 def parsed(folders: list[Path]) -> subprocess.CompletedProcess[str]:

@@ -92,6 +92,7 @@ def run(*words: str) -> str:
     return result.stdout
 
 
+@pytest.mark.full
 def test_a_shortlist_is_timed_and_the_fastest_is_the_plan(
     scheduler: str, words: list[str], tmp_path: Path
 ) -> None:
@@ -120,18 +121,21 @@ def test_a_shortlist_is_timed_and_the_fastest_is_the_plan(
     assert again["iteration_s"] > 0
 
 
+@pytest.mark.full
 def test_a_plan_that_fails_is_told_and_the_others_count(scheduler: str, words: list[str]) -> None:
     text = run(*words, "--measure", "measured_net:half", "--iterations", "1", "--address", scheduler)
     assert "no stages here" in text
     assert "fastest: d=2" in text
 
 
+@pytest.mark.full
 def test_when_nothing_could_be_measured_the_error_says_why(scheduler: str, words: list[str]) -> None:
     with pytest.raises(HeadraceError, match="nothing works") as failed:
         run(*words, "--measure", "measured_never:measure", "--iterations", "1", "--address", scheduler)
     assert "headrace logs" in failed.value.remedy
 
 
+@pytest.mark.full
 def test_a_cluster_larger_than_any_worker_is_refused(scheduler: str, words: list[str]) -> None:
     with pytest.raises(
         InvalidFieldError, match="needs 16 slots of one worker, and the largest has 2"

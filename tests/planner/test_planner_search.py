@@ -38,6 +38,7 @@ def random_pair(rng: random.Random) -> Request:
     return Request(model=model, cluster=cluster, batch=batch, schedule=schedule, usable_memory=usable)
 
 
+@pytest.mark.full
 def test_no_restricted_mode_beats_the_full_search_on_200_pairs() -> None:
     rng = random.Random(99)
     compared = 0

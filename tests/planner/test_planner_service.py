@@ -52,6 +52,7 @@ async def test_plan_streams_progress_and_then_the_plan(site: Site) -> None:
     assert json.loads(plan.json)["iteration_s"] == plan.iteration_s
 
 
+@pytest.mark.full
 async def test_a_cancelled_plan_ends_within_100_ms(site: Site) -> None:
     channel, pool = site
     stub = planner_pb2_grpc.PlannerServiceStub(channel)

@@ -11,6 +11,8 @@ from headrace_services.planner.degrees import Degrees
 from headrace_services.planner.modes import FULL, MODES, Mode
 from headrace_services.planner.search import Method, Search
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.parametrize("method", list(Method))
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from bundled_history import MOST, BundledHistory
 from policy_drive import Driver
 from policy_histories import KINDS, History, spec_of
 from policy_oracles import oracle_of
+from tiers import drawn
 
 from headrace.spec import POLICIES, parse_spec
 from headrace.spec.convert import from_proto, to_proto
@@ -23,7 +24,7 @@ from headrace.spec.rungs import EvenPolicy
 from headrace_services.scheduler.core import policies
 from headrace_services.scheduler.core.policies import Action, Policy, make_policy
 
-HISTORIES = int(os.environ.get("HEADRACE_HISTORIES", "120"))
+HISTORIES = int(os.environ.get("HEADRACE_HISTORIES", drawn(first=30, full=120)))
 ALL = [(kind, place) for kind, variants in KINDS.items() for place in range(len(variants))]
 NEVER_PAUSING = ("run_all", "asha_stopping")
 """Nor do the rules whose looks are spaced evenly."""

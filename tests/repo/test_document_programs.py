@@ -64,6 +64,7 @@ def test_the_training_function_runs_by_hand_and_goes_on_from_its_checkpoints(tmp
     assert "step-00000003" in by_hand(*command, folder=tmp_path)  # it continues from there, at its end
 
 
+@pytest.mark.full
 def test_the_training_function_of_the_how_to_resumes_exactly(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[0])
     assert run_check(tmp_path / "train.py", launch=launch_segment).passed
@@ -102,6 +103,7 @@ def address() -> Iterator[str]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("document", "study", "program"),
     [
@@ -131,6 +133,7 @@ def test_a_study_file_runs_with_the_program_beside_it(
     assert ", 0 failed" in said
 
 
+@pytest.mark.full
 def test_the_loop_for_those_who_come_from_optuna_finds_the_optimum(address: str, tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(programs(OPTUNA)[1])
     found = re.search(r"{'x': (-?[\d.]+)}", run("loop.py", folder=tmp_path, address=address))
@@ -138,6 +141,7 @@ def test_the_loop_for_those_who_come_from_optuna_finds_the_optimum(address: str,
     assert abs(float(found[1]) - 2) < 2
 
 
+@pytest.mark.full
 def test_the_study_in_python_for_those_who_come_from_ray_names_its_best(address: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[0])
     tune = programs("how-to/coming-from-ray-tune.md")[0]

@@ -72,6 +72,7 @@ def smaller(text: str, changes: dict[str, str]) -> str:
     return text
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_readme(copy: Path, env: dict[str, str], port: None) -> None:
     demo = copy / "examples/digits/study.yaml"
@@ -86,6 +87,7 @@ def test_readme(copy: Path, env: dict[str, str], port: None) -> None:
     assert "lr: " in walk.printed["headrace best my-study"]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_quickstart(copy: Path, env: dict[str, str], port: None) -> None:
     result = "until headrace best digits; do sleep 1; done"

@@ -20,6 +20,8 @@ from headrace.spec import StudySpec
 from headrace.v1 import study_pb2 as pb
 from headrace.v1.study_pb2_grpc import StudyServiceStub
 
+pytestmark = pytest.mark.full
+
 SERVING = "headrace scheduler: serving on "
 SPACE = {
     "x": {"type": "float", "low": 0.0, "high": 1.0},
@@ -137,6 +139,7 @@ def test_several_objectives_come_to_a_front(
     assert json.loads(run("studies", "--json"))[0]["front"] == []  # a list of studies does not compute fronts
 
 
+@pytest.mark.smoke
 def test_an_infeasible_trial_is_never_the_best(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     spec = spec_of(
         constraints=[{"metric": "memory", "at_most": 1}],

@@ -138,6 +138,7 @@ def study(kind: str = "tpe", trials: int = 8, **changes: Any) -> StudySpec:
     return spec_of(kind, X, **{"sampler": sampler, "max_trials": trials, **changes})
 
 
+@pytest.mark.full
 async def test_an_extended_study_has_its_further_proposals_from_the_pool(engine: AsyncEngine) -> None:
     async with replica(engine) as site:
         study_id = await site.create(study(trials=4))
@@ -167,6 +168,7 @@ async def test_a_study_runs_to_its_end_on_proposals_of_the_pool(engine: AsyncEng
         assert "proposed by tpe from" in created[-1].message
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("fault", ["throws_at_first", "dies_at_first"])
 async def test_a_suggest_that_fails_is_retried(
     engine: AsyncEngine, fault: str, monkeypatch: pytest.MonkeyPatch
@@ -182,6 +184,7 @@ async def test_a_suggest_that_fails_is_retried(
         )
 
 
+@pytest.mark.full
 async def test_a_sampler_that_always_fails_never_wedges_a_study(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +203,7 @@ async def test_a_sampler_that_always_fails_never_wedges_a_study(
         assert row.state == "COMPLETED"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", ["hangs_at_three", "exits_at_once", "leaves_the_space"])
 async def test_a_process_that_hangs_or_lies_never_wedges_a_study(
     engine: AsyncEngine, fault: str, monkeypatch: pytest.MonkeyPatch
@@ -216,6 +220,7 @@ async def test_a_process_that_hangs_or_lies_never_wedges_a_study(
         assert len(failed) == (0 if fault == "hangs_at_three" else 3)  # killed, and tried again
 
 
+@pytest.mark.full
 async def test_results_that_take_too_long_to_read_never_wedge_a_study(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +281,7 @@ async def test_proposals_are_made_ahead_of_need_and_few(engine: AsyncEngine) -> 
         assert 1 <= len(rows) <= 4
 
 
+@pytest.mark.full
 async def test_a_study_whose_replica_died_is_helped_by_another(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +309,7 @@ async def test_a_warm_start_feeds_what_belongs_to_the_space(engine: AsyncEngine)
         assert "of an earlier study" in created[0].message
 
 
+@pytest.mark.full
 async def test_a_warm_start_counts_trials_that_were_stopped_early(engine: AsyncEngine) -> None:
     """They came to the first rung, so they count there, as they do within a study."""
     policy = {"kind": "asha", "eta": 2, "rungs": [1, 2], "variant": "stopping"}
@@ -325,6 +332,7 @@ async def test_a_warm_start_counts_trials_that_were_stopped_early(engine: AsyncE
         assert created.detail["proposal"]["warm_results"] == 6
 
 
+@pytest.mark.full
 async def test_draws_before_a_model_are_not_those_of_the_earlier_study(engine: AsyncEngine) -> None:
     """The seed and the space are the same, and `why` says that they are draws."""
     async with replica(engine) as one:
@@ -345,6 +353,7 @@ async def test_draws_before_a_model_are_not_those_of_the_earlier_study(engine: A
         assert "drawn at random" in created.message
 
 
+@pytest.mark.full
 async def test_the_model_is_fed_from_the_highest_rung_with_enough_results(engine: AsyncEngine) -> None:
     policy = {"kind": "asha", "eta": 2, "rungs": [1, 2], "variant": "stopping"}
     async with replica(engine) as one:
@@ -393,6 +402,7 @@ async def raced(one: Replica, spec: StudySpec, name: str, trials: int) -> list[i
     return before
 
 
+@pytest.mark.full
 async def test_a_model_over_all_rungs_is_told_each_result_once(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,6 +435,7 @@ async def test_a_model_over_all_rungs_is_told_each_result_once(
         assert sum(late[-5:]) < 0.5 * sum(late[:5])
 
 
+@pytest.mark.full
 async def test_a_model_over_all_rungs_begins_anew_when_the_budget_grows(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,6 +464,7 @@ async def test_a_model_over_all_rungs_begins_anew_when_the_budget_grows(
         assert (learnt.among, learnt.results) == ((1, 2), 5)
 
 
+@pytest.mark.full
 async def test_a_warm_start_of_a_model_over_all_rungs_brings_the_results_at_each(engine: AsyncEngine) -> None:
     policy = {"kind": "asha", "eta": 2, "rungs": [1, 2], "variant": "stopping"}
     sampler = {"kind": "multi_fidelity", "startup_trials": 4}
@@ -475,6 +487,7 @@ async def test_a_warm_start_of_a_model_over_all_rungs_brings_the_results_at_each
         assert created.detail["proposal"]["warm_results"] == sum(row.step for row in first) > 6
 
 
+@pytest.mark.full
 async def test_a_report_that_crosses_several_rungs_is_told_once(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,6 +182,7 @@ for size in (2**20, 4096, 600, 64) * 3:
 """
 
 
+@pytest.mark.full
 def test_a_call_that_took_the_last_byte_is_refused_all_the_same() -> None:
     """The refusal needs memory too, which the call has to give back first."""
     done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, check=False)

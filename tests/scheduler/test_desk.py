@@ -96,6 +96,7 @@ async def test_a_preview_on_very_many_slots(desk: Desk) -> None:
 LARGE_TRIALS = {"max_trials": 2400, "template": {"callable": "t:t", "working_dir": "/tmp"}}
 
 
+@pytest.mark.full
 async def test_what_a_preview_cannot_hold_is_refused_and_harms_nobody(desk: Desk) -> None:
     """Each simulated machine gets as many devices as a trial asks for."""
     refusal = await answer(desk.preview(make_spec(**LARGE_TRIALS, resources={"gpus": 1024}), 2400, None))
@@ -105,6 +106,7 @@ async def test_what_a_preview_cannot_hold_is_refused_and_harms_nobody(desk: Desk
     assert (await answer(desk.preview(make_spec(), 1, None))).trials == 9
 
 
+@pytest.mark.full
 async def test_a_front_that_takes_too_long_is_refused(desk: Desk) -> None:
     vectors = [(float(place), float(-place), 0.0) for place in range(200_000)]
     refusal = await answer(desk.front(vectors, [1.0, 1.0, 1.0]))
@@ -114,6 +116,7 @@ async def test_a_front_that_takes_too_long_is_refused(desk: Desk) -> None:
     )
 
 
+@pytest.mark.full
 async def test_previews_hold_no_front_up(desk: Desk) -> None:
     """A study is shown with its front while others preview."""
     previews = [
@@ -157,6 +160,7 @@ async def test_too_many_callers_are_refused(desk: Desk) -> None:
     assert len([one for one in answers if not isinstance(one, Exception)]) == LIMITS.waiting
 
 
+@pytest.mark.full
 async def test_importance_is_measured_beside_the_event_loop(desk: Desk) -> None:
     space = {name: {"type": "float", "low": 0.0, "high": 1.0} for name in ("x", "y")}
     spec = make_spec(space=space, max_trials=2000)

@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import psutil
+import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.spec import StudySpec, to_proto
@@ -21,6 +22,8 @@ from headrace.v1 import event_pb2, spec_pb2, worker_pb2
 from headrace.v1 import study_pb2 as pb
 from headrace.v1.study_pb2_grpc import StudyServiceStub
 from headrace.v1.worker_pb2_grpc import WorkerServiceStub
+
+pytestmark = pytest.mark.full
 
 LIMIT_KIB = 4 * 1024 * 1024
 GROWTH_MIB = 100

@@ -34,6 +34,7 @@ def refused(*arguments: str) -> str:
     return err
 
 
+@pytest.mark.full
 def test_an_unreachable_database_is_one_clear_line_and_a_failure() -> None:
     process = start("--database-url", NOWHERE, "--listen", "127.0.0.1:0")
     _, err = process.communicate(timeout=60)
@@ -51,6 +52,7 @@ def test_another_kind_of_database_is_refused() -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.full
 def test_a_taken_port_is_refused(database_url: str) -> None:
     server = start("--database-url", database_url, "--listen", "127.0.0.1:0")
     try:

@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "client"))
 
 from certificates import self_signed
 
+pytestmark = pytest.mark.full
+
 SERVING = "headrace scheduler: serving on "
 SPEC = {
     "objective": {"metric": "loss", "goal": "minimize"},

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from sqlalchemy import text
 from study_site import StudySite, make_spec
+from tiers import drawn
 
 from headrace.spec import StudySpec
 from headrace.spec.fuse import Fuse
@@ -39,7 +40,7 @@ from headrace_services.scheduler.samplers import make_sampler
 from headrace_services.scheduler.store import rows, workers
 from headrace_services.scheduler.store.database import open_engine, transaction
 
-HISTORIES = int(os.environ.get("HEADRACE_STEP_HISTORIES", "12"))
+HISTORIES = int(os.environ.get("HEADRACE_STEP_HISTORIES", drawn(first=4, full=12)))
 """How many; the same at each run, unless there are very many (`make long`)."""
 MOVES = {(f"TRIAL_STATE_{row.source}", row.action.value, f"TRIAL_STATE_{row.target}") for row in TRANSITIONS}
 VALUES = st.one_of(

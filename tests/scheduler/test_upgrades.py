@@ -106,6 +106,7 @@ def revision(database_url: str) -> str:
     return found
 
 
+@pytest.mark.full
 async def test_an_old_replica_goes_on_beside_a_schema_that_lets_it(
     engine: AsyncEngine, replicas: Replicas, newer: Callable[..., Path]
 ) -> None:
@@ -141,6 +142,7 @@ async def test_an_old_replica_goes_on_beside_a_schema_that_lets_it(
     assert revision(replicas.database_url) == NEXT
 
 
+@pytest.mark.full
 async def test_an_old_replica_leaves_before_a_schema_that_it_does_not_fit(
     replicas: Replicas, newer: Callable[..., Path]
 ) -> None:
@@ -254,6 +256,7 @@ def test_they_are_those_that_alembic_applies() -> None:
     assert [one.revision for one in schema.migrations()] == [one.revision for one in walked][::-1]
 
 
+@pytest.mark.full
 def test_a_scheduler_on_a_schema_that_is_up_to_date_imports_no_alembic() -> None:
     program = (
         "import sys, headrace_services.scheduler.process; from headrace_services.scheduler.store import schema; "

@@ -204,6 +204,7 @@ async def test_a_slot_that_becomes_free_wakes_the_study_that_is_next_and_nobody_
     assert [len(await site.kick()) for site in reversed(behind)] == [0, 0, 1]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_studies_that_wait_for_a_few_slots_do_not_wake_each_other_in_vain(
     engine: AsyncEngine, replicas: int

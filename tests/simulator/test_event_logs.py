@@ -10,6 +10,7 @@ EACH = 5
 HOW = "a decision, an event or its order changed: see CONTRIBUTING, `make guard`"
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("part", range(4))
 def test_a_decision_changes_no_log(part: int) -> None:
     kept = json.loads(KEPT.read_text())

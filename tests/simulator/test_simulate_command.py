@@ -212,6 +212,7 @@ def test_a_study_that_is_too_large_is_refused_before_it_is_simulated(tmp_path):
     assert "fewer trials" in refusal.value.remedy
 
 
+@pytest.mark.full
 def test_a_cluster_that_is_too_large_is_refused(small):
     with pytest.raises(CommandError, match="at most 100000"):
         run(small, "--types", ",".join(f"t{place}:90000" for place in range(3)))

@@ -116,6 +116,7 @@ class StoppedError(Exception):
 ASHA = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("auto", [False, True])
 @pytest.mark.parametrize("policy", [ASHA, RUN_ALL])
 @pytest.mark.parametrize("workers", [1, 4])
@@ -132,6 +133,7 @@ def test_a_study_of_bundles_gets_its_share_of_the_slots_and_uses_it(
     assert bundled > 3 * apart, "its seats are filled most of the time"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("first", [0, 1])
 def test_weights_hold_between_bundles_and_ordinary_trials(first: int) -> None:
     many: dict[str, Any] = {"max_trials": 9_000, "policy": ASHA}
@@ -203,6 +205,7 @@ def _specs(chance: random.Random) -> Iterator[StudySpec]:
         yield chosen if chance.random() < 0.7 else make_spec(**fields)
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("seed", range(24))
 def test_random_studies_of_bundles_come_to_their_ends(seed: int) -> None:
     """No grant has more trials than seats or two keys, a slot is charged once and comes back, and nothing starves."""

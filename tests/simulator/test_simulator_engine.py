@@ -178,6 +178,7 @@ def test_studies_share_the_cluster_by_weight():
     assert held[0] / held[1] == pytest.approx(3.0, rel=0.05)
 
 
+@pytest.mark.full
 def test_ten_thousand_trials_take_well_under_a_minute():
     spec = make_spec(max_trials=2_000, max_steps=81, policy={"kind": "asha"})
     began = time.process_time()

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spec_samples import SOUND
+from tiers import drawn
 
 from headrace.errors import InvalidFieldError
 from headrace.spec import from_proto, parse_spec, to_proto
@@ -57,7 +58,9 @@ JUNK = st.recursive(
     ),
     max_leaves=6,
 )
-FUZZ = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(
+    max_examples=drawn(first=120, full=400), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def places(data, path=()):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from spec_samples import SOUND
+from tiers import drawn
 
 from headrace.bounds import numbers
 from headrace.errors import InvalidFieldError
@@ -244,7 +245,9 @@ def specs(draw_):
     )
 
 
-ROUND_TRIP = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ROUND_TRIP = settings(
+    max_examples=drawn(first=40, full=150), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @ROUND_TRIP

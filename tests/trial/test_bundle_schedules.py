@@ -9,6 +9,7 @@ from pathlib import Path
 from fake_group import FakeGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import drawn
 
 from headrace.trial import Bundle
 from headrace.trial.bundle_run import run_bundle
@@ -136,7 +137,7 @@ def curves(
     return trials.curves
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=drawn(first=8, full=25), deadline=None)
 @given(count=st.integers(1, 6), seats=st.integers(1, 4), seed=st.integers(0, 10_000))
 def test_each_member_has_the_curve_that_it_has_alone(count: int, seats: int, seed: int) -> None:
     with tempfile.TemporaryDirectory() as place:

@@ -4,8 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from scripted_daemon import Daemon
+
+pytestmark = pytest.mark.full
 
 # Adam's moments, a cosine schedule, dropout, batch statistics, shuffled data (by index and by a generator, across
 # the ends of epochs), and draws from every generator there is.

@@ -75,6 +75,7 @@ def train(t):
     assert "swallowed" not in ended.stdout
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(
     ("source", "target", "error"),
     [

@@ -208,6 +208,7 @@ def test_where_only_failed_trials_have_values_it_says_so(service: Service) -> No
     assert service.json("show", "late")["best"]["reason"] == "failed"
 
 
+@pytest.mark.full
 def test_a_study_of_nothing_but_nan_fails_with_a_remedy(service: Service) -> None:
     done = service.run("nan", ALL_NAN)
     assert done.code == 1, done
@@ -216,6 +217,7 @@ def test_a_study_of_nothing_but_nan_fails_with_a_remedy(service: Service) -> Non
     assert service.json("show", "nan")["state"] == "failed"
 
 
+@pytest.mark.full
 def test_trials_that_fail_before_a_report_name_the_worker_and_their_last_words(service: Service) -> None:
     done = service.run("early", FAIL_EARLY)
     assert done.code == 1, done
@@ -228,6 +230,7 @@ def test_trials_that_fail_before_a_report_name_the_worker_and_their_last_words(s
     assert "local" in service.cli("show", "early", "0").out
 
 
+@pytest.mark.full
 def test_logs_of_a_study_that_is_made_again_are_its_own(service: Service) -> None:
     assert service.run("again", SAYS.replace("WORD", "first")).code == 0
     assert "I am the first one" in service.cli("logs", "again", "0").out
@@ -316,6 +319,7 @@ def test_a_study_that_is_extended_twice_retried_and_stopped_by_a_target(service:
     assert "loss 0.1 (until: loss ≤ 0.1)" in page.read_text()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("name", "program", "study"),
     [("keeps", KEEPS, KEEPING), ("fused", KEEPS_FUSED, KEEPING + "fuse: {most: 4}\n")],

@@ -35,6 +35,7 @@ async def query(postgres: EmbeddedPostgres, statement: str) -> list[tuple]:
         return await cursor.fetchall() if cursor.description else []
 
 
+@pytest.mark.full
 async def test_it_keeps_its_data_over_a_kill_and_a_restart_of_everything(embedded, running) -> None:
     async with running([embedded.child()]) as state:
         await query(embedded, "CREATE TABLE kept (n int)")
@@ -54,6 +55,7 @@ async def test_it_listens_on_a_socket_that_others_cannot_reach(embedded, running
     assert embedded.data_dir.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.full
 async def test_the_user_s_environment_does_not_matter(embedded, running, monkeypatch) -> None:
     monkeypatch.setenv("PGPORT", "1234")
     monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")
@@ -62,6 +64,7 @@ async def test_the_user_s_environment_does_not_matter(embedded, running, monkeyp
         assert await query(embedded, "SHOW server_encoding") == [("UTF8",)]
 
 
+@pytest.mark.full
 async def test_a_long_path_gets_a_short_socket(tmp_path, running) -> None:
     deep = tmp_path.joinpath(*["a-rather-long-name-of-a-folder"] * 4)
     postgres = EmbeddedPostgres(data_dir=deep / "postgres", log_path=deep / "postgres.log")
@@ -97,6 +100,7 @@ async def test_a_server_that_an_earlier_run_left_is_replaced(embedded, running) 
         await state.until(lambda: state.said("postgres")[-1].endswith("again"), "Postgres is back", 60)
 
 
+@pytest.mark.full
 async def test_an_initialisation_that_was_cut_short_is_begun_again(embedded, running) -> None:
     unfinished = embedded.data_dir.with_name("postgres.unfinished")
     unfinished.mkdir()

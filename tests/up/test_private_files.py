@@ -61,6 +61,7 @@ def test_all_that_up_makes_is_its_users_alone(closed: Path, usual_umask) -> None
     assert (mode(closed), mode(home.parent), mode(home)) == (0o700, 0o755, 0o700)
 
 
+@pytest.mark.full
 def test_a_home_of_the_users_own_making_keeps_its_mode(closed: Path, usual_umask) -> None:
     home = closed / "mine"
     home.mkdir()
@@ -81,6 +82,7 @@ async def test_a_server_below_a_closed_folder_serves(closed: Path, running) -> N
     assert mode(closed) == 0o700
 
 
+@pytest.mark.full
 @as_root
 async def test_programs_in_a_closed_folder_are_copied_and_keep_their_modes(
     closed: Path, running, monkeypatch: pytest.MonkeyPatch
@@ -127,6 +129,7 @@ def test_a_data_folder_of_another_user_is_refused(closed: Path) -> None:
     assert "chown -R pgserver" in caught.value.remedy
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_run_local_makes_a_private_home(tmp_path: Path, usual_umask) -> None:
     home = tmp_path / "hr"

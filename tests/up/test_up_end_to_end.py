@@ -19,7 +19,7 @@ from headrace import Client
 from headrace.home import address_in
 from headrace.spec import parse_spec
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 
 SPEC = parse_spec(
     {

@@ -54,6 +54,7 @@ def says(python: Path, code: str) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.full
 async def test_it_is_made_once_and_extends_the_workers_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

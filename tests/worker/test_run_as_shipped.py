@@ -93,6 +93,7 @@ async def codes(scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch) -
     return await served_beside(scheduler, monkeypatch)
 
 
+@pytest.mark.full
 @as_root
 async def test_what_a_trial_does_to_its_copy_no_other_study_gets(
     site: Site, codes: Codes, stream: Stream, tmp_path: Path

@@ -77,6 +77,7 @@ async def run(site: Site, *assigns: worker_pb2.Assign) -> list[worker_pb2.Exited
     return await until(ended, "all trials end")
 
 
+@pytest.mark.full
 async def test_two_trials_at_once_fetch_once_and_have_folders_of_their_own(
     site: Site, codes: Codes, tmp_path: Path
 ) -> None:

@@ -22,6 +22,8 @@ from worker_site import Site
 from headrace.v1 import worker_pb2
 from headrace_worker import reports
 
+pytestmark = pytest.mark.full
+
 FINISHED = worker_pb2.EXIT_OUTCOME_FINISHED
 FAILED = worker_pb2.EXIT_OUTCOME_FAILED
 LOST = worker_pb2.EXIT_OUTCOME_LOST
@@ -183,6 +185,7 @@ async def test_calls_for_a_rank_that_the_trial_does_not_have(attacked: Any) -> N
     assert (await it.exited(it.attack)).log_tail == "{'INVALID_ARGUMENT'}\n"
 
 
+@pytest.mark.smoke
 async def test_garbage_on_the_socket(attacked: Any) -> None:
     it = await attacked("""
         kept = []
@@ -299,6 +302,7 @@ async def test_a_hundred_thousand_small_files(attacked: Any) -> None:
     await until(lambda: not list((it.site.root / "home/scratch").iterdir()), "its files are gone", 30.0)
 
 
+@pytest.mark.smoke
 async def test_a_trial_that_ignores_every_signal(attacked: Any) -> None:
     it = await attacked(
         """

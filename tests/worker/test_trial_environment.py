@@ -147,6 +147,7 @@ def run(tmp_path: Path, service: tuple[Path, str]) -> Run:
     return start
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("extra", ["", "resources: {cpus: 2, processes: per_slot}\n"], ids=["alone", "gang"])
 def test_trials_get_no_secret_of_the_worker(run: Run, extra: str) -> None:
@@ -162,6 +163,7 @@ def test_trials_get_no_secret_of_the_worker(run: Run, extra: str) -> None:
     assert "--pass-env" not in logs, "told where a trial misses one, and by `headrace doctor`"
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_a_trial_that_misses_a_variable_is_told_how_to_get_it(run: Run) -> None:
     done, _, _ = run("misses", fail=True)

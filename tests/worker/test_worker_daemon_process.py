@@ -156,6 +156,7 @@ def test_a_leftover_process_is_recognised_by_its_start(sleeper: "subprocess.Pope
     assert sleeper.wait(10) == -signal.SIGKILL
 
 
+@pytest.mark.full
 def test_importing_the_worker_leaves_torch_and_numpy_out() -> None:
     code = (
         "import sys; import headrace_worker.command, headrace_worker.daemon, headrace.checkpoints.s3;"
@@ -165,6 +166,7 @@ def test_importing_the_worker_leaves_torch_and_numpy_out() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -184,6 +186,7 @@ def test_bad_arguments_are_named(arguments: list[str], error: str, tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 async def test_what_stands_by_dies_with_the_daemon(
     site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
 ) -> None:

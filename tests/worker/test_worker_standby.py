@@ -146,6 +146,7 @@ async def test_the_next_trial_takes_the_process_that_stands_by_and_sees_what_a_f
     assert (warm_exit.outcome, warm_exit.exit_code) == (cold_exit.outcome, cold_exit.exit_code)
 
 
+@pytest.mark.full
 async def test_every_process_runs_one_trial(trials: Trials) -> None:
     pids = []
     for _ in range(4):
@@ -155,6 +156,7 @@ async def test_every_process_runs_one_trial(trials: Trials) -> None:
     assert len(set(pids)) == 4
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("change", ["the module", "what it imports", "the module, to what fails"])
 async def test_a_process_that_imported_other_files_starts_anew(trials: Trials, change: str) -> None:
     part = trials.site.root / "study_part.py"
@@ -199,6 +201,7 @@ async def test_an_import_that_fails_only_ahead_is_not_held_against_the_trial(tri
     assert (await trials.begin())["version"] == 3
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("change", [{"prestart": False}, {"python": "/usr/bin/env"}])
 async def test_a_launch_that_differs_throws_away_what_stands_by(
     trials: Trials, change: dict[str, Any]
@@ -233,6 +236,7 @@ async def test_an_idle_slot_lets_go_and_the_daemon_leaves_nothing(
     assert not psutil.pid_exists(waiting)
 
 
+@pytest.mark.full
 async def test_one_that_was_killed_is_not_missed(trials: Trials) -> None:
     first = await trials.begin()
     ready = await trials.ready(but={first["pid"]})
@@ -304,6 +308,7 @@ Path(MARKS, f"pid-for-{os.getpid()}").rename(Path(MARKS, f"child-of-{os.getpid()
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fate", ["taken", "thrown away"])
 async def test_what_a_module_starts_while_it_is_imported_ends_with_its_process(
     trials: Trials, fate: str

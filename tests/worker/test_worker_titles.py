@@ -65,6 +65,7 @@ async def end(stream: Stream) -> None:
     await stream.get("exited", exits + 1)
 
 
+@pytest.mark.full
 async def test_a_fresh_process_and_one_that_stood_by(site: Site, scheduler: ScriptedScheduler) -> None:
     scheduler.interval_s = 60.0
     site.start()

@@ -47,6 +47,7 @@ def without_times(trial: TrialInfo) -> TrialInfo:
     return replace(trial, created=None, started=None, ended=None, rungs=rungs)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "policy",
     [

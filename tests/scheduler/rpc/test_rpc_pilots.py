@@ -104,6 +104,7 @@ async def test_a_space_with_too_few_configurations_is_refused(site: RpcSite) -> 
     assert str(await site.refusal("PreviewStudy", preview)) == str(refused)
 
 
+@pytest.mark.full
 async def test_a_preview_counts_the_pilot_and_the_targets(site: RpcSite) -> None:
     request = pb.PreviewStudyRequest(
         spec=to_proto(auto()), slots=12, seconds_per_step=1.0, target_seconds_per_step=60.0

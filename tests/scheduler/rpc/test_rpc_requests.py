@@ -175,6 +175,7 @@ async def test_a_repeat_gets_the_first_answer_and_changes_nothing(site: RpcSite,
     assert await changes(site) == before
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("method", MUTATIONS)
 async def test_duplicates_at_the_same_time_at_two_replicas_are_one_change(site: RpcSite, method: str) -> None:
     await site.create()
@@ -190,6 +191,7 @@ async def test_duplicates_at_the_same_time_at_two_replicas_are_one_change(site: 
     assert stored == 1
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("method", MUTATIONS)
 async def test_one_id_with_two_contents_at_the_same_time_does_one_of_them(site: RpcSite, method: str) -> None:
     await site.create()

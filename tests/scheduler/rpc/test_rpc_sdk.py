@@ -138,6 +138,7 @@ async def test_a_trial_without_a_checkpoint_goes_on_from_the_beginning(site: Rpc
         await last.give_back()
 
 
+@pytest.mark.full
 async def test_importance_is_measured_at_the_highest_rung_with_enough_trials(site: RpcSite) -> None:
     """At rung 1 all trials are recorded, at rung 3 some, at rung 9 too few to compare."""
     space = {

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from rpc_site import RpcSite
 from sqlalchemy import text
 
@@ -50,6 +51,7 @@ async def paged(site: RpcSite, method: str, items: str, **fields: Any) -> tuple[
             return found, unshown
 
 
+@pytest.mark.full
 async def test_pages_of_large_elements_end_earlier(site: RpcSite) -> None:
     for name in ("s", "t", "u"):
         await site.create(name, baseline={"x": 0.5})
@@ -108,6 +110,7 @@ async def test_a_study_with_large_trials_is_read_and_watched(site: RpcSite) -> N
     assert trial.ByteSize() < FOUR_MIB
 
 
+@pytest.mark.full
 async def test_a_page_is_bounded_by_what_it_holds_and_not_by_what_compresses_well(site: RpcSite) -> None:
     """Specs of 900 KB that say the same often: compressed, twelve of them would take less than a page's bound."""
     value = "a long text " * 40

@@ -196,6 +196,7 @@ async def test_a_hello_of_1024_devices_holds_nobody_up(replica: Replica) -> None
         assert longest < 0.5
 
 
+@pytest.mark.full
 async def test_a_worker_of_1024_slots_is_sent_all_its_trials_and_again(
     engine: AsyncEngine, replica: Replica
 ) -> None:
