@@ -11,8 +11,9 @@ EXTRAS := services,worker,torch,report,examples,dev
 # The first interpreter that is new enough; `make PYTHON=… setup` names another.
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
-PYTEST_ARGS ?=
 ARGS ?=
+# The tier of the tests that run: first or full.
+TIER ?= full
 # What runs beside the tests takes the time of the cores that they leave.
 BESIDE ?=
 STUDY ?= examples/digits/study.yaml
@@ -22,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start a thousand interpreters: each would compile what it imports, were none allowed to keep it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test-compose help setup demo up test lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients test-metrics node-modules restores clean
+.PHONY: test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients test-metrics node-modules restores clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,13 +51,22 @@ demo: setup ## Tune a small network on handwritten digits, from nothing to repor
 up: setup ## Start Postgres, a scheduler and a worker here, until Ctrl-C (ARGS="--slots 2")
 	@headrace up $(ARGS)
 
-test: lint ## Everything that must hold: lint, types, verify and the tests
+test: lint ## What CI runs: lint, types, verify, the first tier of the tests (ARGS=--changed: the tests of any tier that a change touches)
+	@$(MAKE) -j 3 BESIDE='nice -n 19' TIER=$(if $(findstring --changed,$(ARGS)),full,first) types verify pytest
+
+test-all: lint ## Before an issue is closed: lint, types, verify, all tests (a quarter of an hour)
 	@$(MAKE) -j 3 BESIDE='nice -n 19' types verify pytest
 
 pytest: setup
 	@echo "pytest"
 	@# Many tests wait: a third process fills two cores.
-	@.ci/pytest.sh -n 3 --dist worksteal $(PYTEST_ARGS)
+	@.ci/pytest.sh -n 3 --dist worksteal --tier $(TIER) $(ARGS)
+
+costs: setup ## Print the processor time of the tests, by file and by fixture (TIER=first)
+	@.ci/pytest.sh -q -n 3 --dist worksteal --tier $(TIER) --costs $(ARGS)
+
+faults: setup ## Put forty faults into a copy, one at a time, and say which the first tier finds (an hour)
+	@python tests/faults/find_faults.py $(ARGS)
 
 lint: setup ## Style, and common mistakes (ruff)
 	@echo "lint"

@@ -2,7 +2,6 @@
 
 import fcntl
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -72,8 +71,6 @@ def test_a_command_gives_up_with_a_clear_error(
 
 def test_an_up_that_fails_to_start_does_not_lead_to_the_default_address(up: TextIO, invoke: Invoke) -> None:
     later(lambda: fcntl.flock(up, fcntl.LOCK_UN))
-    began = time.monotonic()
     result = invoke("studies")
     assert result.code == 1
     assert "ended before it was ready" in result.err
-    assert time.monotonic() - began < 8

@@ -250,9 +250,8 @@ def test_it_is_refused_soon_and_in_little_memory(
     for variable, value in prepare(command, name, tmp_path).items():
         monkeypatch.setenv(variable, value)
     monkeypatch.chdir(tmp_path)
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = invoke(*words(command, tmp_path))
-    assert time.process_time() - began < 20  # of a processor: the machine may be busy
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
     check(command, name, tmp_path, result.code, result.err)
 

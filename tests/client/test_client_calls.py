@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -293,16 +292,15 @@ def test_errors_are_the_servers_own_with_message_and_remedy(
         client.study("digits").pause()
 
 
+@pytest.mark.timeout(120)
 def test_an_unreachable_scheduler_is_told_soon_and_by_address() -> None:
-    began = time.monotonic()
     with (
-        Client("127.0.0.1:1", timeout_s=30, connect_timeout_s=0.5) as client,
+        Client("127.0.0.1:1", timeout_s=600, connect_timeout_s=0.5) as client,
         pytest.raises(UnreachableError) as caught,
     ):
         client.studies()
     assert "127.0.0.1:1" in caught.value.message
     assert "headrace up" in caught.value.remedy
-    assert time.monotonic() - began < 5
 
 
 def test_a_scheduler_that_was_there_is_waited_for(fake: FakeStudyService, script: Script) -> None:

@@ -1,8 +1,8 @@
 """Four real processes in one gloo group, started once, that run named functions.
 
 A function is named `module:function` and gets keyword arguments; every rank runs it and returns something
-that pickles. A rank that raises, or a function that takes too long, fails the call and ends the pool: the
-next call starts a new one.
+that pickles. A rank that raises or dies, or a function that takes too long, fails the call and ends the pool: the
+next call starts a new one. So does a call that finds a rank dead.
 """
 
 import importlib
@@ -28,19 +28,17 @@ class RankPool:
         self.size = size
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
+        self._folder: tempfile.TemporaryDirectory[str]
 
     def run(self, target: str, *, timeout_s: float = 120, **arguments: object) -> list[Any]:
         """Returns what every rank returned, in the order of ranks."""
+        if any(process.exitcode is not None for process in self._processes):
+            self.close()
         if not self._processes:
             self._start()
         for pipe in self._pipes:
             pipe.send((target, arguments))
-        answers = []
-        for rank, pipe in enumerate(self._pipes):
-            if not pipe.poll(timeout_s):
-                self.close()
-                raise TimeoutError(f"rank {rank} gave no answer to {target} within {timeout_s} s")
-            answers.append(pipe.recv())
+        answers = [self._answer(rank, f"to {target}", timeout_s) for rank in range(self.size)]
         failures = [f"rank {rank}:\n{text}" for rank, (fine, text) in enumerate(answers) if not fine]
         if failures:
             self.close()
@@ -49,25 +47,37 @@ class RankPool:
 
     def close(self) -> None:
         """Ends the processes."""
+        if not self._processes:
+            return
         for process in self._processes:
             process.kill()
             process.join()
         self._processes, self._pipes = [], []
+        self._folder.cleanup()
+
+    def _answer(self, rank: int, what: str, timeout_s: float) -> Any:
+        try:
+            if self._pipes[rank].poll(timeout_s):
+                return self._pipes[rank].recv()
+            text = f"rank {rank} gave no answer {what} within {timeout_s} s"
+        except EOFError:
+            self._processes[rank].join()
+            text = f"rank {rank} ended with {self._processes[rank].exitcode} and gave no answer {what}"
+        self.close()
+        raise AssertionError(text)
 
     def _start(self) -> None:
         context = forked.context()
-        store = Path(tempfile.mkdtemp(prefix="hdet-")) / "store"
+        self._folder = tempfile.TemporaryDirectory(prefix="hdet-")
+        store = Path(self._folder.name) / "store"
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(target=serve, args=(rank, self.size, str(store), theirs), daemon=True)
             process.start()
             self._pipes.append(ours)
             self._processes.append(process)
-        for rank, pipe in enumerate(self._pipes):
-            if not pipe.poll(START_S):
-                self.close()
-                raise TimeoutError(f"rank {rank} did not start within {START_S} s")
-            pipe.recv()
+        for rank in range(self.size):
+            self._answer(rank, "that it has started", START_S)
 
 
 def serve(rank: int, size: int, store: str, pipe: Connection) -> None:

@@ -173,13 +173,13 @@ def test_a_thread_that_has_ended_is_not_asked_for_its_time(
 
 
 def test_a_rank_whose_device_has_work_left_waits(one_rank: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = False
+    done, now = False, 100.0
+    monkeypatch.setattr(watch, "monotonic", lambda: now)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(query=lambda: done))
     one_rank.step(4)
     assert not one_rank._pulse().blocked, "it has not stood for long"
-    one_rank._moved_at -= 1.0
+    now += 1.0
     assert one_rank._pulse().blocked
     done = True
-    one_rank._moved_at -= 1.0
     assert not one_rank._pulse().blocked

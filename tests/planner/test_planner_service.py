@@ -75,6 +75,7 @@ async def test_a_cancelled_plan_ends_within_100_ms(site: Site) -> None:
     assert last.plan.iteration_s > 0
 
 
+@pytest.mark.full
 async def test_50_plans_at_once_do_not_block_health(site: Site) -> None:
     stub, health = planner_pb2_grpc.PlannerServiceStub(site[0]), health_pb2_grpc.HealthStub(site[0])
 

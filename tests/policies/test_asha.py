@@ -211,6 +211,7 @@ class TestSentences:
         )
 
 
+@pytest.mark.full
 def test_a_decision_does_not_cost_more_with_many_results():
     driver = Driver(study())
     for trial in range(20_000):

@@ -228,6 +228,7 @@ def test_ray_65008_none_metric(kind, place, goal, value):
     assert promotion is None or promotion.trial != 0 or promotion.exploit is not None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "place"), ALL)
 def test_optuna_3053_a_decision_costs_the_same_with_many_trials(kind, place):
     """optuna 3053, 3048, 4444: asking takes longer and longer as trials accumulate."""

@@ -1,4 +1,4 @@
-"""Failed tests run once more (`.ci/pytest.sh`), and nothing passes that did not run."""
+"""Failed tests run once more (`.ci/pytest.sh`); what passes only then is listed, and nothing passes that did not run."""
 
 import os
 import subprocess
@@ -50,3 +50,10 @@ def test_the_status_is_that_of_all_tests(
         check=False,
     )
     assert ran.returncode == status, ran.stdout + ran.stderr
+    listed = tmp_path / "reruns.txt"
+    if "run once more" in ran.stdout:
+        assert "passed only when run again" in ran.stdout
+        (line,) = listed.read_text().splitlines()
+        assert line.endswith("  test_first.py::test_at_first_bad")
+    else:
+        assert not listed.exists()

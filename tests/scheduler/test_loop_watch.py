@@ -24,10 +24,12 @@ async def watched(occupy_s: float, *, computing: bool) -> LoopWatch:
     return watch
 
 
+@pytest.mark.full
 async def test_a_computation_is_a_stall() -> None:
     assert (await watched(0.12, computing=True)).longest_s >= 0.12 - TICK_S
 
 
+@pytest.mark.full
 async def test_what_blocks_the_thread_is_a_stall() -> None:
     watch = await watched(0.12, computing=False)
     assert watch.longest_s >= 0.12 - TICK_S - 0.05  # it may wait for a core when it wakes up

@@ -3,6 +3,8 @@
 import time
 from itertools import count
 
+import pytest
+
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.retention import PruneOrder, Retention
 from headrace_worker.session_core import Identity, SessionCore
@@ -46,6 +48,7 @@ def _answer_s(backlog: int) -> float:
     return min(took) / ANSWERS
 
 
+@pytest.mark.full
 def test_an_answer_costs_no_more_with_a_longer_backlog() -> None:
     _answer_s(2_000)  # warm
     short, long = _answer_s(2_500), _answer_s(50_000)

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import pytest
 from google.protobuf.duration_pb2 import Duration
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
@@ -129,6 +130,7 @@ def _drained_s(messages: int) -> float:
     return took_s
 
 
+@pytest.mark.full
 def test_an_acknowledgement_costs_the_same_however_many_messages_wait() -> None:
     small = min(_drained_s(1000) for _ in range(5)) / 1000
     large = min(_drained_s(16_000) for _ in range(3)) / 16_000

@@ -185,6 +185,7 @@ async def test_a_hello_out_of_bounds_is_refused_by_its_field(
         assert [violation.field for violation in error.violations] == [field]
 
 
+@pytest.mark.full
 async def test_a_hello_of_1024_devices_holds_nobody_up(replica: Replica) -> None:
     """The slots are written with a few statements; the longest turn of the event loop is what others wait for."""
     async with worker(replica) as w:

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from time import monotonic
 from types import FrameType
 from typing import Literal
 
@@ -69,11 +70,11 @@ class Watch:
         self._moves = 0
         self._last_place: object = None
         self._used_s = 0.0
-        self._moved_at = self._interval_at = time.monotonic()
+        self._moved_at = self._interval_at = monotonic()
         self._slowest_s = 0.0
         self._heard: dict[int, tuple[Pulse, float, float]] = {}
         self._looking_since: float | None = None
-        self._looked_at = time.monotonic()
+        self._looked_at = monotonic()
         self._heard_verdict: str | None = None
         self.verdict: str | None = None
 
@@ -84,7 +85,7 @@ class Watch:
             self._stream = torch.cuda.current_stream()
         if self._thread is None:
             self._main = threading.get_ident()
-            self._interval_at = time.monotonic()
+            self._interval_at = monotonic()
             self._thread = threading.Thread(
                 target=_watch,
                 args=(weakref.ref(self), self._stop, self._beat_s),
@@ -100,7 +101,7 @@ class Watch:
         Raises:
             StallError: the ranks stand still; the text is the same on all.
         """
-        now = time.monotonic()
+        now = monotonic()
         self._slowest_s = max(self._slowest_s, now - self._interval_at)
         self._sync, self._state = sync, "waits"
         try:
@@ -124,13 +125,13 @@ class Watch:
             ) from lost
         finally:
             self._state = "trains"
-            self._interval_at = time.monotonic()
+            self._interval_at = monotonic()
 
     def look(self) -> bool:
         """One beat of the thread: publishes, and judges if this rank stands still. Says whether to go on."""
         if not dist.is_initialized():
             return False
-        pulse, now = self._pulse(), time.monotonic()
+        pulse, now = self._pulse(), monotonic()
         if now - self._looked_at > 4 * self._beat_s + 1:  # this process was stopped meanwhile
             self._heard.clear()
             self._looking_since = None
@@ -170,9 +171,9 @@ class Watch:
         if place != self._last_place or (frame is not None and self._works()):
             self._last_place = place
             self._moves += 1
-            self._moved_at = time.monotonic()
+            self._moved_at = monotonic()
         where, blocked = _place(frame)
-        if not blocked and time.monotonic() - self._moved_at >= 2 * self._beat_s:
+        if not blocked and monotonic() - self._moved_at >= 2 * self._beat_s:
             blocked = self._waits_for_device()
         return Pulse(
             beat=next(self._beats),
