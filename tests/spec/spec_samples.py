@@ -53,3 +53,19 @@ def violations(data: Any) -> dict[str, Violation]:
     found = {violation.field: violation for violation in raised}
     assert len(found) == len(raised), "a field is reported twice"
     return found
+
+
+def assert_says(found: Violation, expected: str) -> None:
+    """`expected` is a part of the message, ` | ` and a part of the remedy, which may be left out."""
+    message, _, remedy = expected.partition(" | ")
+    assert message in found.message
+    assert remedy in found.remedy
+    assert found.remedy.endswith((".", "?"))
+    assert "\n" not in str(found)
+
+
+def assert_refused(data: Any, field: str, expected: str, *, alone: bool = True) -> None:
+    """The field is at fault, alone or among others, in the expected words (as in `assert_says`)."""
+    found = violations(data)
+    assert list(found) == [field] if alone else field in found
+    assert_says(found[field], expected)

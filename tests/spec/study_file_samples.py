@@ -33,3 +33,13 @@ space: {x: {type: float, low: 0, high: 1}}
 trials: 3
 steps: 9
 """
+
+
+def minimal(old: str = "", new: str = "", *, more: str = "") -> str:
+    """The minimal file with a part of it replaced, or with lines behind it."""
+    assert old in MINIMAL
+    return MINIMAL.replace(old, new, 1) + more
+
+
+def added(line: str) -> str:
+    return minimal(more=f"{line}\n")

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from spec_samples import assert_refused
 
-from headrace.errors import InvalidFieldError
 from headrace.spec import from_proto, parse_spec, to_proto
 
 STUDY: dict[str, Any] = {
@@ -57,8 +57,4 @@ def test_trials_of_one_bundle_have_one_key() -> None:
     ],
 )
 def test_what_cannot_be_fused_is_refused(changes: dict[str, Any], field: str, says: str) -> None:
-    with pytest.raises(InvalidFieldError) as refused:
-        parse_spec({**STUDY, **changes})
-    (found,) = [one for one in refused.value.violations if one.field == field]
-    assert says in found.message
-    assert found.remedy
+    assert_refused({**STUDY, **changes}, field, says, alone=False)

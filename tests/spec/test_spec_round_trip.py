@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from spec_samples import SOUND
+from spec_samples import SOUND, assert_says
 from tiers import drawn
 
 from headrace.bounds import numbers
@@ -322,28 +322,36 @@ def corrupted(change):
 
 
 @pytest.mark.parametrize(
-    ("change", "path"),
+    ("change", "path", "says"),
     [
-        (lambda m: m.objective.ClearField("goal"), "objective.goal"),
-        (lambda m: setattr(m.objective, "goal", 77), "objective.goal"),
-        (lambda m: m.objective.ClearField("metric"), "objective.metric"),
-        (lambda m: m.space[1].ClearField("float"), "space.lr.type"),
-        (lambda m: m.space.add(name="lr"), "space[4].name"),
-        (lambda m: m.space[0].categorical.values.add(), "space.optimizer.values[2]"),
-        (lambda m: m.policy.asha.ClearField("eta"), "policy.eta"),
-        (lambda m: setattr(m.policy.asha, "variant", 9), "policy.variant"),
-        (lambda m: setattr(m, "max_steps", -1), "max_steps"),
-        (lambda m: m.template.ClearField("callable"), "template.callable"),
-        (lambda m: m.template.grace.FromSeconds(-5), "template.grace"),
-        (lambda m: m.template.grace.FromSeconds(300_000_000_000), "template.grace"),
-        (lambda m: m.baseline.values["lr"].Clear(), "baseline.lr"),
-        (lambda m: setattr(m.space[1].float, "low", float("nan")), "space.lr.low"),
+        (lambda m: m.objective.ClearField("goal"), "objective.goal", "is required"),
+        (
+            lambda m: setattr(m.objective, "goal", 77),
+            "objective.goal",
+            "not a known choice | minimize, maximize",
+        ),
+        (lambda m: m.objective.ClearField("metric"), "objective.metric", "invalid metric name ''"),
+        (lambda m: m.space[1].ClearField("float"), "space.lr.type", "is required | float, int, categorical"),
+        (lambda m: m.space.add(name="lr"), "space[4].name", "earlier parameter | a name of its own"),
+        (
+            lambda m: m.space[0].categorical.values.add(),
+            "space.optimizer.values[2]",
+            "must be a number, a text",
+        ),
+        (lambda m: m.policy.asha.ClearField("eta"), "policy.eta", "at least 2"),
+        (lambda m: setattr(m.policy.asha, "variant", 9), "policy.variant", "not a known choice"),
+        (lambda m: setattr(m, "max_steps", -1), "max_steps", "at least 1"),
+        (lambda m: m.template.ClearField("callable"), "template.callable", "is required"),
+        (lambda m: m.template.grace.FromSeconds(-5), "template.grace", "0 or more | such as 30"),
+        (lambda m: m.template.grace.FromSeconds(300_000_000_000), "template.grace", "at most"),
+        (lambda m: m.baseline.values["lr"].Clear(), "baseline.lr", "must be a number, a text | none"),
+        (lambda m: setattr(m.space[1].float, "low", float("nan")), "space.lr.low", "finite"),
     ],
 )
-def test_bad_messages(change, path):
+def test_bad_messages(change, path, says):
     with pytest.raises(InvalidFieldError) as raised:
         from_proto(corrupted(change))
-    assert path in [violation.field for violation in raised.value.violations]
+    assert_says({violation.field: violation for violation in raised.value.violations}[path], says)
 
 
 def test_a_value_that_is_not_set():

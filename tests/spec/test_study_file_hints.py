@@ -3,84 +3,61 @@
 import re
 
 import pytest
-from study_file_samples import MINIMAL
+from spec_samples import assert_refused
+from study_file_samples import MINIMAL, added, minimal
 
-from headrace.errors import InvalidFieldError
-from headrace.spec import (
-    elsewhere,
-    parse_spec,
-)
+from headrace.spec import elsewhere
 from headrace.spec.file import _friendly_keys
+from headrace.spec.yaml import read_yaml
+
+SECOND = "the others as `further_objectives: [{metric: NAME, goal: …}]`"
+HINTS = [
+    (added("direction: maximize"), "direction", "`objective: {metric: NAME, goal: …}`"),
+    (added("mode: max"), "mode", "`objective: {metric: NAME, goal: …}`"),
+    (minimal("goal: maximize", "goal: maximize, mode: min"), "objective.mode", "`goal: minimize`"),
+    (added("report_timeout_s: 5"), "report_timeout_s", "under `trial`, as in `trial: {report_timeout_s: …}`"),
+    (added("grace_s: 5"), "grace_s", "under `trial`"),
+    (added("env: {A: b}"), "env", "under `trial`"),
+    (added("eta: 3"), "eta", "under `policy`, as in `policy: {eta: …}`"),
+    (added("rungs: [1, 9]"), "rungs", "under `policy`"),
+    (added("cpus: 2"), "cpus", "under `resources`"),
+    (added("gpu: 1"), "gpu", "`resources: {gpus: 1}`"),
+    (added("stop: {a: 1}"), "stop", "`steps`"),
+    (added("fail_fast: true"), "fail_fast", "`retries`"),
+    (added("time_budget_s: 3"), "time_budget_s", "until: {hours: 2}"),
+    (added("policy: {kind: asha, grace: 3}"), "policy.grace", "`min_steps`"),
+    (added("policy: {kind: pbt, retries: 3}"), "policy.retries", "at the top, as `retries: …`"),
+    (added("policy: {kind: asha, points: 3}"), "policy.points", "under `sampler`"),
+    (added("pruner: median"), "pruner", "`policy: {kind: asha}`"),
+    (added("n_jobs: 2"), "n_jobs", "`parallel`"),
+    (added("num_samples: 2"), "num_samples", "`trials`"),
+    (added("max_t: 9"), "max_t", "`steps`"),
+    (minimal("float", "loguniform"), "space.x.type", "`type: float` with `log: true`"),
+    (minimal("float", "uniform"), "space.x.type", "`type: float`"),
+    (minimal("float", "choice"), "space.x.type", "`type: categorical` with `values"),
+    (minimal("low: 0", "low: 0, q: 1"), "space.x.q", "`step`"),
+    (added("policy: {kind: asha, reduction_factor: 3}"), "policy.reduction_factor", "`eta`"),
+    (added("policy: {kind: sha}"), "policy.kind", "`successive_halving`"),
+    (added("policy: ahsa"), "policy.kind", "`asha`"),
+    (minimal("{metric: loss, goal: maximize}", "[loss, size]"), "objective", SECOND),
+    (minimal("{metric: loss, goal: maximize}", "[{metric: loss, goal: maximize}]"), "objective", SECOND),
+    (added("objectives: [{metric: a, goal: minimize}]"), "objectives", "`further_objectives: [{metric"),
+    (added("sampler: tpee"), "sampler.kind", "`tpe`"),
+    (
+        minimal("float, low: 0, high: 1", "categorical, values: [null, 1]"),
+        "space.x.values[0]",
+        "such as none",
+    ),
+    (added("policy: ASHA"), "policy.kind", "`asha`"),
+    (added("sampler: TPE"), "sampler.kind", "`tpe`"),
+    (added("sampler: TPESampler"), "sampler.kind", "`tpe`"),
+    (added("sampler: mobster"), "sampler.kind", "`multi_fidelity`"),
+    (minimal("maximize", "max"), "objective.goal", "`maximize`"),
+    (added("enqueue: {x: 0.5}"), "enqueue", "[{parameter: value}, …]"),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "remedy"),
-    [
-        (MINIMAL + "direction: maximize\n", "direction", "`objective: {metric: NAME, goal: …}`"),
-        (MINIMAL + "mode: max\n", "mode", "`objective: {metric: NAME, goal: …}`"),
-        (
-            MINIMAL.replace("goal: maximize", "goal: maximize, mode: min"),
-            "objective.mode",
-            "`goal: minimize`",
-        ),
-        (
-            MINIMAL + "report_timeout_s: 5\n",
-            "report_timeout_s",
-            "under `trial`, as in `trial: {report_timeout_s: …}`",
-        ),
-        (MINIMAL + "grace_s: 5\n", "grace_s", "under `trial`"),
-        (MINIMAL + "env: {A: b}\n", "env", "under `trial`"),
-        (MINIMAL + "eta: 3\n", "eta", "under `policy`, as in `policy: {eta: …}`"),
-        (MINIMAL + "rungs: [1, 9]\n", "rungs", "under `policy`"),
-        (MINIMAL + "cpus: 2\n", "cpus", "under `resources`"),
-        (MINIMAL + "gpu: 1\n", "gpu", "`resources: {gpus: 1}`"),
-        (MINIMAL + "stop: {a: 1}\n", "stop", "`steps`"),
-        (MINIMAL + "fail_fast: true\n", "fail_fast", "`retries`"),
-        (MINIMAL + "time_budget_s: 3\n", "time_budget_s", "until: {hours: 2}"),
-        (MINIMAL + "policy: {kind: asha, grace: 3}\n", "policy.grace", "`min_steps`"),
-        (MINIMAL + "policy: {kind: pbt, retries: 3}\n", "policy.retries", "at the top, as `retries: …`"),
-        (MINIMAL + "policy: {kind: asha, points: 3}\n", "policy.points", "under `sampler`"),
-        (MINIMAL + "pruner: median\n", "pruner", "`policy: {kind: asha}`"),
-        (MINIMAL + "n_jobs: 2\n", "n_jobs", "`parallel`"),
-        (MINIMAL + "num_samples: 2\n", "num_samples", "`trials`"),
-        (MINIMAL + "max_t: 9\n", "max_t", "`steps`"),
-        (MINIMAL.replace("float", "loguniform"), "space.x.type", "`type: float` with `log: true`"),
-        (MINIMAL.replace("float", "uniform"), "space.x.type", "`type: float`"),
-        (MINIMAL.replace("float", "choice"), "space.x.type", "`type: categorical` with `values"),
-        (MINIMAL.replace("low: 0", "low: 0, q: 1"), "space.x.q", "`step`"),
-        (MINIMAL + "policy: {kind: asha, reduction_factor: 3}\n", "policy.reduction_factor", "`eta`"),
-        (MINIMAL + "policy: {kind: sha}\n", "policy.kind", "`successive_halving`"),
-        (MINIMAL + "policy: ahsa\n", "policy.kind", "`asha`"),
-        (
-            MINIMAL.replace("objective: {metric: loss, goal: maximize}", "objective: [loss, size]"),
-            "objective",
-            "the others as `further_objectives: [{metric: NAME, goal: …}]`",
-        ),
-        (
-            MINIMAL.replace("{metric: loss, goal: maximize}", "[{metric: loss, goal: maximize}]"),
-            "objective",
-            "the others as `further_objectives: [{metric: NAME, goal: …}]`",
-        ),
-        (
-            MINIMAL + "objectives: [{metric: a, goal: minimize}]\n",
-            "objectives",
-            "`further_objectives: [{metric",
-        ),
-        (MINIMAL + "sampler: tpee\n", "sampler.kind", "`tpe`"),
-        (
-            MINIMAL.replace("float, low: 0, high: 1", "categorical, values: [null, 1]"),
-            "space.x.values[0]",
-            "a word for it, such as none",
-        ),
-        (MINIMAL + "policy: ASHA\n", "policy.kind", "`asha`"),
-        (MINIMAL + "sampler: TPE\n", "sampler.kind", "`tpe`"),
-        (MINIMAL + "sampler: TPESampler\n", "sampler.kind", "`tpe`"),
-        (MINIMAL + "sampler: mobster\n", "sampler.kind", "`multi_fidelity`"),
-        (MINIMAL.replace("maximize", "max"), "objective.goal", "`maximize`"),
-        (MINIMAL.replace("steps: 9\n", ""), "steps", "last of the policy's `rungs`"),
-        (MINIMAL + "enqueue: {x: 0.5}\n", "enqueue", "[{parameter: value}, …]"),
-    ],
-)
+@pytest.mark.parametrize(("text", "path", "remedy"), HINTS)
 def test_words_of_other_tuners_get_a_hint(faults, text, path, remedy):
     found = faults(text)
     assert list(found) == [path]
@@ -114,19 +91,10 @@ def test_a_function_is_to_be_named():
     def train(t):
         del t
 
-    data = {
-        "objective": {"metric": "loss", "goal": "minimize"},
-        "space": {"x": {"type": "float", "low": 0, "high": 1}},
-        "trials": 3,
-        "steps": 9,
-        "trial": {"callable": train},
-    }
-    with pytest.raises(InvalidFieldError) as raised:
-        parse_spec(data)
-    (found,) = raised.value.violations
-    assert found.field == "trial.callable"
-    assert "workers import the function by name" in found.message
-    assert "top level of a file" in found.remedy
+    data, _ = read_yaml(added("trial: {}"))
+    data["trial"] = {"callable": train}
+    says = "workers import the function by name | top level of a file"
+    assert_refused(data, "trial.callable", says)
 
 
 def test_a_policy_and_a_sampler_may_be_a_word(load):

@@ -4,7 +4,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from study_file_samples import MINIMAL, SOUND
+from spec_samples import assert_says
+from study_file_samples import MINIMAL, SOUND, added, minimal
 
 from headrace.errors import InvalidFieldError
 from headrace.spec import (
@@ -78,98 +79,70 @@ def test_the_path_is_kept_whole(tmp_path, monkeypatch):
     assert load_study_file("s.yaml").path == tmp_path / "s.yaml"
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "message", "remedy"),
-    [
-        (MINIMAL.replace("name: small\n", ""), "name", "is required", "name: digits"),
-        (
-            MINIMAL.replace("small", "Small Study"),
-            "name",
-            "invalid study name 'Small Study': use",
-            "small-study",
-        ),
-        (MINIMAL.replace("small", "3"), "name", "invalid study name", "my-study"),
-        (MINIMAL + "paralel: 2\n", "paralel", "not a known key", "`parallel`"),
-        (MINIMAL.replace("trials:", "max_trials:"), "max_trials", "not a known key", "`trials`"),
-        (MINIMAL.replace("steps:", "max_steps:"), "max_steps", "not a known key", "`steps`"),
-        (MINIMAL.replace("trials: 3", "trials: 0"), "trials", "at least 1", ""),
-        (MINIMAL.replace("trials: 3\n", ""), "trials", "is required", ""),
-        (MINIMAL.replace("trials: 3", "trials: three"), "trials", "whole number", ""),
-        (MINIMAL.replace("steps: 9\n", ""), "steps", "is required", ""),
-        (MINIMAL.replace("low: 0", "low: .nan"), "space.x.low", "finite", ""),
-        (MINIMAL.replace("high: 1", "high: .inf"), "space.x.high", "finite", ""),
-        (MINIMAL.replace("low: 0", "lo: 0, low: 0"), "space.x.lo", "not a known key", "`low`"),
-        (MINIMAL.replace("low: 0", "log: yes, low: 0.1"), "space.x.log", "true or false", "without quotes"),
-        (MINIMAL.replace("low: 0", "low: '0'"), "space.x.low", "must be a number", "without quotes"),
-        (MINIMAL.replace("high: 1", "high: 1, when: 3"), "space.x.when", "must be a mapping", "when:"),
-        (
-            MINIMAL.replace("high: 1", "high: 1, conditions: []"),
-            "space.x.conditions",
-            "not a known key",
-            "`when`",
-        ),
-        (MINIMAL.replace("high: 1", "high: 1, when: {y: [1]}"), "space.x.when.y", "is not a parameter", ""),
-        (
-            MINIMAL.replace("high: 1", "high: 1, when: {y: {'>=': 1}}"),
-            "space.x.when.y",
-            "is not a parameter",
-            "",
-        ),
-        (
-            MINIMAL.replace("high: 1", "high: 1, when: {y: {'=>': 1}}"),
-            "space.x.when.y",
-            "is not a known comparison",
-            "Write one of >=, >, <=, <, in, ==",
-        ),
-        (MINIMAL.replace("high: 1", "high: 1, when: {y: {}}"), "space.x.when.y", "has no comparison", "`{"),
-        (MINIMAL.replace("high: 1", "high: 1, whem: {y: [1]}"), "space.x.whem", "not a known key", "`when`"),
-        (MINIMAL + "trial: {callable: train}\n", "trial.callable", "module:function", ""),
-        (MINIMAL + "trial: {callable: 'fl.py:slow'}\n", "trial.callable", "names a file", "`fl:slow`"),
-        (MINIMAL + "trial: {callable: src/fl.py}\n", "trial.callable", "names a file", "`src.fl:train`"),
-        (MINIMAL + "trial: {callable: 'a:b', grace: 3}\n", "trial.grace", "not a known key", "`grace_s`"),
-        (MINIMAL + "trial: {callable: 'a:b', grace_s: soon}\n", "trial.grace_s", "must be a number", ""),
-        (
-            MINIMAL + "trial: {callable: 'a:b', report_timeout_s: 0}\n",
-            "trial.report_timeout_s",
-            "above 0",
-            "",
-        ),
-        (MINIMAL + "trial: {command: ['run {y}']}\n", "trial.command[0]", "names `y`", ""),
-        (MINIMAL + "trial: {command: run}\n", "trial.command", "must be a list", ""),
-        (MINIMAL + "trial: {command: []}\n", "trial.command", "is empty", ""),
-        (MINIMAL + "trial: {}\n", "trial.callable", "is required", ""),
-        (MINIMAL.replace("{x: {", "[{name: x, ").replace("1}}", "1}]"), "space", "must be a mapping", ""),
-        (MINIMAL + "trial: 3\n", "trial", "must be a mapping", ""),
-        (MINIMAL + "enqueue: [{x: 0.5}, {x: 2}]\n", "enqueue[1].x", "outside its domain", ""),
-        (MINIMAL + "parallel: -1\n", "parallel", "at least 0", ""),
-        (MINIMAL + "policy: {kind: asha, rungs: [1, 3]}\n", "policy.rungs[1]", "full budget is 9", ""),
-        (MINIMAL + "policy: {kind: asha, rungs: []}\n", "policy.rungs", "is empty", "at least one"),
-        (
-            MINIMAL.replace("steps: 9\n", "policy: {kind: asha, rungs: []}\n"),
-            "policy.rungs",
-            "is empty",
-            "at least one",
-        ),
-        (MINIMAL + "policy: {kind: sha}\n", "policy.kind", "not a known kind", ""),
-        (MINIMAL + "policy: {eta: 3}\n", "policy.kind", "is required", "run_all, asha"),
-        (MINIMAL + "trials: 4\n", "trials", "stands twice, on lines 4 and 6", "Remove"),
-        (MINIMAL + "resources: {gpus: 1, gpus: 2}\n", "resources.gpus", "stands twice", ""),
-        (MINIMAL + "baseline: {x: !!python/object:os.system 0.1}\n", "baseline.x", "has the tag", ""),
-        (MINIMAL + "baseline: {x: 2024-01-01}\n", "baseline.x", "outside its domain", ""),
-        (MINIMAL + "? [a, b]\n: 3\n", "", "a key on line 6", ""),
-        (MINIMAL + "baseline: {x: 1_000}\n", "baseline.x", "outside its domain", ""),
-    ],
-)
-def test_one_fault(faults, text, path, message, remedy):
+def domain(more):
+    return minimal("high: 1", f"high: 1, {more}")
+
+
+# The rules themselves are in test_spec_violations.py: here are the words of a file, its paths and its YAML.
+ONE_FAULT = [
+    (minimal("name: small\n", ""), "name", "is required | name: digits"),
+    (minimal("small", "Small Study"), "name", "invalid study name 'Small Study': use | small-study"),
+    (minimal("small", "3"), "name", "invalid study name 3: use lower-case letters, digits and - | my-study"),
+    (added("paralel: 2"), "paralel", "not a known key | `parallel`"),
+    (minimal("trials:", "max_trials:"), "max_trials", "not a known key | `trials`"),
+    (minimal("steps:", "max_steps:"), "max_steps", "not a known key | `steps`"),
+    (minimal("trials: 3", "trials: 0"), "trials", "at least 1"),
+    (minimal("trials: 3\n", ""), "trials", "is required"),
+    (minimal("steps: 9\n", ""), "steps", "is required | last of the policy's `rungs`"),
+    (minimal("low: 0", "low: .nan"), "space.x.low", "finite"),
+    (minimal("low: 0", "log: yes, low: 0.1"), "space.x.log", "true or false | without quotes"),
+    (minimal("low: 0", "low: '0'"), "space.x.low", "must be a number | without quotes"),
+    (domain("when: 3"), "space.x.when", "must be a mapping | when:"),
+    (domain("conditions: []"), "space.x.conditions", "not a known key | `when`"),
+    (
+        domain("when: {y: [1]}"),
+        "space.x.when.y",
+        "is not a parameter | there is no parameter that it could name",
+    ),
+    (domain("when: {y: {'>=': 1}}"), "space.x.when.y", "is not a parameter"),
+    (
+        domain("when: {y: {'=>': 1}}"),
+        "space.x.when.y",
+        "not a known comparison | one of >=, >, <=, <, in, ==",
+    ),
+    (domain("when: {y: {}}"), "space.x.when.y", "has no comparison | `{"),
+    (domain("whem: {y: [1]}"), "space.x.whem", "not a known key | `when`"),
+    (added("trial: {callable: train}"), "trial.callable", "module:function"),
+    (added("trial: {callable: src/fl.py}"), "trial.callable", "names a file | `src.fl:train`"),
+    (added("trial: {callable: 'a:b', grace: 3}"), "trial.grace", "not a known key | `grace_s`"),
+    (added("trial: {callable: 'a:b', grace_s: soon}"), "trial.grace_s", "must be a number"),
+    (added("trial: {callable: 'a:b', report_timeout_s: 0}"), "trial.report_timeout_s", "above 0"),
+    (
+        added("trial: {command: ['run {y}']}"),
+        "trial.command[0]",
+        "names `y` | Known placeholders: x, trial, seed",
+    ),
+    (added("trial: {command: run}"), "trial.command", "must be a list"),
+    (added("trial: {command: []}"), "trial.command", "is empty"),
+    (added("trial: {}"), "trial.callable", "is required"),
+    (added("trial: 3"), "trial", "must be a mapping"),
+    (minimal("{x: {type: float, low: 0, high: 1}}", "[{name: x}]"), "space", "must be a mapping"),
+    (added("enqueue: [{x: 0.5}, {x: 2}]"), "enqueue[1].x", "outside its domain"),
+    (added("parallel: -1"), "parallel", "at least 0"),
+    (added("policy: {kind: asha, rungs: []}"), "policy.rungs", "is empty | at least one"),
+    (minimal("steps: 9", "policy: {kind: asha, rungs: []}"), "policy.rungs", "is empty | at least one"),
+    (added("trials: 4"), "trials", "stands twice, on lines 4 and 6 | Remove"),
+    (added("resources: {gpus: 1, gpus: 2}"), "resources.gpus", "stands twice"),
+    (added("baseline: {x: !!python/object:os.system 0.1}"), "baseline.x", "has the tag"),
+    (added("? [a, b]\n: 3"), "", "a key on line 6"),
+]
+
+
+@pytest.mark.parametrize(("text", "path", "says"), ONE_FAULT)
+def test_one_fault(faults, text, path, says):
     found = faults(text)
-    assert message in found[path].message
-    assert remedy in found[path].remedy
     assert list(found) == [path]
-
-
-def test_when_with_a_value_outside_the_parents_domain(faults):
-    text = SOUND.replace("when: {optimizer: [sgd]}", "when: {optimizer: [sgd, rms]}")
-    assert set(faults(text)) == {"space.momentum.when.optimizer[1]"}
+    assert_says(found[path], says)
 
 
 COMPARED = """
@@ -189,14 +162,7 @@ def test_when_with_comparisons():
     spec = parse_study_text(COMPARED, folder=Path())[1]
     depth, kind = spec.space["skip"].conditions
     assert (depth.parameter, depth.bounds) == ("depth", {"at_least": 3, "below": 6})
-    assert [depth.holds(value) for value in (2, 3, 5, 6, True, "3")] == [
-        False,
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
+    assert [value for value in (2, 3, 5, 6, True, "3") if depth.holds(value)] == [3, 5]
     assert (kind.values, kind.bounds) == (("plain", "dense"), {})
     skip, plain = spec.space["rate"].conditions
     assert [skip.holds(value) for value in (0.5, 0.500001, 1.0)] == [False, True, True]
@@ -207,43 +173,20 @@ def test_when_with_comparisons():
 @pytest.mark.parametrize(
     ("old", "new", "path", "message"),
     [
-        (
-            '">=": 3, "<": 6',
-            '">": 5, "<": 6',
-            "space.skip.when.depth",
-            "can never hold: depth is a whole number",
-        ),
-        (
-            '">=": 3, "<": 6',
-            '">=": 9',
-            "space.skip.when.depth",
-            "can never hold: depth is a whole number from 1",
-        ),
-        ('">": 0.5', '">": 1', "space.rate.when.skip", "can never hold: skip is a number from 0 to 1"),
-        ("in: [plain, dense]", '">": 2', "space.skip.when.kind", "has values that are not numbers"),
-        ("in: [plain, dense]", "in: [plain, ivy]", "space.skip.when.kind[1]", "is not a value of kind"),
-        (
-            'kind: {"==": plain}',
-            'depth: {"<": 3}',
-            "space.rate.when",
-            "that depth is below 3, and at least 3 and",
-        ),
-        ('{">": 0.5}', '"> 0.5"', "space.rate.when.skip", "is continuous"),
-        ('depth: {">=": 3, "<": 6}', 'depth: ">= 3"', "space.skip.when.depth[0]", "is not a value of depth"),
-        (
-            'depth: {">=": 3, "<": 6}',
-            'rate: {"<": 1}',
-            "space.skip.when.rate",
-            "cycle of conditions: skip → rate",
-        ),
-        ('depth: {">=": 3, "<": 6}', 'dept: {">=": 3}', "space.skip.when.dept", "is not a parameter"),
+        ('">=": 3, "<": 6', '">": 5, "<": 6', "skip.when.depth", "can never hold: depth is a whole number"),
+        ('">=": 3, "<": 6', '">=": 9', "skip.when.depth", "can never hold: depth is a whole number from 1"),
+        ("in: [plain, dense]", "in: [plain, ivy]", "skip.when.kind[1]", "is not a value of kind"),
+        ("in: [plain, dense]", '">": 2', "skip.when.kind", "has values that are not numbers"),
+        ('kind: {"==": plain}', 'depth: {"<": 3}', "rate.when", "that depth is below 3, and at least 3 and"),
+        ('{">": 0.5}', '"> 0.5"', "rate.when.skip", "is continuous"),
+        ('depth: {">=": 3, "<": 6}', 'depth: ">= 3"', "skip.when.depth[0]", "is not a value of depth"),
     ],
 )
 def test_comparisons_that_cannot_be(faults, old, new, path, message):
     assert old in COMPARED
     found = faults(COMPARED.replace(old, new))
-    assert list(found) == [path]
-    assert message in found[path].message
+    assert list(found) == [f"space.{path}"]
+    assert_says(found[f"space.{path}"], message)
 
 
 def test_what_two_parents_ask_of_one_parameter():
@@ -364,6 +307,7 @@ def test_a_folder_and_a_binary(tmp_path):
         (".inf", float("inf")),
         ("-.inf", float("-inf")),
         ("1" * 200, 10**100),
+        ("1_000", "1_000"),
     ],
 )
 def test_scalars_are_those_of_yaml_1_2(text, value):

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from spec_samples import assert_refused
 
-from headrace.errors import InvalidFieldError
 from headrace.spec import BestOfSampler, from_proto, parse_spec, to_proto
 
 STUDY: dict[str, Any] = {
@@ -69,8 +69,4 @@ def test_the_second_study_is_the_first_but_for_what_a_transfer_says() -> None:
     ],
 )
 def test_what_cannot_be_transferred_is_refused(changes: dict[str, Any], field: str, says: str) -> None:
-    with pytest.raises(InvalidFieldError) as refused:
-        parse_spec({**STUDY, **changes})
-    (found,) = [one for one in refused.value.violations if one.field == field]
-    assert says in found.message
-    assert found.remedy
+    assert_refused({**STUDY, **changes}, field, says)
