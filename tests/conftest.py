@@ -33,21 +33,27 @@ MEMORY_NEEDED_BYTES = 2 << 30
 
 
 FIRST = (
-    "test_first_steps.py",
-    "test_placement_processes.py",
-    "test_faults.py",
-    "test_fleet.py",
-    "test_framework_callbacks.py",
-    "test_gate_kills.py",
-    "test_population_faults.py",
+    "repo/test_first_steps.py",
+    "placement/test_placement_processes.py",
+    "chaos/",
+    "frameworks/",
+    "fuzz/",
+    "check/",
+    "hdet/",
 )
-"""Their tests take from ten seconds to minutes: begun last, one would leave the other test processes without work."""
+"""What runs first: tests that take minutes, which would leave the other test processes without work at the end, and
+those that are forked from a server with PyTorch, which one test process starts if it runs them all."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins with the longest tests."""
-    places = {name: place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: places.get(item.path.name, len(FIRST)))
+    """Sorts the tests as FIRST says."""
+    tests = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        name = item.path.relative_to(tests).as_posix()
+        return next((place for place, first in enumerate(FIRST) if name.startswith(first)), len(FIRST))
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:

@@ -75,7 +75,7 @@ def script_of(before: str, after: str, value: str) -> str:
     return TRAIN.replace("BEFORE", before).replace("AFTER", after).replace("VALUE", value)
 
 
-@pytest.mark.cases(2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("before", "after", "value", "path"),
     [
@@ -233,6 +233,7 @@ def checked(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
     )
 
 
+@pytest.mark.full
 def test_a_script_that_fails_ends_with_its_traceback_and_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("from headrace import trial\nt = trial.current()\n1 / 0\n")
     failed = checked(tmp_path, "broken.py")
@@ -286,6 +287,7 @@ def test_a_metric_that_the_study_asks_for_and_the_script_does_not_report_is_name
     )
 
 
+@pytest.mark.full
 def test_a_study_of_one_step_has_nothing_to_check(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(PLAIN)
     (tmp_path / "study.yaml").write_text(STUDY.replace("steps: 3", "steps: 1"))

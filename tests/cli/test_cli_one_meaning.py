@@ -113,6 +113,7 @@ def test_the_best_trial_has_its_rungs(study: Study, run: Run) -> None:
     assert found.rungs == study.trial(found.number).info().rungs
 
 
+@pytest.mark.full
 def test_an_export_counts_attempts_and_names_rungs_by_their_steps(study: Study, run: Run) -> None:
     reports = list(csv.DictReader(io.StringIO(run("export", "digits", "--reports"))))
     assert list(reports[0])[:6] == ["study", "trial", "attempt", "sequence", "step", "time"]
@@ -130,6 +131,7 @@ def test_an_export_counts_attempts_and_names_rungs_by_their_steps(study: Study, 
     )
 
 
+@pytest.mark.full
 def test_the_steps_of_a_preview_add_up(address: str, run: Run, tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(STUDY)

@@ -388,6 +388,7 @@ def test_a_lost_connection_is_told_once_and_its_return_too(
     assert said.count("The connection is back.") == 1
 
 
+@pytest.mark.full
 def test_the_live_view_says_that_it_tries_again(fake: FakeStudyService, study_file: Path) -> None:
     fake.batch, fake.watch_delay_s = 2, 0.5
     with terminal("run", str(study_file)) as screen:

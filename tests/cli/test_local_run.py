@@ -117,6 +117,7 @@ def test_a_study_from_one_command(folder: Path) -> None:
     assert processes_of(folder) == []
 
 
+@pytest.mark.full
 def test_a_killed_command_leaves_nothing_running(folder: Path) -> None:
     run = start(folder)
     assert run.stdout is not None

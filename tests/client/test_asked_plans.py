@@ -49,6 +49,7 @@ def _no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADRACE_PLANNER", raising=False)
 
 
+@pytest.mark.full
 def test_a_planner_of_our_own_is_asked_and_leaves(fake: FakeStudyService, client: Client) -> None:
     seen: list[SearchProgress] = []
     client.create_study("x", spec(), on_progress=seen.append)

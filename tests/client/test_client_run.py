@@ -130,6 +130,7 @@ print(spec.template.working_dir)
 """
 
 
+@pytest.mark.full
 def test_a_function_of_a_notebook_is_written_with_all_that_it_uses(tmp_path: Path) -> None:
     """A program without a file stands for the notebook, and a second process for the trial."""
     env = {**os.environ, "HEADRACE_HOME": str(tmp_path / "home")}

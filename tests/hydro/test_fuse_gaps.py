@@ -117,6 +117,7 @@ def test_a_pool_of_processes_trains_like_one_process() -> None:
             os.kill(pid, 0)
 
 
+@pytest.mark.full
 def test_a_member_that_raises_in_a_worker_leaves_the_state_as_it_was() -> None:
     with hydro.fuse(Fails, MEMBERS, engine="pool", workers=1) as group:
         good = sequences(2)

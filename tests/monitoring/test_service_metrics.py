@@ -123,6 +123,7 @@ def test_a_real_scheduler_shows_all_that_is_named_and_no_study(service: Service)
     assert moved.value >= 1
 
 
+@pytest.mark.full
 def test_a_scrape_is_answered_while_the_database_is_away(service: Service, postgres_url: str) -> None:
     name = service.database_url.partition("?")[0].rpartition("/")[2]
     with psycopg.connect(postgres_url, autocommit=True) as conn:

@@ -23,6 +23,7 @@ the same priority gets the slots.
 """
 
 
+@pytest.mark.full
 def test_mixed_sizes_pack_without_over_commitment_and_eight_gpus_come_in_time() -> None:
     cluster = VirtualCluster(seed=1, noise=NOISE)
     tally = cluster.run(EVENTS)

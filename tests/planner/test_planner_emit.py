@@ -133,6 +133,7 @@ def test_what_does_not_fit_as_lowered_is_not_written() -> None:
     assert emit(plan, "deepspeed")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 @pytest.mark.parametrize(("tensor", "gradients"), [(1, Gradients.BF16), (2, Gradients.FP32)])
 def test_deepspeed_trains_the_plan_on_the_cpu(tmp_path: Path, tensor: int, gradients: Gradients) -> None:

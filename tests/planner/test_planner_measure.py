@@ -243,6 +243,7 @@ def test_what_was_predicted_right_teaches_nothing() -> None:
     assert found.gemm == pytest.approx(before.gemm, rel=1e-3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("data", "pipeline", "optimizer", "micro_batches", "boundaries", "recomputed"),
     [

@@ -76,6 +76,7 @@ def faults(args: Mapping[str, str | None], world: int) -> list[str]:
     return [rule for rule, kept in rules.items() if not kept]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("number", range(len(CASES)), ids=NAMES)
 def test_arguments_keep_megatrons_rules(number: int) -> None:
     assert faults(told(number), lowered(number).request.cluster.devices) == []

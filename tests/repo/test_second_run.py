@@ -1,4 +1,4 @@
-"""Failed tests run once more (`.ci/pytest.sh`); what passes only then is listed, and nothing passes that did not run."""
+"""Failed tests run once more (`.ci/pytest.sh`), what passes only then is listed, and nothing passes unseen."""
 
 import os
 import subprocess
@@ -23,6 +23,7 @@ def test_good():
 ALWAYS_BAD = "def test_bad():\n    assert False\n"
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("later", "arguments", "status"),
     [

@@ -64,6 +64,7 @@ async def notes(one: Replica, study_id: int) -> list[str]:
 BEGINS = "study 'first' has completed, so this one begins"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", ["random", "sobol"])
 async def test_nothing_is_placed_before_the_other_study_has_completed(engine: AsyncEngine, kind: str) -> None:
     async with replica(engine) as one, looking(one):

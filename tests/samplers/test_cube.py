@@ -51,6 +51,7 @@ def test_what_exists_at_a_row_is_what_its_configuration_has(space: dict[str, Any
 SPACES = {"mixed": MIXED, **ODD}
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize(
     "name", sorted(SPACES.keys() - {"narrowest"})
 )  # its two floats are taken for an interval

@@ -39,6 +39,7 @@ def seconds(learner: Learner, number: int) -> float:
     return min(once(further) for further in range(5))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["tpe", "cmaes"])
 def test_suggest_time_does_not_grow_with_the_trials(kind: str) -> None:
     """Optuna issues 3053, 3048, 4444. Eight times the trials may not take three times as long."""

@@ -75,6 +75,7 @@ def test_parameters_are_active_exactly_where_their_conditions_hold(kind: str, pl
     assert {params["opt"] for params in (one.params for one in made)} == {"sgd", "adam"}
 
 
+@pytest.mark.cases(9)
 @pytest.mark.parametrize(("kind", "playing"), played(KINDS, QUICK))
 def test_the_same_seed_and_results_give_the_same_proposals(kind: str, playing: Playing) -> None:
     spec = spec_of(kind)
@@ -84,6 +85,7 @@ def test_the_same_seed_and_results_give_the_same_proposals(kind: str, playing: P
         assert playing(spec_of(kind, seed=6), TRIALS[kind], by_position, in_flight=3) != first
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("kind", POOLED)
 def test_a_fresh_process_proposes_what_the_old_one_would_have(kind: str) -> None:
     """A model that learnt one result after the other, and one that is told all of them at once, agree."""
@@ -95,6 +97,7 @@ def test_a_fresh_process_proposes_what_the_old_one_would_have(kind: str) -> None
     assert propose(spec, history, last) == made[last]
 
 
+@pytest.mark.cases(50)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ODD)
 def test_no_space_is_too_odd(kind: str, name: str) -> None:
@@ -104,6 +107,7 @@ def test_no_space_is_too_odd(kind: str, name: str) -> None:
     assert_belongs(spec, play(spec, 7 if kind == "gp" else 12, by_position, in_flight=2))
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("kind", POOLED)
 def test_odd_results_do_no_harm(kind: str) -> None:
     odd = [math.nan, math.inf, -math.inf, 1e308, -1e308, 0.0]
@@ -144,6 +148,7 @@ def test_pending_trials_are_taken_into_account(kind: str) -> None:
     assert learner.suggest(30, []) == alone  # and what was pending once is not remembered
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(("kind", "playing"), played(MODELS, ("tpe", "cmaes")))
 def test_models_learn(kind: str, playing: Playing) -> None:
     """On a bowl, what a model proposes late is better than what it proposes early."""
@@ -159,6 +164,7 @@ def test_models_learn(kind: str, playing: Playing) -> None:
     assert sorted(values[-third:])[third // 2] < 0.7 * sorted(values[:third])[third // 2]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", ["tpe", "gp", "nsga2", "nsga3"])
 def test_several_objectives_and_constraints(kind: str) -> None:
     space = {name: {"type": "float", "low": 0.0, "high": 1.0} for name in "xy"}

@@ -10,6 +10,7 @@ from headrace_services.scheduler.samplers.shares import at_share, share_of
 SPACES = {"mixed": MIXED, "conditional": CONDITIONAL, **ODD}
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("space", SPACES)
 @given(share=st.floats(0.0, 1.0, exclude_max=True))
 def test_a_value_is_at_its_share(space: str, share: float) -> None:

@@ -295,6 +295,7 @@ async def test_a_study_whose_replica_died_is_helped_by_another(
             assert (await alive.suggest(study_id)).trial is not None
 
 
+@pytest.mark.full
 async def test_a_warm_start_feeds_what_belongs_to_the_space(engine: AsyncEngine) -> None:
     async with replica(engine) as one:
         wide = {"x": {"type": "float", "low": -1.0, "high": 1.0}}

@@ -45,6 +45,7 @@ def test_an_unreachable_database_is_one_clear_line_and_a_failure() -> None:
     assert "secret" not in line
 
 
+@pytest.mark.full
 def test_another_kind_of_database_is_refused() -> None:
     err = refused("--database-url", "mysql://root@localhost/x", "--listen", "127.0.0.1:0")
     assert "database_url" in err

@@ -45,6 +45,7 @@ async def played(engine: AsyncEngine, policy: dict[str, object]) -> StudySite:
     return site
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_every_decision_is_the_same(engine: AsyncEngine, policy: dict[str, object]) -> None:
     site = await played(engine, policy)

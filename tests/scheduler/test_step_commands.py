@@ -203,6 +203,7 @@ async def drive(site: StudySite, *, warm: bool) -> list[str]:
     return [re.sub(r"study-\d+-w", "w", event.message) for event in await site.events()]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("at_once", [1, 2, 512])
 async def test_a_cold_cache_decides_like_a_warm_one(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, at_once: int

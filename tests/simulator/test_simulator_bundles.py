@@ -116,7 +116,7 @@ class StoppedError(Exception):
 ASHA = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("auto", [False, True])
 @pytest.mark.parametrize("policy", [ASHA, RUN_ALL])
 @pytest.mark.parametrize("workers", [1, 4])

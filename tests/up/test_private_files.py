@@ -43,6 +43,7 @@ def usual_umask():
     os.umask(before)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 def test_all_that_up_makes_is_its_users_alone(closed: Path, usual_umask) -> None:
     before = {folder: mode(folder) for folder in closed.parents}

@@ -146,6 +146,7 @@ async def test_a_process_that_is_killed_loses_all_and_charges_nobody(
     assert (await bundle.exited(after)).outcome == FINISHED, "the slot is free again"
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("body", "outcome", "error"),
     [

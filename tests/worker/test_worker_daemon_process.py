@@ -113,6 +113,7 @@ async def test_a_leftover_upload_of_another_store_does_not_keep_the_daemon_from_
     assert "s3://bucket/studies/s/trials/0" in (site.root / "daemon.log").read_text()
 
 
+@pytest.mark.full
 async def test_what_left_the_process_group_is_buried_too(
     site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
 ) -> None:

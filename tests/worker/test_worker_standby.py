@@ -222,6 +222,7 @@ async def test_a_template_may_forbid_it(trials: Trials) -> None:
     assert second["imported"]["at"] > second["began"] - 5
 
 
+@pytest.mark.full
 async def test_an_idle_slot_lets_go_and_the_daemon_leaves_nothing(
     trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ async def listed(site: RpcSite) -> tuple[list[str], list[Any]]:
     return [study.name for study in page.studies], list(page.unshown)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("defect", DEFECTS)
 async def test_a_study_that_cannot_be_shown_is_left_out_of_the_list(site: RpcSite, defect: str) -> None:
     for name in ("one", "bad", "two"):
@@ -48,6 +49,7 @@ async def test_a_study_that_cannot_be_shown_is_left_out_of_the_list(site: RpcSit
     assert unshown[0].reason
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("defect", DEFECTS)
 async def test_a_study_with_a_defect_can_be_stopped_and_deleted(site: RpcSite, defect: str) -> None:
     for name in ("one", "bad"):

@@ -72,6 +72,7 @@ async def test_pages_of_large_elements_end_earlier(site: RpcSite) -> None:
     assert len(reports) + len(unshown) == 8
 
 
+@pytest.mark.full
 async def test_a_study_with_large_trials_is_read_and_watched(site: RpcSite) -> None:
     cost = {"metric": "cost", "goal": "minimize"}
     await site.create("s", policy={"kind": "run_all"}, further_objectives=[cost])

@@ -46,6 +46,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("fields", "says"), CASES.values(), ids=CASES)
 async def test_a_report_out_of_bounds_ends_its_trial_with_the_reason_and_not_the_session(
     engine: AsyncEngine, replica: Replica, fields: dict[str, Any], says: str
