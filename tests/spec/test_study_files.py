@@ -216,51 +216,6 @@ def test_a_configuration_that_does_not_meet_a_comparison():
         check_assignment(spec, sound | {"skip": 0.6}, field="x")
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        ("name: [a\nb: 3\n", "line 2, column 2"),
-        ("name: a\n\tb: 3\n", "line 2, column 1"),
-        ("a: b: c\n", "line 1, column 5"),
-        ("a: *nowhere\n", "line 1, column 4"),
-        ("a: 'never closed\n", "line 2, column 1"),
-        ("a: 1\n---\nb: 2\n", "line 2, column 1"),
-        ("a: &x [*x]\n", "line 1, column 4"),
-    ],
-)
-def test_syntax_errors_say_where(faults, text, where):
-    ((place, found),) = faults(text).items()
-    assert place.endswith(f"study.yaml, {where}")
-    assert "is not valid YAML" in found.message
-
-
-@pytest.mark.parametrize("text", ["\0", "a: \x07"])
-def test_characters_that_yaml_forbids(faults, text):
-    ((place, found),) = faults(text).items()
-    assert place.endswith("study.yaml, line 1")
-    assert "has the control character" in found.message
-
-
-@pytest.mark.parametrize("text", ["", "# nothing\n", "- 1\n", "just words\n", "3\n"])
-def test_no_mapping(faults, text):
-    assert "not a mapping" in faults(text)[""].message
-
-
-def test_laughs_end(faults):
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, 9)]
-    found = faults("\n".join(lines))
-    assert "aliases repeat" in next(iter(found.values())).message
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(InvalidFieldError) as raised:
-        load_study_file(tmp_path / "none.yaml")
-    violation = raised.value.violations[0]
-    assert violation.field.endswith("none.yaml")
-    assert "No such file" in violation.message
-
-
 def test_a_python_script_is_no_study_file(tmp_path):
     (tmp_path / "hab.py").write_text("def train(t):\n    t.report(a=1)\n")
     with pytest.raises(InvalidFieldError) as raised:
@@ -268,13 +223,6 @@ def test_a_python_script_is_no_study_file(tmp_path):
     (found,) = raised.value.violations
     assert found.message == "is a Python script, not a study file"
     assert "`trial: {callable: hab:train}`" in found.remedy
-
-
-def test_a_folder_and_a_binary(tmp_path):
-    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path, tmp_path / "b.yaml"):
-        with pytest.raises(InvalidFieldError):
-            load_study_file(path)
 
 
 @pytest.mark.parametrize(
