@@ -3,10 +3,10 @@
 A test file is touched where the change is in a module that it reaches by imports: its own, those of its conftests and
 helpers, and those of the product. What starts by name counts as an import too: `python -m headrace_worker.shim`, the
 entry points that the command line loads, and a program or a data file that a test names. What no module holds (the
-protos, the Makefile, the documents) touches the tests that name it or its folder.
+Makefile, the documents) touches the tests that name it or its folder.
 """
 
-import ast
+import re
 import subprocess
 import tomllib
 from collections import defaultdict
@@ -30,6 +30,8 @@ COMMAND_LINE = "headrace.cli.app"
 """Loads the other modules of its package by name."""
 STARTS_SERVICES = "headrace_services.up"
 """Starts them by the names of their commands."""
+IMPORT = re.compile(r"^([ \t]*)(?:from|import) ([\w.]+)(?: import (\([^)]*\)|[^\n]*))?", re.MULTILINE)
+STRING = re.compile(r"""["']([\w.][\w./:*-]{1,200})["']""")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -130,6 +132,8 @@ class Tree:
                 for constant in constants
             ):
                 yield path
+        if place.suffix == ".proto":
+            yield self.root / PACKAGES["headrace"] / f"headrace/v1/{place.stem}_pb2.py"
         package = changed.parent / "__init__.py"  # a migration: Alembic finds it in its folder
         while not package.exists() and package.parent != self.root:
             package = package.parent.parent / "__init__.py"
@@ -137,18 +141,14 @@ class Tree:
             yield package
 
     @cached_property
-    def _sources(self) -> dict[Path, ast.Module]:
-        """The test files with their helpers, parsed."""
-        paths = (self.root / "tests").rglob("*.py")
-        return {path: ast.parse(path.read_bytes()) for path in paths}
+    def _sources(self) -> dict[Path, str]:
+        """The test files with their helpers."""
+        return {path: path.read_text() for path in (self.root / "tests").rglob("*.py")}
 
     @cached_property
     def _constants(self) -> dict[Path, frozenset[str]]:
         """The strings in each test file and helper."""
-        return {
-            path: frozenset(constant for constant in _strings(tree) if len(constant) < 200)
-            for path, tree in self._sources.items()
-        }
+        return {path: frozenset(STRING.findall(text)) for path, text in self._sources.items()}
 
     @cached_property
     def _importers(self) -> dict[Path, set[Path]]:
@@ -175,17 +175,18 @@ class Tree:
         for name, path in self._modules.items():
             for imported in self._graph.find_modules_directly_imported_by(name):
                 yield path, self._modules[imported]
-            for constant in _strings(ast.parse(path.read_bytes())):  # `python -m`, or loaded by its name
+            constants = STRING.findall(path.read_text())
+            for constant in constants:  # `python -m`, or loaded by its name
                 if (named := constant.partition(":")[0]) in self._modules and "." in named:
                     yield path, self._modules[named]
             if name.startswith(COMMAND_LINE.rpartition(".")[0]):
                 yield self._modules[COMMAND_LINE], path
             if name.startswith(STARTS_SERVICES):
-                yield from self._commands_in(path, ast.parse(path.read_bytes()))
+                yield from self._commands_in(path, constants)
 
-    def _commands_in(self, path: Path, tree: ast.Module) -> Iterator[tuple[Path, Path]]:
+    def _commands_in(self, path: Path, constants: Iterable[str]) -> Iterator[tuple[Path, Path]]:
         """The services that a file starts by the names of their commands."""
-        for constant in _strings(tree):
+        for constant in constants:
             if constant in self._commands:
                 yield path, self._modules[self._commands[constant]]
 
@@ -201,10 +202,10 @@ class Tree:
 
     def _edges_of_tests(self) -> Iterator[tuple[Path, Path]]:
         helpers = {path.stem: path for path in self._sources if path.name != "conftest.py"}
-        for path, tree in self._sources.items():
-            yield from self._commands_in(path, tree)
+        for path, text in self._sources.items():
+            yield from self._commands_in(path, self._constants[path])
             # What a fixture of a conftest imports counts for the tests that use it, and they import it too.
-            for name in _imported(tree.body if path.name == "conftest.py" else ast.walk(tree)):
+            for name in imported(text, everywhere=path.name != "conftest.py"):
                 if name in helpers:
                     yield path, helpers[name]
                 elif name in self._modules:
@@ -225,19 +226,9 @@ class Tree:
                 folder = folder.parent
 
 
-def _imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The names of modules that these statements may import."""
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _strings(tree: ast.Module) -> Iterator[str]:
-    return (
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
+def imported(text: str, *, everywhere: bool) -> Iterator[str]:
+    """The names of modules that a file may import: everywhere, or at its top level alone."""
+    for indent, module, names in IMPORT.findall(text):
+        if everywhere or not indent:
+            yield module
+            yield from (f"{module}.{name}" for name in re.findall(r"\w+", names))
