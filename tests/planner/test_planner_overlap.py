@@ -7,7 +7,6 @@ from statistics import median
 import numpy as np
 import pytest
 
-from headrace.errors import InvalidFieldError
 from headrace_services.planner import asking, catalogue
 from headrace_services.planner.calibration import fit, overlaps_told
 from headrace_services.planner.cluster import OVERLAPS
@@ -61,15 +60,6 @@ def test_no_more_hides_than_there_is() -> None:
     assert all(stage.times.tail_s > 0 for stage in plan.stages)
     assert plan.simulated_s >= plan.lower_bound_s * (1 - 1e-12)
     assert cluster.device.efficiencies.overlap_tensor == 0
-
-
-def test_unknown_patterns_are_named() -> None:
-    options = asking.Options(overlap="gradient")
-    with pytest.raises(InvalidFieldError) as failed:
-        asking.assembled(catalogue.model("gpt3-13b"), catalogue.cluster("a100-32"), options)
-    (violation,) = failed.value.violations
-    assert violation.field == "overlap"
-    assert "gradients" in violation.remedy
 
 
 def test_pruning_stays_exact_with_overlap() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from planner_instances import brute_force
+from refusals import refused
 from torch import nn
 from typer.testing import CliRunner
 
@@ -172,12 +173,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("told", "field", "words"), BAD)
 def test_what_is_wrong_in_a_profile_is_named(told: dict[str, Any], field: str, words: str) -> None:
-    with pytest.raises(InvalidFieldError) as failed:
+    with refused(field, words):
         catalogue.described_model("mine", told, None)
-    found = {one.field: one for one in failed.value.violations}
-    assert field in found
-    assert words in found[field].message
-    assert found[field].remedy
 
 
 def test_absurd_sizes_are_an_error_and_no_traceback() -> None:
@@ -202,9 +199,8 @@ def test_what_does_not_go_with_a_profile(tmp_path: Path) -> None:
         (["--sequence", "512"], "sequence"),
         (["--target", "megatron", "--out", "x"], "target"),
     ):
-        with pytest.raises(InvalidFieldError) as failed:
+        with refused(field):
             run(str(file), "a100-4", *words)
-        assert [one.field for one in failed.value.violations] == [field]
 
 
 def test_a_server_takes_a_profile_too() -> None:
