@@ -13,6 +13,7 @@ from typing import Any, Final
 import signatures
 import typer
 from tables import table
+from tier_table import tiers_table
 
 from headrace.bounds.table import LIMITS, SIZES
 from headrace.bounds.totals import TOTALS
@@ -132,6 +133,7 @@ GENERATORS: Final[dict[str, Callable[[], str]]] = {
     "sdk": signatures.sdk,
     "sdk-values": signatures.values,
     "trial-api": signatures.trial_api,
+    "tiers": tiers_table,
 }
 
 

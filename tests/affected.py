@@ -112,7 +112,7 @@ class Tree:
         distances: dict[Path, int] = {}
         nearest, distance = set(changed), 0
         for path in changed:
-            if path not in self._importers:
+            if path not in self._importers and not path.name.startswith("test_"):
                 nearest |= set(self._naming(path))
         while nearest:
             distances |= dict.fromkeys(nearest, distance)

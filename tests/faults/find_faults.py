@@ -1,7 +1,7 @@
 """Does a tier find faults? Puts those of `faults.toml` into a copy of this checkout, one at a time, and runs the tests.
 
-For each fault: the tests that a change of its file touches, the nearest by import first, until three fail; where none
-does, the rest of the tier. A copy has an environment of its own, whose libraries are those of this one.
+For each fault: the tests that a change of its file touches, the nearest by import first, until one fails; where none
+does, the whole tier. A copy has an environment of its own, whose libraries are those of this one.
 
     python tests/faults/find_faults.py --tier first [--out found.json] [NAME ...]
 
@@ -28,7 +28,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = ("clients/python", "services", "worker")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.*?)?)(?: - .*)?$", re.MULTILINE)
-MOST_FAILURES = 3
 LONGEST_S = 1500
 """For the tests of one fault; a fault that makes them hang is found, too."""
 
@@ -139,7 +138,7 @@ def look_for(fault: Fault, copy: Path, tier: str, earlier: Sequence[str]) -> Fou
         found: list[str] = []
         if earlier:
             found = run(copy, tier, "-n", "0", *sorted({one.partition("[")[0] for one in earlier}))
-        found = found or run(copy, tier, "-n", "3", "--dist", "worksteal", "--changed", "HEAD")
+        found = found or run(copy, tier, "-n", "3", "--maxschedchunk", "3", "--changed", "HEAD")
         found = found or run(copy, tier, "-n", "3", "--dist", "worksteal")
     finally:
         path.write_text(sound)
@@ -152,7 +151,7 @@ def run(copy: Path, tier: str, *arguments: str) -> list[str]:
         "pytest",
         "-q",
         "-rfE",
-        f"--maxfail={MOST_FAILURES}",
+        "-x",
         "-o",
         "timeout=90",
         "--tier",

@@ -55,6 +55,7 @@ def wrong(cases: Cases, script: str, *modules: str, tmp_path: Path) -> dict[str,
     }
 
 
+@pytest.mark.smoke
 def test_the_scripts_are_short() -> None:
     lines = {file.name: len(file.read_text().splitlines()) for file in EXAMPLES.glob("*.py")}
     assert len(lines) == 3
@@ -241,15 +242,15 @@ ACCELERATE: Cases = {
 }
 
 
+def of_accelerate(cases: Cases, tmp_path: Path) -> dict[str, str]:
+    modules = ("sklearn.datasets", "torch._dynamo", "accelerate")
+    return wrong(cases, "with_accelerate.py", *modules, tmp_path=tmp_path)
+
+
 def test_accelerate_resumes_exactly_or_is_refused(tmp_path: Path) -> None:
-    assert (
-        wrong(
-            ACCELERATE,
-            "with_accelerate.py",
-            "sklearn.datasets",
-            "torch._dynamo",
-            "accelerate",
-            tmp_path=tmp_path,
-        )
-        == {}
-    )
+    assert of_accelerate(ACCELERATE, tmp_path) == {}
+
+
+@pytest.mark.smoke
+def test_a_script_with_accelerate_resumes_exactly(tmp_path: Path) -> None:
+    assert of_accelerate({"as it stands": ACCELERATE["as it stands"]}, tmp_path) == {}

@@ -1,0 +1,101 @@
+"""Each test file has a tier, each kind of test is in the first one, and nothing there depends on real time."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tiers import spread
+
+TESTS = Path(__file__).parents[1]
+sys.path.insert(0, str(TESTS.parent / ".ci"))
+
+from tier_table import by_folder, tier  # noqa: E402
+
+CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "timeit", "repeat"}
+
+
+def test_each_kind_of_test_is_in_the_first_tier() -> None:
+    missing = [folder for folder, files in by_folder().items() if files.keys() == {"full"}]
+    assert missing == [], "mark one test of each of these folders with pytest.mark.smoke"
+
+
+def asserts_on_a_clock(source: str) -> Iterator[str]:
+    """The tests of the first tier that assert how long something took."""
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.name.startswith("test_"):
+            continue
+        if any("mark.full" in ast.unparse(decorator) for decorator in node.decorator_list):
+            continue
+        asserts = (inner for inner in ast.walk(node) if isinstance(inner, ast.Assert))
+        calls = (call for one in asserts for call in ast.walk(one) if isinstance(call, ast.Call))
+        if any(ast.unparse(call.func).rpartition(".")[2] in CLOCKS for call in calls):
+            yield node.name
+
+
+def test_nothing_in_the_first_tier_asserts_how_long_something_took() -> None:
+    files = [path for path in TESTS.rglob("test_*.py") if tier(path) in ("first", "some")]
+    found = {path.name: names for path in files if (names := list(asserts_on_a_clock(path.read_text())))}
+    assert found == {}, "give it a clock, mark it pytest.mark.full, or make it a benchmark"
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("began = time.monotonic()\n    assert time.monotonic() - began < 5", ["test_it"]),
+        ("assert min(timeit.repeat(work)) < 1", ["test_it"]),
+        ("assert work() < 5", []),
+    ],
+)
+def test_an_assertion_on_a_clock_is_found(body: str, found: list[str]) -> None:
+    assert list(asserts_on_a_clock(f"def test_it():\n    {body}\n")) == found
+    assert not list(asserts_on_a_clock(f"@pytest.mark.full\ndef test_it():\n    {body}\n"))
+
+
+MARKED = """
+import pytest
+
+def test_first(): pass
+
+@pytest.mark.full
+def test_full(): pass
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("n", range(5))
+def test_cases(n): pass
+"""
+FULL_FILE = """
+import pytest
+
+pytestmark = pytest.mark.full
+
+def test_full(): pass
+
+@pytest.mark.smoke
+def test_smoke(): pass
+
+@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.smoke)])
+def test_param(n): pass
+"""
+
+
+def test_what_a_tier_runs(tmp_path: Path) -> None:
+    (tmp_path / "test_marked.py").write_text(MARKED)
+    (tmp_path / "test_full_file.py").write_text(FULL_FILE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    options = ["-rp", "-p", "no:cacheprovider", "-p", "tiers", "--tier", "first"]
+    command, env = [sys.executable, "-m", "pytest", *options], {"PYTHONPATH": str(TESTS)}
+    ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    passed = re.findall(r"PASSED \S+::(\S+)", ran.stdout)
+    assert sorted(passed) == ["test_cases[0]", "test_cases[2]", "test_first", "test_param[2]", "test_smoke"]
+    assert "5 passed, 6 deselected" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("of", "count", "chosen"), [(5, 1, [0]), (5, 2, [0, 2]), (5, 5, [0, 1, 2, 3, 4]), (2, 9, [0, 1])]
+)
+def test_cases_are_spread(of: int, count: int, chosen: list[int]) -> None:
+    assert spread(list(range(of)), count) == chosen  # type: ignore[arg-type]  # any list will do
