@@ -180,8 +180,6 @@ def test_trials_are_sorted_best_first(fake: FakeStudyService, invoke: Invoke) ->
 @pytest.mark.parametrize(
     ("states", "count"),
     [
-        (["completed"], 4),
-        (["stopped_early"], 23),
         (["failed", "completed"], 5),
         (["terminated"], 28),
         (["running"], 0),

@@ -177,17 +177,14 @@ def test_login_needs_an_address_and_a_token(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_time_that_is_none_is_refused_before_anything(invoke: Invoke) -> None:
-    refused = invoke(
-        "token", "create", "--expires", "1y", "--database-url", "postgresql://nobody@127.0.0.1:1/x"
-    )
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--expires=1y", "--expires: is not a time (got '1y')"),
+        ("--role=owner", "viewer, editor, admin, worker"),
+    ],
+)
+def test_what_no_token_has_is_refused_before_anything(invoke: Invoke, option: str, says: str) -> None:
+    refused = invoke("token", "create", option, "--database-url", "postgresql://nobody@127.0.0.1:1/x")
     assert refused.code == 2
-    assert "--expires: is not a time (got '1y')" in refused.err
-
-
-def test_a_role_that_is_none_is_refused_before_anything(invoke: Invoke) -> None:
-    refused = invoke(
-        "token", "create", "--role", "owner", "--database-url", "postgresql://nobody@127.0.0.1:1/x"
-    )
-    assert refused.code == 2
-    assert "viewer, editor, admin, worker" in refused.err
+    assert says in refused.err

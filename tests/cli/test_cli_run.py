@@ -357,15 +357,6 @@ def test_a_best_trial_that_failed_is_not_praised(
     assert " (failed) " in row
 
 
-def test_a_run_waits_as_long_as_it_was_told(
-    fake: FakeStudyService, invoke: Invoke, study_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HEADRACE_TIMEOUT_S", "soon")
-    result = invoke("run", str(study_file), "--detach")
-    assert result.code == 2
-    assert "HEADRACE_TIMEOUT_S" in result.err
-
-
 def test_ctrl_c_on_a_terminal_detaches(fake: FakeStudyService, study_file: Path) -> None:
     fake.batch, fake.watch_delay_s = 2, 1.0
     with terminal("run", str(study_file)) as screen:

@@ -9,8 +9,8 @@ from fake_study_service import FakeStudyService
 from scripted_study import Script, params_of
 
 from headrace import AsyncClient, Client
-from headrace.client import Action
-from headrace.errors import HeadraceError, InvalidFieldError
+from headrace.client import Action, AskedTrial
+from headrace.errors import InvalidFieldError
 from headrace.v1 import event_pb2, study_pb2
 
 NOTHING = study_pb2.SuggestTrialResponse()
@@ -24,6 +24,16 @@ def suggestion(script: Script, number: int) -> study_pb2.SuggestTrialResponse:
         lease=event_pb2.LeaseRef(lease_id="lease-1", trial=trial.name, attempt=3),
         next_milestone=9,
     )
+
+
+@pytest.fixture
+def asked(client: Client, fake: FakeStudyService, script: Script) -> AskedTrial:
+    """A trial that was asked for."""
+    fake.add(script)
+    fake.suggestions.append(suggestion(script, 5))
+    trial = client.study("digits").ask()
+    assert trial is not None
+    return trial
 
 
 def test_a_loop_asks_reports_and_ends(client: Client, fake: FakeStudyService, script: Script) -> None:
@@ -51,14 +61,10 @@ def test_a_loop_asks_reports_and_ends(client: Client, fake: FakeStudyService, sc
     assert asked[0].lease_time.seconds == 60
 
 
-def test_a_report_is_told_once(client: Client, fake: FakeStudyService, script: Script) -> None:
-    fake.add(script)
-    fake.suggestions.append(suggestion(script, 5))
+def test_a_report_is_told_once(asked: AskedTrial, fake: FakeStudyService) -> None:
     fake.decisions.append(event_pb2.Decision(action=event_pb2.DECISION_ACTION_STOP, reason="rank 3 of 3"))
-    trial = client.study("digits").ask()
-    assert trial is not None
     fake.fail_next("ReportTrial", grpc.StatusCode.UNAVAILABLE, after=True)
-    decision = trial.report(3, val_loss=1.0)
+    decision = asked.report(3, val_loss=1.0)
     assert decision.action is Action.STOP
     assert not decision.goes_on
     first, second = fake.requests["ReportTrial"]
@@ -70,17 +76,6 @@ def test_asking_gives_up_in_time(client: Client, fake: FakeStudyService, script:
     fake.suggestions.extend([NOTHING] * 5)
     with pytest.raises(TimeoutError, match="digits"):
         client.study("digits").ask(timeout_s=0.1)
-
-
-def test_a_metric_that_is_no_number_is_refused_here(
-    client: Client, fake: FakeStudyService, script: Script
-) -> None:
-    fake.add(script)
-    fake.suggestions.append(suggestion(script, 5))
-    trial = client.study("digits").ask()
-    assert trial is not None
-    with pytest.raises(HeadraceError, match="val_loss"):
-        trial.report(3, val_loss="low")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -95,14 +90,10 @@ def test_a_metric_that_is_no_number_is_refused_here(
     ],
 )
 def test_a_report_that_makes_no_sense_is_refused_here(
-    client: Client, fake: FakeStudyService, script: Script, step: Any, metrics: Any, field: str, message: str
+    asked: AskedTrial, fake: FakeStudyService, step: Any, metrics: Any, field: str, message: str
 ) -> None:
-    fake.add(script)
-    fake.suggestions.append(suggestion(script, 5))
-    trial = client.study("digits").ask()
-    assert trial is not None
     with pytest.raises(InvalidFieldError) as refused:
-        trial.report(step, metrics)
+        asked.report(step, metrics)
     (violation,) = refused.value.violations
     assert (violation.field, violation.message) == (field, message)
     assert not fake.requests["ReportTrial"]
@@ -175,15 +166,11 @@ async def test_the_async_loop_does_the_same(fake: FakeStudyService, script: Scri
     assert len({sent.client_id for sent in fake.requests["SuggestTrial"]}) == 1
 
 
-def test_the_end_of_a_trial_takes_no_result(client: Client, fake: FakeStudyService, script: Script) -> None:
-    fake.add(script)
-    fake.suggestions.append(suggestion(script, 5))
-    trial = client.study("digits").ask()
-    assert trial is not None
+def test_the_end_of_a_trial_takes_no_result(asked: AskedTrial, fake: FakeStudyService) -> None:
     with pytest.raises(
         InvalidFieldError, match=r"error: is neither a text nor an exception \(got 0.3\).*report"
     ):
-        trial.complete(0.3)  # type: ignore[arg-type]
+        asked.complete(0.3)  # type: ignore[arg-type]
     assert not fake.requests["CompleteTrial"]
 
 
