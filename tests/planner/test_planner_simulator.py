@@ -34,32 +34,21 @@ def equal(schedule: Schedule, s: int) -> list[StageTimes]:
 
 
 @pytest.mark.parametrize(("schedule", "s", "mu", "v"), CASES)
-def test_equal_stages_match_the_closed_form(schedule: Schedule, s: int, mu: int, v: int) -> None:
+def test_equal_stages_match_the_closed_form_and_the_memory_model(
+    schedule: Schedule, s: int, mu: int, v: int
+) -> None:
     stages = equal(schedule, s)
     simulation = simulate(schedule, stages, mu, v)
     v = 1 if s == 1 else v
-    assert simulation.total_s == pytest.approx(
-        closed_form_s(stages, mu, fill_share(schedule, s, mu, v)), rel=1e-9
-    )
-
-
-@pytest.mark.parametrize(("schedule", "s", "mu", "v"), CASES)
-def test_in_flight_is_what_the_memory_model_says(schedule: Schedule, s: int, mu: int, v: int) -> None:
-    simulation = simulate(schedule, equal(schedule, s), mu, v)
-    v = 1 if s == 1 else v
+    closed = closed_form_s(stages, mu, fill_share(schedule, s, mu, v))
+    assert simulation.total_s == pytest.approx(closed, rel=1e-9)
     assert simulation.peak_in_flight == in_flight(schedule, s, mu, v)
-
-
-@pytest.mark.parametrize(("schedule", "s", "mu", "v"), CASES)
-def test_every_pass_runs_once_and_in_time(schedule: Schedule, s: int, mu: int, v: int) -> None:
-    simulation = simulate(schedule, equal(schedule, s), mu, v)
-    chunks = v if schedule is Schedule.INTERLEAVED and s > 1 else 1
     kinds = list(Pass) if schedule is Schedule.ZERO_BUBBLE else [Pass.FORWARD, Pass.BACKWARD]
-    wanted = {Step(kind, i, chunk) for kind in kinds for i in range(mu) for chunk in range(chunks)}
+    wanted = {Step(kind, i, chunk) for kind in kinds for i in range(mu) for chunk in range(v)}
     for stage in range(s):
         events = simulation.events(stage)
         assert {event.step for event in events} == wanted
-        assert len(events) == len(wanted)
+        assert len(events) == len(wanted), "every pass runs once"
         for one, next_ in itertools.pairwise(events):
             assert next_.start_s >= one.end_s - 1e-9
 

@@ -26,6 +26,15 @@ SOUND: dict[str, Any] = {
     "baseline": {"optimizer": "sgd", "lr": 0.001, "momentum": 0.9, "depth": 3},
 }
 DELETE = object()
+LEARNING_RATE = {"type": "float", "low": 1e-4, "high": 1.0}
+SMALL: dict[str, Any] = {
+    "objective": {"metric": "loss", "goal": "minimize"},
+    "trial": {"callable": "train:train", "working_dir": "/data"},
+    "space": {"lr": LEARNING_RATE},
+    "trials": 9,
+    "steps": 9,
+}
+"""A sound study in the words of a study file."""
 
 
 def spoiled(**changes: Any) -> dict[str, Any]:

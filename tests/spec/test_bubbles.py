@@ -3,23 +3,14 @@
 from typing import Any
 
 import pytest
-from spec_samples import assert_refused
+from spec_samples import LEARNING_RATE, SMALL, assert_refused
 
 from headrace.spec import from_proto, parse_spec, to_proto
 from headrace_services.scheduler.core.placement import Request, suits, with_bubbles
 from headrace_services.scheduler.core.records import Slot
 
-STUDY: dict[str, Any] = {
-    "objective": {"metric": "loss", "goal": "minimize"},
-    "trial": {"callable": "train:train"},
-    "space": {
-        "lr": {"type": "float", "low": 1e-4, "high": 1.0},
-        "width": {"type": "categorical", "values": [8, 16]},
-    },
-    "trials": 9,
-    "steps": 9,
-    "bubbles": True,
-}
+WIDTH = {"type": "categorical", "values": [8, 16]}
+STUDY: dict[str, Any] = {**SMALL, "space": {"lr": LEARNING_RATE, "width": WIDTH}, "bubbles": True}
 
 
 def test_it_goes_over_protobuf_and_json_and_is_off_by_default() -> None:

@@ -3,19 +3,14 @@
 from typing import Any
 
 import pytest
-from spec_samples import assert_refused
+from spec_samples import LEARNING_RATE, SMALL, assert_refused
 
 from headrace.spec import from_proto, parse_spec, to_proto
 
+WIDTH = {"type": "categorical", "values": [8, 16, 32]}
 STUDY: dict[str, Any] = {
-    "objective": {"metric": "loss", "goal": "minimize"},
-    "trial": {"callable": "train:train"},
-    "space": {
-        "lr": {"type": "float", "low": 1e-4, "high": 1.0},
-        "width": {"type": "categorical", "values": [8, 16, 32]},
-    },
-    "trials": 9,
-    "steps": 9,
+    **SMALL,
+    "space": {"lr": LEARNING_RATE, "width": WIDTH},
     "fuse": {"most": 32, "apart": ["width"]},
 }
 

@@ -6,23 +6,18 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from spec_samples import SMALL
 
 from headrace import InvalidFieldError
 from headrace.spec import parse_spec
 
-SPEC = {
-    "objective": {"metric": "loss", "goal": "minimize"},
-    "space": {"x": {"type": "float", "low": 0, "high": 1}},
-    "trials": 3,
-    "steps": 9,
-}
 PROGRAM = f"""
 from headrace import InvalidFieldError
 from headrace.spec import parse_spec
 def objective(t): pass
 for named in (objective, "__main__:objective", lambda t: None):
     try:
-        parse_spec({{**{SPEC!r}, "trial": {{"callable": named}}}})
+        parse_spec({{**{SMALL!r}, "trial": {{"callable": named}}}})
         print("accepted")
     except InvalidFieldError as error:
         (found,) = error.violations
@@ -72,7 +67,7 @@ def _train(t: object, rate: float) -> None:
 )
 def test_what_has_no_name_in_a_module_is_not_given_one(given: object) -> None:
     with pytest.raises(InvalidFieldError) as refused:
-        parse_spec({**SPEC, "trial": {"callable": given}})
+        parse_spec({**SMALL, "trial": {"callable": given}})
     (found,) = refused.value.violations
     assert "`def`" in (found.remedy or "")
     assert "<" not in (found.remedy or "")

@@ -3,20 +3,14 @@
 from typing import Any
 
 import pytest
-from spec_samples import assert_refused
+from spec_samples import SMALL, assert_refused
 
 from headrace.spec import Scope, StudySpec, from_proto, parse_spec, to_proto
 from headrace.spec.objective import DEFAULT_SCOPE
 
 
 def data_of(further: list[dict[str, Any]] | None = None, **objective: Any) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "objective": {"metric": "loss", "goal": "minimize", **objective},
-        "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
-        "policy": "run_all",
-        "trials": 4,
-        "steps": 9,
-    }
+    data = {**SMALL, "objective": {**SMALL["objective"], **objective}, "policy": "run_all"}
     return data | ({"further_objectives": further} if further else {})
 
 

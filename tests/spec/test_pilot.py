@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from spec_samples import assert_refused
+from spec_samples import LEARNING_RATE, SMALL, assert_refused
 
 from headrace.spec import Pilot, from_proto, parse_spec, to_proto
 from headrace.spec.pilot import DEFAULT_SCALES, FEWEST, SCALE
@@ -11,15 +11,10 @@ from headrace_torch.agreement import LEAST_KENDALL, LEAST_PILOT
 
 SURROGATE: dict[str, Any] = {"model": "train:make_model", "scale": "auto", "accept": ["dropout"]}
 STUDY: dict[str, Any] = {
-    "objective": {"metric": "loss", "goal": "minimize"},
-    "trial": {"callable": "train:train", "working_dir": "/data"},
-    "space": {
-        "lr": {"type": "float", "low": 1e-4, "high": 1.0},
-        "dropout": {"type": "float", "low": 0.0, "high": 0.5},
-    },
+    **{name: value for name, value in SMALL.items() if name != "steps"},
+    "space": {"lr": LEARNING_RATE, "dropout": {"type": "float", "low": 0.0, "high": 0.5}},
     "baseline": {"lr": 0.1, "dropout": 0.0},
     "policy": {"kind": "asha", "rungs": [3, 9]},
-    "trials": 9,
     "parallel": 2,
     "fuse": {"most": 4, "apart": ["dropout"]},
     "resources": {"gpus": 0.5},

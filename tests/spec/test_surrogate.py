@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from spec_samples import assert_refused
+from spec_samples import LEARNING_RATE, SMALL, assert_refused
 
 from headrace.spec import Gate, from_proto, parse_spec, to_proto
 from headrace.spec.surrogate import GATE, WORST_SLOPE
@@ -16,21 +16,10 @@ SURROGATE: dict[str, Any] = {
     "accept": ["dropout"],
 }
 STUDY: dict[str, Any] = {
-    "objective": {"metric": "loss", "goal": "minimize"},
-    "trial": {
-        "callable": "train:train",
-        "working_dir": "/data",
-        "env": {"A": "1"},
-        "report_timeout_s": 5,
-        "python": "/bin/python",
-    },
-    "space": {
-        "lr": {"type": "float", "low": 1e-4, "high": 1.0},
-        "dropout": {"type": "float", "low": 0.0, "high": 0.5},
-    },
+    **SMALL,
+    "trial": {**SMALL["trial"], "env": {"A": "1"}, "report_timeout_s": 5, "python": "/bin/python"},
+    "space": {"lr": LEARNING_RATE, "dropout": {"type": "float", "low": 0.0, "high": 0.5}},
     "baseline": {"lr": 0.1, "dropout": 0.0},
-    "trials": 9,
-    "steps": 9,
     "retries": 3,
     "parallel": 2,
     "fuse": {"most": 4},

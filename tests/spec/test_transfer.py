@@ -3,18 +3,16 @@
 from typing import Any
 
 import pytest
-from spec_samples import assert_refused
+from spec_samples import SMALL, assert_refused
 
 from headrace.spec import BestOfSampler, from_proto, parse_spec, to_proto
 
 STUDY: dict[str, Any] = {
+    **SMALL,
     "objective": {"metric": "loss", "goal": "maximize"},
-    "trial": {"callable": "train:train", "working_dir": "/data", "env": {"A": "1"}},
-    "space": {"lr": {"type": "float", "low": 1e-4, "high": 1.0}},
+    "trial": {**SMALL["trial"], "env": {"A": "1"}},
     "baseline": {"lr": 0.1},
     "constraints": [{"metric": "size", "at_most": 3}],
-    "trials": 9,
-    "steps": 9,
     "parallel": 2,
     "transfer": {"callable": "train:target", "top": 4, "eager": 0.5, "steps": 30, "resources": {"gpus": 0.5}},
 }

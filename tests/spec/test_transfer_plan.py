@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spec_samples import assert_refused
+from spec_samples import SMALL, assert_refused
 
 from headrace.bounds import numbers
 from headrace.errors import InvalidFieldError
@@ -36,17 +36,10 @@ ANSWER: dict[str, Any] = {
     "iteration_s": 0.25,
     "files": {"plan.json": "{}\n", "pipeline.py": "BOUNDARIES = [0, 3, 6]\n"},
 }
-STUDY: dict[str, Any] = {
-    "objective": {"metric": "loss", "goal": "minimize"},
-    "trial": {"callable": "train:train", "working_dir": "/data"},
-    "space": {"lr": {"type": "float", "low": 1e-4, "high": 1.0}},
-    "trials": 9,
-    "steps": 9,
-}
 
 
 def study(plan: dict[str, Any] | None = None, **transfer: Any) -> StudySpec:
-    return parse_spec({**STUDY, "transfer": {"callable": "train:target", "plan": plan or PLAN, **transfer}})
+    return parse_spec({**SMALL, "transfer": {"callable": "train:target", "plan": plan or PLAN, **transfer}})
 
 
 def test_question_and_answer_go_over_protobuf_and_json() -> None:
@@ -80,9 +73,9 @@ def test_files_are_read_from_beside_the_study_file(tmp_path: Path) -> None:
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "model.json").write_text(json.dumps(MODEL, indent=2))
     file = tmp_path / "study.yaml"
-    trial = {**STUDY["trial"], "working_dir": "."}
+    trial = {**SMALL["trial"], "working_dir": "."}
     transfer = {"callable": "t:t", "plan": {"model": "small/model.json", "cluster": "a100-2"}}
-    file.write_text(json.dumps({**STUDY, "name": "x", "trial": trial, "transfer": transfer}))
+    file.write_text(json.dumps({**SMALL, "name": "x", "trial": trial, "transfer": transfer}))
     plan = load_study_file(file).spec.open_plan
     assert plan is not None
     assert plan.question() == {"model": MODEL, "cluster": "a100-2"}
@@ -110,7 +103,7 @@ def test_a_question_that_cannot_be_asked_is_refused(
     (tmp_path / "list.json").write_text("[]")
     monkeypatch.chdir(tmp_path)
     transfer = {"callable": "train:target", "plan": {**PLAN, **changes}}
-    assert_refused({**STUDY, "transfer": transfer}, f"transfer.plan.{field}", says)
+    assert_refused({**SMALL, "transfer": transfer}, f"transfer.plan.{field}", says)
 
 
 def test_what_is_missing_is_named() -> None:
@@ -166,8 +159,8 @@ def test_files_are_few_and_have_plain_names() -> None:
 
 @pytest.mark.parametrize(
     ("moved", "field"),
-    [({"trial": {**STUDY["trial"], "plan": PLAN}}, "trial.plan"), ({"plan": PLAN}, "plan")],
+    [({"trial": {**SMALL["trial"], "plan": PLAN}}, "trial.plan"), ({"plan": PLAN}, "plan")],
 )
 def test_a_plan_in_another_place_is_told_its_own(moved: dict[str, Any], field: str) -> None:
     remedy = "It belongs under `transfer`, as in `transfer: {plan: …}`."
-    assert_refused({**STUDY, **moved}, field, f"is not a known key | {remedy}")
+    assert_refused({**SMALL, **moved}, field, f"is not a known key | {remedy}")
