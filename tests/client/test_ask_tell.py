@@ -99,6 +99,11 @@ def test_a_report_that_makes_no_sense_is_refused_here(
     assert not fake.requests["ReportTrial"]
 
 
+def test_a_named_metric_that_is_no_number_is_refused_too(asked: AskedTrial) -> None:
+    with pytest.raises(InvalidFieldError, match="val_loss"):
+        asked.report(3, val_loss="low")  # type: ignore[arg-type]
+
+
 def test_a_loop_over_all_trials_asks_after_each_end(
     client: Client, fake: FakeStudyService, script: Script
 ) -> None:
