@@ -1,6 +1,6 @@
 """No statement of a cycle reads a whole table that grows with the history; each has its index.
 
-`make test` asks for the plans on a small database, `HEADRACE_PLANNED_TRIALS=200000` on a large one (`make long`).
+The tests ask for the plans on a small database, `HEADRACE_PLANNED_TRIALS=200000` on a large one (`make long`).
 """
 
 import os
