@@ -413,11 +413,3 @@ def test_of_a_study_that_runs_nothing_is_replaced_that_came_with_it(
     assert refused.code == 1
     assert "headrace stop busy" in " ".join(refused.err.split())
     assert {"studies/busy", "studies/busy-target"} <= fake.scripts.keys(), "it looks before it deletes"
-
-
-def test_a_study_that_runs_is_not_replaced(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
-    fake.add(race("running"), shown=3)
-    refused = invoke("run", str(study_file), "--name", "running", "--replace")
-    assert refused.code == 1
-    assert "headrace stop running" in " ".join(refused.err.split())
-    assert "studies/running" in fake.scripts

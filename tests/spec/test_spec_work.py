@@ -1,6 +1,6 @@
 """What a small spec may cost: some tens of milliseconds, whatever it multiplies. One that takes a minute here hangs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -37,107 +37,81 @@ def under(parameter: pb.Parameter, parent: str, *, times: int = 1) -> None:
         parameter.conditions.add(parameter=parent).values.add(bool_value=True)
 
 
-def nothing_enqueued() -> pb.StudySpec:
-    message = spec(parameters=1000)
+def parameters(message: pb.StudySpec, count: int) -> Iterator[pb.Parameter]:
+    for number in range(count):
+        yield message.space.add(name=f"p{number}")
+
+
+def nothing_enqueued(message: pb.StudySpec) -> None:
     message.enqueued.extend([pb.ParameterAssignment()] * 200)
-    return message
 
 
-def unknown_enqueued() -> pb.StudySpec:
-    message = spec(parameters=1000)
+def unknown_enqueued(message: pb.StudySpec) -> None:
     strange = {f"q{number}": pb.ParameterValue(int_value=1) for number in range(50)}
     message.enqueued.extend([pb.ParameterAssignment(values=strange)] * 20)
-    return message
 
 
-def long_names() -> pb.StudySpec:
-    message = spec(parameters=1000)
+def long_names(message: pb.StudySpec) -> None:
     for number, parameter in enumerate(message.space):
         parameter.name = "ab" * 10 + f"{number:03}" + "ba" * 10
     for number in range(100):
         message.enqueued.add().values["ba" * 20 + str(number)].int_value = 1
-    return message
 
 
-def unknown_mutable() -> pb.StudySpec:
-    message = spec(parameters=1000)
+def unknown_mutable(message: pb.StudySpec) -> None:
     message.policy.pbt.mutable.extend(f"q{number}" for number in range(1000))
-    return message
 
 
-def unknown_points() -> pb.StudySpec:
-    message = spec(parameters=1000, sampler="grid")
+def unknown_points(message: pb.StudySpec) -> None:
     message.sampler.grid.points.update({f"q{number}": 3 for number in range(1000)})
-    return message
 
 
-def unknown_placeholders() -> pb.StudySpec:
-    message = spec(parameters=1000)
+def unknown_placeholders(message: pb.StudySpec) -> None:
     message.template.command.args.append("{q}" * 5000)
-    return message
 
 
-def unknown_parents() -> pb.StudySpec:
-    message = spec(parameters=1000)
+def unknown_parents(message: pb.StudySpec) -> None:
     for parameter in message.space:
         under(parameter, "q")
-    return message
 
 
-def contradictions() -> pb.StudySpec:
-    message = spec()
+def contradictions(message: pb.StudySpec) -> None:
     message.space.add(name="a").int.high = 10**6
     child = message.space.add(name="z")
     child.float.high = 1
     for number in range(32):
         values = [pb.ParameterValue(int_value=value) for value in range(number * 600, (number + 1) * 600)]
         child.conditions.add(parameter="a", values=values)
-    return message
 
 
-def long_cycles() -> pb.StudySpec:
-    message = spec()
-    for number in range(1000):
-        parameter = message.space.add(name=f"p{number}")
+def long_cycles(message: pb.StudySpec) -> None:
+    for number, parameter in enumerate(parameters(message, 1000)):
         parameter.int.high = 1
         for ahead in (1, 2):
             condition = parameter.conditions.add(parameter=f"p{(number + ahead) % 1000}")
             condition.values.add(int_value=1)
-    return message
 
 
-def values_unset() -> pb.StudySpec:
-    message = spec()
-    for number in range(10):
-        message.space.add(name=f"p{number}").categorical.values.extend([pb.ParameterValue()] * 1900)
-    return message
+def values_unset(message: pb.StudySpec) -> None:
+    for parameter in parameters(message, 10):
+        parameter.categorical.values.extend([pb.ParameterValue()] * 1900)
 
 
-def no_domains() -> pb.StudySpec:
-    message = spec()
-    for number in range(1000):
-        message.space.add(name=f"p{number}")
-    return message
+def no_domains(message: pb.StudySpec) -> None:
+    list(parameters(message, 1000))
 
 
 UNSOUND = [
-    nothing_enqueued,
-    unknown_enqueued,
-    long_names,
-    unknown_mutable,
-    unknown_points,
-    unknown_placeholders,
-    unknown_parents,
-    contradictions,
-    long_cycles,
-    values_unset,
-    no_domains,
+    *((change, 1000) for change in (nothing_enqueued, unknown_enqueued, long_names, unknown_mutable)),
+    *((change, 1000) for change in (unknown_points, unknown_placeholders, unknown_parents)),
+    *((change, 0) for change in (contradictions, long_cycles, values_unset, no_domains)),
 ]
 
 
-@pytest.mark.parametrize("make", UNSOUND, ids=lambda make: make.__name__)
-def test_a_small_unsound_spec_is_refused_quickly(make: Callable[[], pb.StudySpec]) -> None:
-    message = make()
+@pytest.mark.parametrize(("change", "sound"), UNSOUND, ids=[change.__name__ for change, _ in UNSOUND])
+def test_a_small_unsound_spec_is_refused_quickly(change: Callable[[pb.StudySpec], None], sound: int) -> None:
+    message = spec(parameters=sound)
+    change(message)
     assert message.ByteSize() < 100_000
     assert bounds.violations(message) == []
     with pytest.raises(InvalidFieldError) as refused:
