@@ -5,21 +5,14 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from plan_command import run, said
 from refusals import refused
-from typer.testing import CliRunner
 
 from headrace.cli.failure import CommandError
 from headrace.errors import InvalidFieldError
-from headrace_services.planner.command import plan
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "planner" / "data"
 SMALL = ["gpt3-2.7b", "a100-16", "--batch", "32"]
-
-
-def run(*words: str) -> str:
-    result = CliRunner().invoke(plan, list(words), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def test_a_plan_as_text_and_as_json() -> None:
@@ -135,7 +128,7 @@ def test_a_limit_gives_the_best_until_then_with_a_bound() -> None:
     assert one["bound_s"] <= whole["analytic_s"] * (1 + 1e-9)
     assert one["iteration_s"] >= whole["iteration_s"]
     words = ["gpt3-13b", "a100-64", "--batch", "64", "--budget", "1"]
-    assert "the limit ended the search" in CliRunner().invoke(plan, words).output
+    assert "the limit ended the search" in said(*words)
     assert json.loads(run(*SMALL, "--seconds", "600", "--json"))["complete"]
 
 

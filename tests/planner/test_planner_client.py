@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 from command_line import headrace_command
-from typer.testing import CliRunner
+from plan_command import run
 
 from headrace.cli import doctor
 from headrace.client import AsyncClient, Client, Planner, SearchProgress
 from headrace.errors import HeadraceError, InvalidFieldError, UnreachableError
 from headrace.ports import any_port
-from headrace_services.planner.command import plan
 from headrace_services.up.command import Options, children
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "plan-a-training-job.md"
@@ -186,9 +185,9 @@ def test_the_documents_lines_run_beside_headrace_up(tmp_path: Path) -> None:
 
 def test_the_command_asks_a_server(address: str, tmp_path: Path) -> None:
     words = ["gpt3-13b", "a100-32", "--batch", "64"]
-    here = json.loads(CliRunner().invoke(plan, [*words, "--json"]).stdout)
+    here = json.loads(run(*words, "--json"))
     more = ["--address", address, "--target", "megatron", "--out", str(tmp_path), "--json"]
-    there = json.loads(CliRunner().invoke(plan, [*words, *more]).stdout)
+    there = json.loads(run(*words, *more))
     assert there["iteration_s"] == here["iteration_s"]
     assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "megatron.args", "lowering.md"}
 
@@ -228,16 +227,16 @@ def test_doctor_asks_the_planner_that_is_named(address: str, monkeypatch: pytest
 def test_constants_that_calibration_wrote_are_read(tmp_path: Path) -> None:
     rows = Path(__file__).parents[2] / "benchmarks" / "planner" / "data" / "vtrain_multi_node.csv"
     out = tmp_path / "mine.json"
-    done = CliRunner().invoke(plan, ["calibrate", str(rows), "--folds", "2", "--out", str(out), "--json"])
-    assert done.exit_code == 0, done.output
+    run("calibrate", str(rows), "--folds", "2", "--out", str(out), "--json")
     words = ["gpt3-13b", "h100-32", "--batch", "64", "--json"]
-    with_ = json.loads(CliRunner().invoke(plan, [*words, "--constants", str(out)]).stdout)
-    without = json.loads(CliRunner().invoke(plan, words).stdout)
+    with_ = json.loads(run(*words, "--constants", str(out)))
+    without = json.loads(run(*words))
     assert with_["calibrated"]
     assert not without["calibrated"]
     assert with_["iteration_s"] != without["iteration_s"]
     out.write_text("{}")
-    assert CliRunner().invoke(plan, [*words, "--constants", str(out)]).exit_code != 0
+    with pytest.raises(InvalidFieldError):
+        run(*words, "--constants", str(out))
 
 
 def _gone() -> str:

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plan_command import run
 from refusals import refused
-from typer.testing import CliRunner
 
 from headrace.v1 import planner_pb2 as pb
 from headrace_services.planner import asking, catalogue
 from headrace_services.planner.cluster import Cluster, checked_cluster, device_from_description
-from headrace_services.planner.command import plan as command
 from headrace_services.planner.degrees import Degrees, data_group, stage_links
 from headrace_services.planner.links import NodeLinks
 from headrace_services.planner.plan import Plan
@@ -172,10 +171,8 @@ def test_a_file_and_a_server_take_links(tmp_path: Path) -> None:
     told = {**CLUSTER, "tiers": [{"nodes": 4, "bandwidth": FAST}, {"nodes": 8, "bandwidth": SLOW}]}
     file = tmp_path / "racks.json"
     file.write_text(json.dumps(told))
-    result = CliRunner().invoke(
-        command, ["gpt3-13b", str(file), "--batch", "64", "--json"], catch_exceptions=False
-    )
-    assert json.loads(result.stdout)["degrees"]["s"] > 1
+    planned_here = json.loads(run("gpt3-13b", str(file), "--batch", "64", "--json"))
+    assert planned_here["degrees"]["s"] > 1
     asked = convert.request_from(
         pb.PlanQuestion(model_name="gpt3-13b", cluster_json=json.dumps(told), batch=64)
     )

@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 from forked import Program
+from plan_command import run
 from ready_home import furnish
-from typer.testing import CliRunner
 
 from headrace import Client
 from headrace.cli.failure import CommandError
@@ -22,7 +22,6 @@ from headrace.client.machines import Slot, Worker
 from headrace.errors import HeadraceError, InvalidFieldError
 from headrace.ports import any_port
 from headrace_services.planner import asking, catalogue
-from headrace_services.planner.command import plan as command
 from headrace_services.planner.learning import learned, predicted_s
 from headrace_services.planner.measuring import label, measure, study_of
 from headrace_services.planner.plan import Plan
@@ -84,12 +83,6 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (tmp_path / "two.json").write_text(json.dumps(CLUSTER))
     monkeypatch.chdir(HERE)
     return [str(tmp_path / "layers.json"), str(tmp_path / "two.json"), "--batch", "16"]
-
-
-def run(*words: str) -> str:
-    result = CliRunner().invoke(command, list(words), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.mark.full

@@ -6,22 +6,15 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from plan_command import run
 from refusals import refused
-from typer.testing import CliRunner
 
 from headrace.cli.failure import CommandError
 from headrace.client.missing import MissingExtraError
 from headrace_services.planner import picture
-from headrace_services.planner.command import plan
 
 SVG = "{http://www.w3.org/2000/svg}"
 RECOMPUTES = ["llama3-70b", "h100-64", "--batch", "512"]
-
-
-def run(*words: str) -> str:
-    result = CliRunner().invoke(plan, list(words), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def _stage_memory(root: ET.Element) -> list[dict[str, float]]:

@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from plan_command import run
 from planner_instances import brute_force
 from refusals import refused
 from torch import nn
-from typer.testing import CliRunner
 
 from headrace.errors import InvalidFieldError
 from headrace.v1 import planner_pb2 as pb
 from headrace_services.planner import asking, catalogue
 from headrace_services.planner.assignment import solve
-from headrace_services.planner.command import plan as command
 from headrace_services.planner.costing import Costing, Request
 from headrace_services.planner.degrees import Degrees
 from headrace_services.planner.explain import nothing_fits
@@ -184,12 +183,6 @@ def test_absurd_sizes_are_an_error_and_no_traceback() -> None:
     assert search.run().plan is None
     with pytest.raises(InvalidFieldError, match="GiB short"):
         raise nothing_fits(search)
-
-
-def run(*words: str) -> str:
-    result = CliRunner().invoke(command, list(words), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def test_what_does_not_go_with_a_profile(tmp_path: Path) -> None:

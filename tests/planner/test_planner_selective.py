@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plan_command import run
 from refusals import refused
-from typer.testing import CliRunner
 
 from headrace.cli.failure import CommandError
 from headrace_services.planner import asking, catalogue
 from headrace_services.planner.blocks import model_from_description
-from headrace_services.planner.command import plan as command
 from headrace_services.planner.costing import Costing
 from headrace_services.planner.degrees import Degrees
 from headrace_services.planner.emit import emit
@@ -83,7 +82,7 @@ def test_frameworks_are_told_what_they_cannot_do() -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     words = ["gpt3-13b", "a100-16", "--batch", "64", "--attention", "materialised", "--selective", "1-4"]
-    result = CliRunner().invoke(command, [*words, "--json"], catch_exceptions=False)
-    assert "layers 1–4 have selective attention of their own" in json.loads(result.stdout)["notes"]
+    notes = json.loads(run(*words, "--json"))["notes"]
+    assert "layers 1–4 have selective attention of their own" in notes
     with pytest.raises(CommandError, match="--selective"):
-        CliRunner().invoke(command, [*words, "--address", "127.0.0.1:1"], catch_exceptions=False)
+        run(*words, "--address", "127.0.0.1:1")

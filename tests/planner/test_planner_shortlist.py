@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
+from plan_command import run, said
 
 from headrace_services.planner import asking
 from headrace_services.planner.asking import Options
-from headrace_services.planner.command import plan
 from headrace_services.planner.modes import FULL
 from headrace_services.planner.search import Search
 from headrace_services.planner.shortlist import LEAST, MOST, NEAR, shortlist
@@ -51,8 +50,8 @@ def test_no_split_that_belongs_to_it_is_missing(model: str, cluster: str, batch:
 
 def test_the_command_says_what_to_measure() -> None:
     words = ["gpt3-13b", "a100-32", "--batch", "64"]
-    assert "measure these" in CliRunner().invoke(plan, words).output
-    told = json.loads(CliRunner().invoke(plan, [*words, "--json"]).stdout)
+    assert "measure these" in said(*words)
+    told = json.loads(run(*words, "--json"))
     assert LEAST <= len(told["shortlist"]) <= MOST
     assert told["shortlist"][0]["iteration_s"] == told["iteration_s"]
 
@@ -65,7 +64,7 @@ def test_a_plan_that_is_further_off_than_the_error_is_said_to_be(
     model: str, cluster: str, within: list[bool]
 ) -> None:
     words = [model, cluster, "--batch", "64"]
-    told = json.loads(CliRunner().invoke(plan, [*words, "--json"]).stdout)["shortlist"]
+    told = json.loads(run(*words, "--json"))["shortlist"]
     assert [one["within_error"] for one in told] == within
     assert [one["iteration_s"] <= (1 + NEAR) * told[0]["iteration_s"] for one in told] == within
-    assert ("further off" in CliRunner().invoke(plan, words).output) == (not all(within))
+    assert ("further off" in said(*words)) == (not all(within))

@@ -4,11 +4,10 @@ import json
 from itertools import pairwise
 
 import pytest
-from typer.testing import CliRunner
+from plan_command import run, said
 
 from headrace_services.planner import asking
 from headrace_services.planner.asking import Options
-from headrace_services.planner.command import plan
 from headrace_services.planner.costing import Costing
 from headrace_services.planner.degrees import Degrees
 from headrace_services.planner.deltas import deltas
@@ -49,10 +48,10 @@ def test_each_degree_does_what_it_is_for() -> None:
 
 
 def test_the_commands_show_both() -> None:
-    text = CliRunner().invoke(plan, [*WORDS, "--front"]).output
+    text = said(*WORDS, "--front")
     assert "slower" in text
-    told = json.loads(CliRunner().invoke(plan, [*WORDS, "--front", "--json"]).stdout)
+    told = json.loads(run(*WORDS, "--front", "--json"))
     assert told["front"][0]["iteration_s"] == told["iteration_s"]
-    why = json.loads(CliRunner().invoke(plan, ["explain", *WORDS, "--json"]).stdout)
+    why = json.loads(run("explain", *WORDS, "--json"))
     assert all({"degree", "value", "change"} == set(one) for one in why["deltas"])
-    assert "each degree alone" in CliRunner().invoke(plan, ["explain", *WORDS]).output
+    assert "each degree alone" in said("explain", *WORDS)
