@@ -5,6 +5,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -24,10 +25,20 @@ from headrace.client.model import TerminationReason, TrialFailure, TrialState
 from headrace.v1 import study_pb2, trial_pb2
 
 
+def creates(fake: FakeStudyService, change: Callable[[Script], None], **options: int) -> None:
+    """The service creates studies that have run, each changed so."""
+
+    def answer(name: str) -> Script:
+        script = race(name, **options)
+        change(script)
+        return script
+
+    fake.answers["CreateStudy"] = answer
+
+
 def test_a_run_in_a_pipe_prints_lines_and_a_summary(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
-    fake.answers["CreateStudy"] = race
     result = invoke("run", str(study_file), "--name", "mine")
     assert result.code == 0
     assert "\x1b" not in result.out
@@ -106,13 +117,11 @@ def test_a_run_as_json_prints_every_event_and_the_summary(
 def test_a_study_that_does_not_complete_exits_with_1(
     fake: FakeStudyService, invoke: Invoke, study_file: Path, state: study_pb2.StudyState.ValueType, word: str
 ) -> None:
-    def failing(name: str):  # type: ignore[no-untyped-def]
-        script = race(name, trials=4)
+    def change(script: Script) -> None:
         script.final.study.state = state
         script.final.study.detail = "no trial reports val_loss"
-        return script
 
-    fake.answers["CreateStudy"] = failing
+    creates(fake, change, trials=4)
     result = invoke("run", str(study_file))
     assert result.code == 1
     assert f"Study fresh {word}: no trial reports val_loss" in result.out
@@ -131,14 +140,12 @@ def test_pauses_without_a_checkpoint_are_warned_of_once(
     warning = "trials save no checkpoint, so a paused one begins again from step 0"
     assert warning not in invoke("run", str(study_file), "--name", "saving").out
 
-    def forgetful(name: str):  # type: ignore[no-untyped-def]
-        script = race(name)
+    def change(script: Script) -> None:
         for event in script.events:
             if event.trial_moved.action == "pause":
                 event.trial_moved.action = "vacate"
-        return script
 
-    fake.answers["CreateStudy"] = forgetful
+    creates(fake, change)
     said = invoke("run", str(study_file), "--name", "forgetful").out
     assert said.count(warning) == 1
     missing = "none: a trial that goes on begins again from step 0, unless it tracks its state"
@@ -149,16 +156,14 @@ def test_pauses_without_a_checkpoint_are_warned_of_once(
 
 
 def test_a_long_error_is_told_in_full_once(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
-    def failing(name: str):  # type: ignore[no-untyped-def]
-        script = race(name)
+    def change(script: Script) -> None:
         for row, event in enumerate(script.events):
             event.trial_moved.action = "retry"
             event.trial_moved.detail = (
                 f"RuntimeError: {'mat1 and mat2 cannot be multiplied ' * 8}, rows {row}"
             )
-        return script
 
-    fake.answers["CreateStudy"] = failing
+    creates(fake, change)
     said = " ".join(invoke("run", str(study_file), "--name", "long").out.split())
     assert said.count("mat1 and mat2 cannot be multiplied , rows") == 1
     assert said.count("… (as told before)") == len(race("long").events) - 1
@@ -167,15 +172,13 @@ def test_a_long_error_is_told_in_full_once(fake: FakeStudyService, invoke: Invok
 def test_warnings_of_trials_are_told_once_where_they_differ_by_numbers_alone(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
-    def warning(name: str):  # type: ignore[no-untyped-def]
-        script = race(name)
+    def change(script: Script) -> None:
         for event, step in zip(script.events, (3, 9), strict=False):
             event.trial_number = step
             event.trial_warned.warning = f"the loop begins anew at step {step}"
             event.message = f"trial {step} warns: {event.trial_warned.warning}"
-        return script
 
-    fake.answers["CreateStudy"] = warning
+    creates(fake, change)
     said = " ".join(invoke("run", str(study_file), "--name", "warned").out.split())
     assert said.count("the loop begins anew") == 1
     assert "Warning: trial 3: the loop begins anew at step 3" in said
@@ -237,7 +240,6 @@ def test_failures_are_told_by_their_causes(
 def test_a_population_says_what_its_members_change(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
-    fake.answers["CreateStudy"] = race
     note = "Members of the population change "
     assert note not in invoke("run", str(study_file), "--name", "asha").err
     text = study_file.read_text()
@@ -302,17 +304,15 @@ def test_best_fails_where_there_is_none(
 def test_what_a_warm_start_brings_is_said_once(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
-    def warm(name: str) -> Script:
-        script = race(name)
+    def change(script: Script) -> None:
         for moment in script.moments:
             moment.study.spec.warm_start.study = "digits-may"
             moment.study.spec.sampler.tpe.SetInParent()
         for event in script.events:
             if event.HasField("trial_created") and event.trial_number > 1:
                 event.trial_created.proposal.warm_results = 9 + event.trial_number
-        return script
 
-    fake.answers["CreateStudy"] = warm
+    creates(fake, change)
     said = invoke("run", str(study_file), "--name", "warm").out
     assert said.count("The sampler begins from") == 1
     assert "The sampler begins from 11 results of study digits-may." in said
@@ -342,13 +342,11 @@ def test_a_run_survives_a_scheduler_that_goes_and_comes(
 def test_a_best_trial_that_failed_is_not_praised(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
-    def failing(name: str):  # type: ignore[no-untyped-def]
-        script = race(name, trials=4)
+    def change(script: Script) -> None:
         for moment in script.moments[-20:]:
             moment.study.status.best.termination_reason = trial_pb2.TERMINATION_REASON_FAILED
-        return script
 
-    fake.answers["CreateStudy"] = failing
+    creates(fake, change, trials=4)
     fake.batch = 5
     said = invoke("run", str(study_file)).out
     assert "best so far: val_loss" in said
@@ -372,7 +370,6 @@ def test_ctrl_c_on_a_terminal_detaches(fake: FakeStudyService, study_file: Path)
 def test_a_lost_connection_is_told_once_and_its_return_too(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
-    fake.answers["CreateStudy"] = race
     fake.cut_watch_after.extend([(1, grpc.StatusCode.UNAVAILABLE), *[(0, grpc.StatusCode.UNAVAILABLE)] * 3])
     said = invoke("run", str(study_file)).err
     assert said.count("The connection is lost; trying again.") == 1
