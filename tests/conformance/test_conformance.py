@@ -32,7 +32,7 @@ def site(database_url: str, tmp_path: Path) -> Iterator[Site]:
         yield made
 
 
-@pytest.mark.full
+@pytest.mark.cases(1)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("client", client_driver.names())
 def test_the_scenarios(client: str, site: Site) -> None:

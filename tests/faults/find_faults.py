@@ -1,7 +1,7 @@
 """Does a tier find faults? Puts those of `faults.toml` into a copy of this checkout, one at a time, and runs the tests.
 
-For each fault: the tests that a change of its file touches, the nearest by import first, until one fails; where none
-does, the whole tier. A copy has an environment of its own, whose libraries are those of this one.
+For each fault: the test files that are nearest to its file by imports, until a test fails; where none does, the whole
+tier. A copy has an environment of its own, whose libraries are those of this one.
 
     python tests/faults/find_faults.py --tier first [--out found.json] [NAME ...]
 
@@ -23,11 +23,17 @@ import venv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from affected import Tree  # noqa: E402
+
+TREE = Tree()
 SOURCE_ROOTS = ("clients/python", "services", "worker")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.*?)?)(?: - .*)?$", re.MULTILINE)
+NEAREST = 40
 LONGEST_S = 1500
 """For the tests of one fault; a fault that makes them hang is found, too."""
 
@@ -92,6 +98,7 @@ def main() -> int:
 def copied() -> Iterator[Path]:
     """A clone with what is not committed yet, and an environment of its own that uses this one's libraries."""
     with tempfile.TemporaryDirectory(prefix="hr-faults-") as folder:
+        Path(folder).chmod(0o755)  # trials of another user read it
         copy = Path(folder) / "copy"
         subprocess.run(["git", "clone", "--quiet", "--no-local", str(ROOT), str(copy)], check=True)
         listed = ["git", "ls-files", "-z", "--modified", "--others", "--exclude-standard"]
@@ -137,12 +144,23 @@ def look_for(fault: Fault, copy: Path, tier: str, earlier: Sequence[str]) -> Fou
     try:
         found: list[str] = []
         if earlier:
-            found = run(copy, tier, "-n", "0", *sorted({one.partition("[")[0] for one in earlier}))
-        found = found or run(copy, tier, "-n", "3", "--maxschedchunk", "3", "--changed", "HEAD")
+            found = run(copy, tier, "-n", "0", *sorted(earlier))
+        found = found or run(copy, tier, "-n", "0", *nearest(fault.file))
         found = found or run(copy, tier, "-n", "3", "--dist", "worksteal")
     finally:
         path.write_text(sound)
     return Found(name=fault.name, area=fault.area, by=found, took_s=time.monotonic() - began)
+
+
+def nearest(file: str) -> list[str]:
+    """The test files that are nearest by imports; of those equally near, first what is named as the file's package."""
+    distances = TREE.touched_by([file])
+    package = PurePosixPath(file).parts
+
+    def rank(path: Path) -> tuple[int, bool, str]:
+        return distances[path], path.parent.name not in package, path.name
+
+    return [str(path.relative_to(ROOT)) for path in sorted(distances, key=rank)[:NEAREST]]
 
 
 def run(copy: Path, tier: str, *arguments: str) -> list[str]:

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(7200 if CALLS > 1000 else 60
 def test_whatever_is_sent_nobody_else_is_hurt(database_url: str, tmp_path: Path, number: int) -> None:
     with site(tmp_path, database_url) as here, contextmanager(calls)(here) as attack, limited_caller():
         _begin(attack, here)
-        _attack(attack, 100, number + 1000)  # what is loaded once is loaded
+        _attack(attack, drawn(first=20, full=100), number + 1000)  # what is loaded once is loaded
         before = here.memory()
         _attack(attack, CALLS, number)
         growth = {name: size - before[name] for name, size in here.memory().items()}

@@ -184,11 +184,12 @@ async def test_it_leaves_with_progress_and_a_checkpoint_and_is_not_charged(engin
     decision = await low.tell(lease, 1)
     assert (decision.action, decision.reason) == ("PAUSE", "study 'high' needs its slots")
     (granted,) = await high.kick()
-    row = (
-        await query(
-            engine, "SELECT state, step, milestone, interruptions FROM trial WHERE study_id = :s", s=low.id
-        )
-    )[0]
+    (row,) = await query(
+        engine,
+        "SELECT state, step, milestone, interruptions FROM trial WHERE study_id = :s AND number = :n",
+        s=low.id,
+        n=lease.number,
+    )
     assert row == ("PAUSED", 1, 2, 0)
     await high.tell(granted, 8)
     (resumed,) = await low.kick()
