@@ -27,7 +27,7 @@ TICK_S = 0.1
 T = TypeVar("T")
 
 
-def until(holds: Callable[[], T | None], what: str, deadline_s: float = 60) -> T:
+def until(holds: Callable[[], T | None], what: str, deadline_s: float = 120) -> T:
     """Poll until something holds, and return it."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:

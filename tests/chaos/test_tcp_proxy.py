@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tcp_proxy import TcpProxy, proxied
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 @asynccontextmanager

@@ -23,7 +23,7 @@ class Terminal:
         self._master = master
         self.seen = ""
 
-    def read_until(self, pattern: str, timeout_s: float = 30.0) -> str:
+    def read_until(self, pattern: str, timeout_s: float = 90.0) -> str:
         """All that was shown until the pattern is there."""
         deadline = time.monotonic() + timeout_s
         while not re.search(pattern, self.seen):
@@ -32,7 +32,7 @@ class Terminal:
             self.seen += os.read(self._master, 65536).decode(errors="replace")
         return self.seen
 
-    def read_to_end(self, timeout_s: float = 30.0) -> str:
+    def read_to_end(self, timeout_s: float = 90.0) -> str:
         """All that was shown when the command had ended."""
         deadline = time.monotonic() + timeout_s
         while True:

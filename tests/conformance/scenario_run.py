@@ -278,7 +278,7 @@ class Run:
     def _check_detail(self, trial: int, text: str) -> None:
         """What a trial's end says to people."""
         found = self._stub.GetTrial(
-            pb.GetTrialRequest(name=f"{self._name}/trials/{trial}"), timeout=20
+            pb.GetTrialRequest(name=f"{self._name}/trials/{trial}"), timeout=60
         ).trial.detail
         assert mismatch(text, found) is None, f"the detail of trial {trial} is {found!r}"
 
@@ -301,7 +301,7 @@ class Run:
         request = pb.ListReportsRequest(parent=self._name, page_size=1000)
         found: list[pb.TrialReport] = []
         while True:
-            page = self._stub.ListReports(request, timeout=20)
+            page = self._stub.ListReports(request, timeout=60)
             found += page.reports
             if not page.next_page_token:
                 return found
@@ -338,7 +338,7 @@ class Run:
         return self._own_stub
 
     def _get_study(self) -> pb.Study:
-        study: pb.Study = self._stub.GetStudy(pb.GetStudyRequest(name=self._name), timeout=20).study
+        study: pb.Study = self._stub.GetStudy(pb.GetStudyRequest(name=self._name), timeout=60).study
         return study
 
     def _wrong_studies(self) -> None:

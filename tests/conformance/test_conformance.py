@@ -81,7 +81,7 @@ def refusals(
         for number, case in enumerate(TABLE["cases"]):
             request = pb.CreateStudyRequest(study_id=f"s{number}", spec=_spec(case))
             try:
-                found[case["name"]] = stub.CreateStudy(request, timeout=20)
+                found[case["name"]] = stub.CreateStudy(request, timeout=60)
             except grpc.RpcError as error:
                 found[case["name"]] = from_rpc_error(error)
     yield found

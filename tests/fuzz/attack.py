@@ -133,11 +133,11 @@ class Attack:
         name = f"studies/{study}"
         request = study_pb2.StopStudyRequest(name=name)
         try:
-            self.stub.StopStudy(request, timeout=20)
+            self.stub.StopStudy(request, timeout=60)
             until = time.monotonic() + 20
             while True:
                 try:
-                    self.stub.DeleteStudy(study_pb2.DeleteStudyRequest(name=name), timeout=20)
+                    self.stub.DeleteStudy(study_pb2.DeleteStudyRequest(name=name), timeout=60)
                 except grpc.RpcError as error:
                     if error.code() is not grpc.StatusCode.FAILED_PRECONDITION or time.monotonic() > until:
                         raise
@@ -152,7 +152,7 @@ class Attack:
         """The names of all studies, over all pages."""
         found, token = [], ""
         while True:
-            page = self.stub.ListStudies(study_pb2.ListStudiesRequest(page_token=token), timeout=20)
+            page = self.stub.ListStudies(study_pb2.ListStudiesRequest(page_token=token), timeout=60)
             found += [study.name.removeprefix("studies/") for study in page.studies]
             token = page.next_page_token
             if not token:

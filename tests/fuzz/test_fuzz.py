@@ -47,7 +47,7 @@ def test_whatever_is_sent_nobody_else_is_hurt(database_url: str, tmp_path: Path,
 def _begin(attack: Attack, here: Site) -> None:
     """The study whose trials the site's worker runs, so that the worker's socket is there to call."""
     request = study_pb2.CreateStudyRequest(study_id="real", spec=to_proto(parse_spec(here.study())))
-    attack.stub.CreateStudy(request, timeout=20)
+    attack.stub.CreateStudy(request, timeout=60)
     until = time.monotonic() + 60
     while not here.runtimes():
         assert time.monotonic() < until, "the worker runs no trial"

@@ -22,7 +22,7 @@ from headrace_torch.hdet import (
     weight_decay,
 )
 
-TIMEOUT_S = 40
+TIMEOUT_S = 120
 
 ONE_CYCLE: list[tuple[dict[str, Any], str]] = [
     ({"ensemble_lr_spread_ratio": 1.0}, "ensemble_lr_spread_ratio must be in [0, 1), not 1.0"),

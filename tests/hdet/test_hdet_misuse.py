@@ -3,7 +3,7 @@
 import pytest
 from rank_pool import RankPool
 
-TIMEOUT_S = 40
+TIMEOUT_S = 120
 APIS = ("one_cycle", "controller")
 
 

@@ -19,7 +19,7 @@ from headrace.client import joining
 from headrace_services.identity import authority
 
 WORKER = "import typer; from headrace_worker.command import worker; app = typer.Typer(); app.command()(worker); app()"
-WAIT_S = 40.0
+WAIT_S = 90.0
 
 
 def until(condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> Any:

@@ -152,7 +152,7 @@ async def test_a_renewal_that_fails_is_told_and_tried_again(
     reach, renewed = Joined(Target.of("127.0.0.1:1"), first), asyncio.Event()
     renewal = Renewal(reach, tmp_path, renewed.set)
     running = asyncio.create_task(renewal.run())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not renewal.trouble:
             await asyncio.sleep(0.02)
         assert "cannot be renewed" in renewal.trouble
@@ -250,7 +250,7 @@ def test_a_worker_cannot_speak_for_another(site: JoinedSite) -> None:
     with channel(site, "mine") as line:
         hello = worker_pb2.Hello(worker="through", incarnation="1")
         stream = worker_pb2_grpc.WorkerServiceStub(line).Session(
-            iter([worker_pb2.SessionRequest(hello=hello)]), timeout=20
+            iter([worker_pb2.SessionRequest(hello=hello)]), timeout=60
         )
         with pytest.raises(grpc.RpcError) as refused:
             next(stream)
@@ -260,15 +260,15 @@ def test_a_worker_cannot_speak_for_another(site: JoinedSite) -> None:
 
 def test_a_worker_makes_no_tokens_and_a_user_renews_nothing(site: JoinedSite) -> None:
     with channel(site, "mine") as line, pytest.raises(grpc.RpcError) as refused:
-        join_pb2_grpc.JoinServiceStub(line).CreateJoinToken(join_pb2.CreateJoinTokenRequest(), timeout=20)
+        join_pb2_grpc.JoinServiceStub(line).CreateJoinToken(join_pb2.CreateJoinTokenRequest(), timeout=60)
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
     users = grpc.ssl_channel_credentials((site.ca / "ca.pem").read_bytes())
     with grpc.secure_channel(site.users, users) as line:
         with pytest.raises(grpc.RpcError) as refused:
-            join_pb2_grpc.JoinServiceStub(line).Renew(join_pb2.RenewRequest(), timeout=20)
+            join_pb2_grpc.JoinServiceStub(line).Renew(join_pb2.RenewRequest(), timeout=60)
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
         with pytest.raises(grpc.RpcError) as refused:
-            next(worker_pb2_grpc.WorkerServiceStub(line).Session(iter([]), timeout=20))
+            next(worker_pb2_grpc.WorkerServiceStub(line).Session(iter([]), timeout=60))
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -277,14 +277,14 @@ def test_a_worker_fetches_code_and_ships_none(site: JoinedSite) -> None:
     with channel(site, "mine") as line:
         code = code_pb2_grpc.CodeServiceStub(line)
         for call in (
-            lambda: code.HasCode(code_pb2.HasCodeRequest(digest=digest), timeout=20),
-            lambda: code.PutCode(iter([code_pb2.PutCodeRequest(digest=digest)]), timeout=20),
+            lambda: code.HasCode(code_pb2.HasCodeRequest(digest=digest), timeout=60),
+            lambda: code.PutCode(iter([code_pb2.PutCodeRequest(digest=digest)]), timeout=60),
         ):
             with pytest.raises(grpc.RpcError) as refused:
                 call()
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
         with pytest.raises(grpc.RpcError) as refused:
-            next(code.GetCode(code_pb2.GetCodeRequest(digest=digest), timeout=20))
+            next(code.GetCode(code_pb2.GetCodeRequest(digest=digest), timeout=60))
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -313,9 +313,9 @@ def test_a_revoked_certificate_opens_nothing(site: JoinedSite) -> None:
         workers, code = worker_pb2_grpc.WorkerServiceStub(line), code_pb2_grpc.CodeServiceStub(line)
         judge = worker_pb2.JudgeFoldersRequest(folders=["a-b"])
         for call in (
-            lambda: next(workers.Session(iter([worker_pb2.SessionRequest(hello=hello)]), timeout=20)),
-            lambda: workers.JudgeFolders(judge, timeout=20),
-            lambda: next(code.GetCode(code_pb2.GetCodeRequest(digest="0" * 64), timeout=20)),
+            lambda: next(workers.Session(iter([worker_pb2.SessionRequest(hello=hello)]), timeout=60)),
+            lambda: workers.JudgeFolders(judge, timeout=60),
+            lambda: next(code.GetCode(code_pb2.GetCodeRequest(digest="0" * 64), timeout=60)),
         ):
             with pytest.raises(grpc.RpcError) as refused:
                 call()

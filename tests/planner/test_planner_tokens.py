@@ -63,7 +63,7 @@ class Site:
     async def refusal(self, text: str | None) -> HeadraceError:
         metadata = (("authorization", f"Bearer {text}"),) if text else ()
         with pytest.raises(grpc.aio.AioRpcError) as failed:
-            await self.stub.Simulate(pb.SimulateRequest(), timeout=20, metadata=metadata)
+            await self.stub.Simulate(pb.SimulateRequest(), timeout=60, metadata=metadata)
         return from_rpc_error(failed.value)
 
 
@@ -92,7 +92,7 @@ async def test_who_may_plan(site: Site) -> None:
         assert isinstance(error, PermissionDeniedError) == (role == "WORKER"), error
     for bad in (None, "hr_nonsense", new_token().text):
         assert isinstance(await site.refusal(bad), UnauthenticatedError)
-    await site.health.Check(health_pb2.HealthCheckRequest(), timeout=20)
+    await site.health.Check(health_pb2.HealthCheckRequest(), timeout=60)
 
 
 async def test_a_scheduler_is_asked_once_in_some_seconds(site: Site) -> None:

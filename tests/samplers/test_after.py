@@ -49,7 +49,7 @@ async def row(one: Replica, study_id: int) -> Any:
 
 
 async def until(one: Replica, study_id: int, **wanted: Any) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             found = await row(one, study_id)
             if all(getattr(found, name) == value for name, value in wanted.items()):

@@ -100,7 +100,7 @@ async def test_without_results_the_study_fails_and_says_why(engine: AsyncEngine,
             async with one.hub.engine.begin() as conn:
                 await conn.execute(tables.study.delete().where(tables.study.c.id == source_id))
         one.suggester.want(study_id, 1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (row := await state(one, study_id)).state == "ACTIVE":
                 await asyncio.sleep(0.05)
         said = "was deleted" if how == "deleted" else "was stopped (enough)"

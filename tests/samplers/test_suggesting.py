@@ -232,7 +232,7 @@ async def test_results_that_take_too_long_to_read_never_wedge_a_study(
     monkeypatch.setattr(module, "read", slow)
     monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 500)
     engine = database.open_engine(database_url)
-    async with asyncio.timeout(30), replica(engine) as one:
+    async with asyncio.timeout(60), replica(engine) as one:
         study_id = await one.create(study(trials=4))
         assert len(await one.play(study_id, 20)) == 4
         failed = await one.events(study_id, "proposal_failed")
@@ -272,7 +272,7 @@ async def test_proposals_are_made_ahead_of_need_and_few(engine: AsyncEngine) -> 
         for _ in range(5):
             asked = await one.suggest(study_id)
             waiting = select(tables.trial).where(tables.trial.c.state == "PENDING")
-            async with one.hub.watching(study_id) as changed, asyncio.timeout(20):
+            async with one.hub.watching(study_id) as changed, asyncio.timeout(60):
                 while len(await one.rows(waiting)) < 1:
                     await changed.wait(0.1)
             assert asked.trial is not None
@@ -291,7 +291,7 @@ async def test_a_study_whose_replica_died_is_helped_by_another(
         study_id = await dead.create(study("sobol", trials=3))
         with pytest.raises(ProposalComingError):
             await dead.hub.submit(study_id, Submission(input=Suggest(client_id="c", ttl_s=600.0)))
-        async with replica(engine) as alive, asyncio.timeout(30):
+        async with replica(engine) as alive, asyncio.timeout(60):
             assert (await alive.suggest(study_id)).trial is not None
 
 

@@ -14,7 +14,7 @@ async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
     """An engine on a fresh database with the newest schema."""
     opened = open_engine(database_url, pool_size=4)
     yield opened
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (
             opened.pool.checkedout()
         ):  # a call that was cancelled gives its connection back in a task of its own

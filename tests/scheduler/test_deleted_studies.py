@@ -112,7 +112,7 @@ async def test_one_janitor_at_a_time(engine: AsyncEngine) -> None:
 async def test_a_cancelled_round_gives_the_lock_back(engine: AsyncEngine) -> None:
     study = await deleted(engine)
     cleaning = asyncio.create_task(Janitor(engine, rest=1000).clean())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await left(engine, study))["event"] == 401:
             await asyncio.sleep(0.01)
     cleaning.cancel()

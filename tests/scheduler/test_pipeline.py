@@ -237,7 +237,7 @@ async def test_a_large_value_arrives_whole_however_slowly_the_server_reads(
 ) -> None:
     """Psycopg stops sending at a full socket, and would wait for the answer to what it still holds."""
     length = Statement(text=b"SELECT length($1::text) AS length", names=("text",), constants={})
-    async with asyncio.timeout(20), engine.connect() as conn:
+    async with asyncio.timeout(60), engine.connect() as conn:
         await conn.execute(text("SELECT 1"))
         async with pipeline(conn) as sent:
             replies = [sent.run(length, text="x" * 20_000_000) for _ in range(2)]

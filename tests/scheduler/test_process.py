@@ -74,7 +74,7 @@ def test_health_and_reflection(database_url: str) -> None:
         assert server.stdout is not None
         address = server.stdout.readline().strip().removeprefix(SERVING)
         with grpc.insecure_channel(address) as channel:
-            health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
+            health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
             assert health.status == health_pb2.HealthCheckResponse.SERVING
             services = set(ProtoReflectionDescriptorDatabase(channel).get_services())
             assert {
@@ -89,7 +89,7 @@ def test_health_and_reflection(database_url: str) -> None:
 
 async def test_a_drain_whose_time_is_over_stops_the_runners(engine: AsyncEngine) -> None:
     site = await StudySite(engine, make_spec()).create()
-    async with engine.begin() as conn, asyncio.timeout(20):
+    async with engine.begin() as conn, asyncio.timeout(60):
         await lock_study(conn, site.study_id)  # no step can end
         async with asyncio.TaskGroup() as tasks:
             hub = Hub(engine, tasks)

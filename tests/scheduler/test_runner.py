@@ -81,7 +81,7 @@ async def test_messages_go_before_a_wake_up_that_is_not_let_in_yet() -> None:
         assert runner.batches == [[PauseTrial(number=0)]]
         assert not runner.idle.is_set(), "the wake-up is still to come"
         runner._turns.let_in.release()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await runner.idle.wait()
         assert runner.batches[1:] == [[PlaceNow()]]
         assert not runner._turns.let_in.locked(), "and the next one is let in"
@@ -142,7 +142,7 @@ async def test_a_cycle_that_waits_for_its_turn_answers_the_wake_ups_of_that_time
     runner._turns.placing.release()
     await asyncio.gather(message, return_exceptions=True)
     runner._turns.let_in.release()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await runner.idle.wait()
     await turns()
     assert runner.batches[1:] == [[PlaceNow()]] * (failing + only_learning)
@@ -181,7 +181,7 @@ async def test_a_repeat_does_not_wait_for_a_request_that_was_given_up_before_its
         await asyncio.gather(given_up, return_exceptions=True)
         repeat = say(runner, 2, request=request)
         runner.gate.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.gather(repeat, *others)
 
 
@@ -191,7 +191,7 @@ async def test_whoever_waits_when_a_runner_is_stopped_is_told() -> None:
         await turns()
         waiting.append(say(runner, 1))
         await turns()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         answers = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(answer) for answer in answers] == [DrainingError] * 2
 
@@ -220,7 +220,7 @@ async def test_a_runner_that_is_stopped_in_the_middle_of_a_cycle_leaves_no_lock(
     await asyncio.gather(task, *waiting, return_exceptions=True)
     assert isinstance(engine.pool, QueuePool)
     assert engine.pool.checkedout() == 0
-    async with asyncio.timeout(5), transaction(engine) as conn:
+    async with asyncio.timeout(60), transaction(engine) as conn:
         assert await lock_study(conn, site.study_id) is not None
 
 

@@ -47,7 +47,7 @@ async def running(engine: AsyncEngine) -> AsyncIterator[tuple[Hub, list[Order]]]
 async def submit(hub: Hub, site: StudySite, one: Input) -> Any:
     """What becomes of an input; an error is returned."""
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return (await hub.submit(site.study_id, Submission(input=one))).outcome
     except HeadraceError as error:
         return error

@@ -202,7 +202,7 @@ async def test_a_watch_that_is_told_leaves_and_one_that_fits_stays(
     await watch.looked.wait()
     newer(needs=HEAD)
     await migrate(engine)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with psycopg.connect(engine.url.set(drivername="postgresql").render_as_string(False)) as conn:
             conn.execute("UPDATE schema_version SET min_compatible = '9999' WHERE revision = %s", (NEXT,))
             conn.execute(f"NOTIFY {schema.CHANNEL}")

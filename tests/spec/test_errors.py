@@ -49,7 +49,7 @@ def call():
         def call(error: HeadraceError) -> HeadraceError:
             raised.append(error)
             with pytest.raises(grpc.RpcError) as caught:
-                channel.unary_unary("/test.Service/Fail")(b"", timeout=20)
+                channel.unary_unary("/test.Service/Fail")(b"", timeout=60)
             return from_rpc_error(caught.value)
 
         yield call

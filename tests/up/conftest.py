@@ -57,7 +57,7 @@ class Running:
         assert pid is not None
         return pid
 
-    async def until(self, holds: Callable[[], object], what: str, deadline_s: float = 30) -> None:
+    async def until(self, holds: Callable[[], object], what: str, deadline_s: float = 90) -> None:
         """Polls until the condition holds."""
         try:
             async with asyncio.timeout(deadline_s):

@@ -131,7 +131,7 @@ async def test_a_stop_during_the_start_leaves_nothing(steady) -> None:
     supervisor = Supervisor([steady("worker", ready=never)], announce=lambda _: None)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(supervisor.run(stopping, lambda: pytest.fail("not ready")))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while supervisor.pid("worker") is None:
                 await asyncio.sleep(0.02)
         stopping.set()

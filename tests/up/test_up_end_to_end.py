@@ -149,7 +149,7 @@ def test_a_killed_up_leaves_nothing_and_the_next_one_goes_on(tmp_path: Path) -> 
         children = first.process.children(recursive=True)
         first.process.kill()
         first.process.wait()
-        gone, alive = psutil.wait_procs(children, timeout=20)
+        gone, alive = psutil.wait_procs(children, timeout=60)
         assert len(gone) >= 3
         assert alive == []
     (home / "address").unlink()

@@ -36,7 +36,7 @@ def note(**what):
     with (MARKS / "seen").open("a") as file:
         file.write(json.dumps(what) + "\\n")
 steps = {}
-first = stub.AttachBundle(runtime_pb2.AttachBundleRequest(grant_id=grant), timeout=20)
+first = stub.AttachBundle(runtime_pb2.AttachBundleRequest(grant_id=grant), timeout=60)
 join(first.members)
 print("training", flush=True)
 mark(f"pid-{os.getpid()}", [os.environ["HEADRACE_LEASE_ID"], first.seats])
@@ -77,7 +77,7 @@ def take(answer):
     join(answer.joined)
     if answer.over:
         note(over=True)
-        stub.FinishBundle(runtime_pb2.FinishBundleRequest(grant_id=grant), timeout=20)
+        stub.FinishBundle(runtime_pb2.FinishBundleRequest(grant_id=grant), timeout=60)
         sys.exit(0)
 def free():
     return [lease for lease in members if lease not in waiting]

@@ -9,7 +9,7 @@ import grpc
 
 from headrace.v1 import event_pb2, worker_pb2, worker_pb2_grpc
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 async def until(

@@ -70,7 +70,7 @@ def link(where):
     request = runtime_pb2.ReportRequest(
         lease_id=lease, sequence=sequence, step=sequence, metrics={"loss": 1.0}, checkpoint_dir=str(folder))
     try:
-        stub.Report(request, timeout=20)
+        stub.Report(request, timeout=60)
     except grpc.RpcError as error:
         return [error.code().name, error.details()]
 mark("links", json.dumps([link("top"), link("deep")]))
@@ -163,7 +163,7 @@ async def test_trials_of_another_user(site: Site, scheduler: ScriptedScheduler, 
         await until(lambda: [e for e in stream.all("exited") if e.lease == links.lease], "its end", 40)
         await until(lambda: not (settings.home / "taken" / links.lease.lease_id).exists())
         daemon.terminate()
-        assert await asyncio.wait_for(daemon.wait(), 40) == 0
+        assert await asyncio.wait_for(daemon.wait(), 60) == 0
     finally:
         print((site.root / "daemon.log").read_text()[-4000:])
         if daemon.returncode is None:

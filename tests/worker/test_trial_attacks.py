@@ -129,7 +129,7 @@ async def test_huge_reports(attacked: Any) -> None:
         for _ in range(10):
             print(said(lambda: report(1, **big)))
         request = runtime_pb2.FinishRequest(lease_id=lease, error="e" * (2 << 20))
-        print(said(lambda: stub.Finish(request, timeout=20)))
+        print(said(lambda: stub.Finish(request, timeout=60)))
     """)
     await it.unharmed()
     exited = await it.exited(it.attack)
@@ -178,7 +178,7 @@ async def test_a_report_a_microsecond(attacked: Any) -> None:
 async def test_calls_for_a_rank_that_the_trial_does_not_have(attacked: Any) -> None:
     it = await attacked("""
         calls = [stub.Report.future(runtime_pb2.ReportRequest(
-            lease_id=lease, sequence=n, step=1, rank=1), timeout=20) for n in range(2000)]
+            lease_id=lease, sequence=n, step=1, rank=1), timeout=60) for n in range(2000)]
         print({call.code().name for call in calls} - {"UNAVAILABLE"})
     """)
     await it.unharmed()
@@ -237,7 +237,7 @@ async def test_children_that_keep_everything_open(attacked: Any, environment: st
     await until((it.site.marks / "child").exists, "the child is up")
     child = psutil.Process(int((it.site.marks / "child").read_text()))
     try:
-        exited = await asyncio.wait_for(it.exited(it.attack), 10)
+        exited = await asyncio.wait_for(it.exited(it.attack), 60)
         assert exited.outcome == FINISHED
         await it.unharmed()
         await it.slot_is_free_again()

@@ -33,10 +33,10 @@ def speak_for(theirs, stub):
     report = runtime_pb2.ReportRequest(lease_id=theirs, sequence=1, step=1, metrics={"loss": -1e9})
     finish = runtime_pb2.FinishRequest(lease_id=theirs, error="RuntimeError: ruined")
     return [
-        outcome(lambda: stub.Attach(runtime_pb2.AttachRequest(lease_id=theirs), timeout=20)),
-        outcome(lambda: stub.Restored(runtime_pb2.RestoredRequest(lease_id=theirs), timeout=20)),
-        outcome(lambda: stub.Report(report, timeout=20)),
-        outcome(lambda: stub.Finish(finish, timeout=20)),
+        outcome(lambda: stub.Attach(runtime_pb2.AttachRequest(lease_id=theirs), timeout=60)),
+        outcome(lambda: stub.Restored(runtime_pb2.RestoredRequest(lease_id=theirs), timeout=60)),
+        outcome(lambda: stub.Report(report, timeout=60)),
+        outcome(lambda: stub.Finish(finish, timeout=60)),
     ]
 """
 # As it is, by a child that took the victim's environment, and by a child that left the session too.
@@ -69,7 +69,7 @@ from headrace.v1 import runtime_pb2, runtime_pb2_grpc
 {CALLS}
 stub = runtime_pb2_grpc.TrialRuntimeServiceStub(grpc.insecure_channel(sys.argv[1]))
 if len(sys.argv) > 3:
-    print(json.dumps([outcome(lambda: stub.Attach(runtime_pb2.AttachRequest(lease_id=sys.argv[2]), timeout=20))]))
+    print(json.dumps([outcome(lambda: stub.Attach(runtime_pb2.AttachRequest(lease_id=sys.argv[2]), timeout=60))]))
 else:
     print(json.dumps(speak_for(sys.argv[2], stub)))
 """

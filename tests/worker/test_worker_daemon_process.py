@@ -70,7 +70,7 @@ async def test_sigterm_ends_the_daemon_and_its_trials(
     daemon.terminate()
     last = await scheduler.stream(2)
     assert (await last.get("exited")).error == "the worker was stopped"
-    assert await asyncio.wait_for(daemon.wait(), 15) == 0
+    assert await asyncio.wait_for(daemon.wait(), 60) == 0
     assert not psutil.pid_exists(int((site.marks / "up").read_text()))
     assert "Traceback" not in (site.root / "daemon.log").read_text()
     assert not (site.root / "home/runtime").exists()
@@ -82,7 +82,7 @@ async def test_a_second_daemon_on_the_same_home_is_refused(
     await daemons.start()
     await scheduler.stream()
     second = await daemons.start()
-    assert await asyncio.wait_for(second.wait(), 20) == 1
+    assert await asyncio.wait_for(second.wait(), 60) == 1
     assert "another worker already runs with --home" in (site.root / "daemon.log").read_text()
 
 

@@ -57,7 +57,7 @@ async def test_sigterm_lets_a_trial_save_at_its_next_report_and_then_the_daemon_
     assert next(beat.leaving for beat in stream.all("heartbeat") if beat.leaving) == "SIGTERM"
     stream.decide(saved, PAUSE)
     assert (await ended(scheduler)).outcome == RELEASED
-    assert await asyncio.wait_for(daemon.wait(), 15) == 0
+    assert await asyncio.wait_for(daemon.wait(), 60) == 0
     for further in scheduler.streams[1:]:
         assert (list(further.hello.devices), further.hello.leaving) == ([], "SIGTERM")
     assert stream.all("report")[-1].step == saved.step, "it trained no further"
@@ -76,7 +76,7 @@ async def test_the_end_of_the_grace_gives_back_what_is_left_and_a_second_sigterm
     daemon.terminate()
     exited = await ended(scheduler)
     assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' drains: SIGTERM")
-    assert await asyncio.wait_for(daemon.wait(), 15) == 0
+    assert await asyncio.wait_for(daemon.wait(), 60) == 0
 
 
 async def test_an_attempt_that_has_not_begun_goes_back_at_once(
@@ -115,11 +115,11 @@ async def test_a_drain_ends_what_is_being_installed_for_a_trial(
     assign = site.assign(site.program(TRAINS))
     assign.template.requirements = "requirements.txt"
     stream.send(assign=assign)
-    await asyncio.wait_for(begun.wait(), 10)
+    await asyncio.wait_for(begun.wait(), 60)
     daemon._leaving.by_itself("SIGTERM")
     exited = await stream.get("exited")
     assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' drains: SIGTERM")
-    await asyncio.wait_for(asyncio.shield(site.daemons[0][1]), 5)
+    await asyncio.wait_for(asyncio.shield(site.daemons[0][1]), 60)
     site.daemons.clear()
 
 
@@ -140,7 +140,7 @@ async def test_a_user_s_drain_is_taken_back_and_one_from_before_the_start_lets_t
     again.send(withdraw=worker_pb2.Withdraw(reason="now", leave=True))
     saved = await until(lambda: next((r for r in again.all("report") if r.HasField("checkpoint")), None))
     again.decide(saved, PAUSE)
-    await asyncio.wait_for(site.daemons[0][1], 15)
+    await asyncio.wait_for(site.daemons[0][1], 60)
     site.daemons.clear()
 
 
@@ -157,7 +157,7 @@ async def test_a_user_s_grace_ends_a_trial_that_saves_nothing(
     stream.send(withdraw=withdraw)
     exited = await ended(scheduler)
     assert (exited.outcome, exited.error) == (RELEASED, "worker 'w1' drains: reboot")
-    await asyncio.wait_for(site.daemons[0][1], 15)
+    await asyncio.wait_for(site.daemons[0][1], 60)
     site.daemons.clear()
 
 
@@ -193,7 +193,7 @@ async def test_the_appearance_of_the_file_drains_the_worker(
     said = {beat.leaving for beat in stream.all("heartbeat")}
     assert said == {"", f"spot notice {notice}"}
     stream.decide(saved, PAUSE)
-    await asyncio.wait_for(site.daemons[0][1], 15)
+    await asyncio.wait_for(site.daemons[0][1], 60)
     site.daemons.clear()
 
 

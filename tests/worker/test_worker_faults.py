@@ -217,7 +217,7 @@ async def test_a_program_without_the_library_is_refused_a_wrong_step_too(
             request = runtime_pb2.ReportRequest(lease_id=lease, sequence=sequence, step=step)
             for _ in range(2):
                 try:
-                    stub.Report(request, timeout=20)
+                    stub.Report(request, timeout=60)
                 except grpc.RpcError as error:
                     print(error.code().name, error.details())
         """
@@ -240,11 +240,11 @@ async def test_a_checkpoint_outside_its_folder_is_refused(
         request = runtime_pb2.ReportRequest(lease_id=lease, sequence=1, step=1,
             checkpoint_dir=where if where.startswith("/") else os.path.join(me.checkpoint_dir, where or "."))
         try:
-            stub.Report(request, timeout=20)
+            stub.Report(request, timeout=60)
         except grpc.RpcError as error:
             print(error.code().name)
         try:
-            stub.Attach(runtime_pb2.AttachRequest(lease_id="another"), timeout=20)
+            stub.Attach(runtime_pb2.AttachRequest(lease_id="another"), timeout=60)
         except grpc.RpcError as error:
             print(error.code().name)
         """

@@ -33,7 +33,7 @@ async def part(stream: Stream, assign: worker_pb2.Assign, offset: int = 0) -> wo
 
 async def has(stream: Stream, assign: worker_pb2.Assign, words: bytes) -> worker_pb2.LogChunk:
     """Ask until the log holds some words."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while words not in (found := await part(stream, assign)).data:
             await asyncio.sleep(0.05)
     return found
@@ -151,7 +151,7 @@ def attempt_of(tmp_path: Path, attempt: int, words: bytes) -> tuple[worker_pb2.A
 
 
 async def kept(tmp_path: Path, store: Any, attempts: dict[int, bytes]) -> LogKeeper:
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         keeper = LogKeeper(store, tasks)
         for attempt, words in attempts.items():
             keeper.keep(*attempt_of(tmp_path, attempt, words))

@@ -142,7 +142,7 @@ async def test_a_draining_scheduler_is_left_for_another(
     stream = await first.stream()
     stream.send(drain=worker_pb2.Drain())
     await second.stream()
-    await asyncio.wait_for(stream.over.wait(), 10)
+    await asyncio.wait_for(stream.over.wait(), 60)
     await site.stop()
 
 

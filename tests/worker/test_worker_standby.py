@@ -341,7 +341,7 @@ async def test_a_daemon_ends_what_was_started_where_its_predecessor_stood_by(sit
     ]
     try:
         site.start()
-        assert await asyncio.wait_for(ours.wait(), 20) == -signal.SIGKILL
+        assert await asyncio.wait_for(ours.wait(), 60) == -signal.SIGKILL
         assert another_home_s.returncode is None
     finally:
         another_home_s.kill()

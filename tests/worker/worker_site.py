@@ -25,7 +25,7 @@ CONTINUE, PAUSE, STOP = 1, 2, 3
 channel = grpc.insecure_channel(os.environ["HEADRACE_RUNTIME"])
 stub = runtime_pb2_grpc.TrialRuntimeServiceStub(channel)
 lease = os.environ["HEADRACE_LEASE_ID"]
-me = stub.Attach(runtime_pb2.AttachRequest(lease_id=lease), timeout=20)
+me = stub.Attach(runtime_pb2.AttachRequest(lease_id=lease), timeout=60)
 sequence = 0
 def report(step, save=False, again=False, timeout=60, **metrics):
     global sequence

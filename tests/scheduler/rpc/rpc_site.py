@@ -27,7 +27,7 @@ from headrace_services.scheduler.rpc.interceptors import make_server_interceptor
 from headrace_services.scheduler.rpc.project_service import ProjectServicer
 from headrace_services.scheduler.rpc.study_service import StudyServicer
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 @dataclass(kw_only=True)

@@ -170,7 +170,7 @@ async def test_workers_are_listed_with_the_trials_on_their_slots(site: RpcSite) 
     await connect(site, "gone", 1, ttl_s=-1)
     spec = to_proto(make_spec(template={"callable": "train:train", "working_dir": "/tmp"}, max_trials=1))
     await site.call("CreateStudy", pb.CreateStudyRequest(study_id="s", spec=spec))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (await site.study()).status.running:
             await asyncio.sleep(0.01)
     alive, gone = (await site.call("ListWorkers", pb.ListWorkersRequest())).workers

@@ -60,11 +60,11 @@ class Code:
         )
 
     async def put(self, digest: str, data: bytes) -> None:
-        await self.stub.PutCode(iter(pieces(digest, data)), timeout=20, metadata=self.said)
+        await self.stub.PutCode(iter(pieces(digest, data)), timeout=60, metadata=self.said)
 
     async def get(self, digest: str) -> bytes:
         return b"".join(
-            [one.data async for one in self.stub.GetCode(pb.GetCodeRequest(digest=digest), timeout=20)]
+            [one.data async for one in self.stub.GetCode(pb.GetCodeRequest(digest=digest), timeout=60)]
         )
 
     async def refusal(self, call: Any) -> HeadraceError:

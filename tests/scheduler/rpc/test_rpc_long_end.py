@@ -79,7 +79,7 @@ async def test_another_replica_goes_on_where_one_died(site: RpcSite, monkeypatch
     other = await site.add_replica()
     waking = asyncio.create_task(other.hub.run_waking())
     other.hub.wake_waiting_studies()  # as each sweep does
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await _left(site):
             await asyncio.sleep(0.02)
     waking.cancel()

@@ -87,7 +87,7 @@ class Site:
         }
         make_call = kinds[method.client_streaming, method.server_streaming]
         call = make_call(path, type(request).SerializeToString, read)(
-            iter([request]) if method.client_streaming else request, timeout=20, metadata=metadata
+            iter([request]) if method.client_streaming else request, timeout=60, metadata=metadata
         )
         try:
             if method.server_streaming:
@@ -105,7 +105,7 @@ class Site:
         """A call about tokens; raises the HeadraceError that the client would see."""
         try:
             call = getattr(IdentityServiceStub(self.channel), name)
-            return await call(request, timeout=20, metadata=(("authorization", f"Bearer {text}"),))
+            return await call(request, timeout=60, metadata=(("authorization", f"Bearer {text}"),))
         except grpc.RpcError as error:
             raise from_rpc_error(error) from error
 
@@ -232,14 +232,14 @@ async def test_a_token_is_made_listed_used_and_revoked(guarded_site: Site) -> No
     assert not listed.tokens[0].HasField("last_used_time")
     studies = StudyServiceStub(site.channel)
     metadata = (("authorization", f"Bearer {made.secret}"),)
-    await studies.ListStudies(study_pb2.ListStudiesRequest(), timeout=20, metadata=metadata)
+    await studies.ListStudies(study_pb2.ListStudiesRequest(), timeout=60, metadata=metadata)
     listed = await site.call("ListTokens", pb.ListTokensRequest(), admin)
     assert listed.tokens[0].HasField("last_used_time")
     revoked = await site.call("RevokeToken", pb.RevokeTokenRequest(name=made.token.name), admin)
     again = await site.call("RevokeToken", pb.RevokeTokenRequest(name=made.token.name), admin)
     assert revoked.token.HasField("revoke_time")
     assert again == revoked
-    await studies.ListStudies(study_pb2.ListStudiesRequest(), timeout=20, metadata=metadata)  # kept
+    await studies.ListStudies(study_pb2.ListStudiesRequest(), timeout=60, metadata=metadata)  # kept
     site.clock_s += 5.1
     error = await site.refusal("WhoAmI", pb.WhoAmIRequest(), made.secret)
     assert isinstance(error, UnauthenticatedError)
@@ -297,7 +297,7 @@ async def test_machines_and_upkeep_are_for_admins_of_the_default_project(
     codes = {}
     for project in ("p", "default"):
         metadata = (("authorization", f"Bearer {await guarded_site.token(Role.ADMIN, project)}"),)
-        codes[project] = await call(request_, timeout=20, metadata=metadata).code()
+        codes[project] = await call(request_, timeout=60, metadata=metadata).code()
     assert codes["p"] is grpc.StatusCode.PERMISSION_DENIED
     assert codes["default"] is not grpc.StatusCode.PERMISSION_DENIED
 
@@ -347,15 +347,15 @@ async def test_a_stream_ends_at_its_first_message_after_the_token_is_over(guarde
     editor = await site.token(Role.EDITOR)
     studies, metadata = StudyServiceStub(site.channel), (("authorization", f"Bearer {editor}"),)
     create = study_pb2.CreateStudyRequest(study_id="s", spec=to_proto(make_spec()))
-    await studies.CreateStudy(create, timeout=20, metadata=metadata)
-    watch = studies.WatchStudy(study_pb2.WatchStudyRequest(name="studies/s"), timeout=20, metadata=metadata)
+    await studies.CreateStudy(create, timeout=60, metadata=metadata)
+    watch = studies.WatchStudy(study_pb2.WatchStudyRequest(name="studies/s"), timeout=60, metadata=metadata)
     await watch.read()
     async with site.engine.begin() as conn:
         await conn.execute(text("UPDATE token SET revoke_time = now()"))
     site.clock_s += 5.1
     admin = await site.token(Role.ADMIN)
     stop = study_pb2.StopStudyRequest(name="studies/s")
-    await studies.StopStudy(stop, timeout=20, metadata=(("authorization", f"Bearer {admin}"),))
+    await studies.StopStudy(stop, timeout=60, metadata=(("authorization", f"Bearer {admin}"),))
     assert await watch.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -395,9 +395,9 @@ async def test_without_a_gate_everybody_is_an_admin_who_may_give_all(engine: Asy
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = IdentityServiceStub(channel)
-        who = await stub.WhoAmI(pb.WhoAmIRequest(), timeout=20)
+        who = await stub.WhoAmI(pb.WhoAmIRequest(), timeout=60)
         assert who == pb.WhoAmIResponse(project="default", role=pb.ROLE_ADMIN)
-        await stub.CreateToken(pb.CreateTokenRequest(role=pb.ROLE_ADMIN, project="p"), timeout=20)
-        await stub.CreateToken(pb.CreateTokenRequest(role=pb.ROLE_WORKER), timeout=20)
-        assert len((await stub.ListTokens(pb.ListTokensRequest(), timeout=20)).tokens) == 2
+        await stub.CreateToken(pb.CreateTokenRequest(role=pb.ROLE_ADMIN, project="p"), timeout=60)
+        await stub.CreateToken(pb.CreateTokenRequest(role=pb.ROLE_WORKER), timeout=60)
+        assert len((await stub.ListTokens(pb.ListTokensRequest(), timeout=60)).tokens) == 2
     await server.stop(0)

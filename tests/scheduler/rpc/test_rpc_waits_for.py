@@ -47,7 +47,7 @@ async def create(client: AsyncClient, name: str, **changes: Any) -> AsyncStudy:
 
 async def trials(study: AsyncStudy) -> list[TrialInfo]:
     """The three, once the study's first step has made them and placed those that it can."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(found := await study.trials()) < 3:
             await asyncio.sleep(0.02)
     assert [await study.trial(number).info() for number in range(3)] == sorted(found, key=lambda t: t.number)[

@@ -21,7 +21,7 @@ from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
 from headrace_services.scheduler.store import log_reads
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 TIMING = Timing(heartbeat_s=0.05, lease_ttl_s=60)
 """So long a lease time that no scripted worker, which seldom beats, falls silent on a busy machine."""
 RUN_ALL = {"kind": "run_all"}

@@ -77,7 +77,7 @@ class Reader:
 
     async def until_told(self, words: str) -> None:
         """Read until it is told that the worker went away: its row says so a moment later."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     await self.read()

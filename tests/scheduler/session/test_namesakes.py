@@ -125,7 +125,7 @@ async def _slots(engine: AsyncEngine) -> list[Any]:
 
 
 async def _until_disconnected(engine: AsyncEngine) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             async with engine.connect() as conn:
                 if not (

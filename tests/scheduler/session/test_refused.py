@@ -77,7 +77,7 @@ async def test_what_a_worker_put_aside_is_shown(engine: AsyncEngine, replica: Re
                 names = await cluster.workers_after(conn, name="", limit=10)
                 return (await cluster.workers(conn, names))[0].set_aside
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (text := await shown()):
                 await asyncio.sleep(0.02)
         assert text == "1 message in /aside/reports\ufffd: too long"

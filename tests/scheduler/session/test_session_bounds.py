@@ -176,7 +176,7 @@ async def test_a_hello_out_of_bounds_is_refused_by_its_field(
 ) -> None:
     async with worker(replica) as w:
         await w.say(hello=message)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await w.ended.wait()
             assert await w.call.code() is grpc.StatusCode.INVALID_ARGUMENT
         with pytest.raises(grpc.RpcError) as refused:
