@@ -43,8 +43,8 @@ def main() -> int:
 
 
 def documents() -> list[Path]:
-    """The README, CONTRIBUTING and everything below docs/."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """Those at the top level, and everything below docs/."""
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def stale_parts() -> Iterator[str]:

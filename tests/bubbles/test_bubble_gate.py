@@ -327,6 +327,7 @@ def test_members_follow_the_budget(stage: Stage) -> None:
     assert Gate(None).memory_bytes is None
 
 
+@pytest.mark.full
 def test_a_trial_on_a_cpu_stage_runs_where_its_rank_does_and_only_when_that_is_idle(stage: Stage) -> None:
     program = (
         "import os, sys; from pathlib import Path; from headrace_torch.bubbles.gate import Gate\n"

@@ -73,6 +73,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AgentProces
 Site = tuple[AgentProcess, AgentProcess, Player]
 
 
+@pytest.mark.full
 def test_a_second_agent_is_refused_by_name(site: Site) -> None:
     first = site[0]
     other = AgentProcess(first.folder)

@@ -40,6 +40,7 @@ def scheduler(database_url: str, certificate: Path, key: Path) -> Iterator[str]:
     assert "Traceback" not in said
 
 
+@pytest.mark.full
 def test_the_first_token_a_login_and_what_follows(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
 ) -> None:

@@ -76,6 +76,7 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 
+@pytest.mark.full
 def test_a_rung_is_told_by_its_step_everywhere(study: Study, run: Run) -> None:
     best = study.best()
     assert best is not None

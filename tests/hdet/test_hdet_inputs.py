@@ -71,7 +71,7 @@ CONTROLLER: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.cases(12)
+@pytest.mark.cases(7)
 @pytest.mark.parametrize(("wrong", "text"), ONE_CYCLE, ids=lambda case: str(case)[:50])
 @pytest.mark.parametrize("only_rank", [None, 2])
 def test_the_drop_in_tells_all_ranks_the_same(
@@ -82,7 +82,7 @@ def test_the_drop_in_tells_all_ranks_the_same(
     assert told[0].startswith(text if only_rank is None else f"rank 2: {text}")
 
 
-@pytest.mark.cases(12)
+@pytest.mark.cases(7)
 @pytest.mark.parametrize(("wrong", "text"), CONTROLLER, ids=lambda case: str(case)[:50])
 @pytest.mark.parametrize("only_rank", [None, 0])
 def test_the_controller_tells_all_ranks_the_same(

@@ -65,7 +65,7 @@ CASES: dict[str, tuple[int, int, int, int, int, int, bool, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.cases(12)
+@pytest.mark.cases(7)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("side", [3, 2])

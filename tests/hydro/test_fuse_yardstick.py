@@ -46,7 +46,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.cases(20)
+@pytest.mark.cases(14)
 @pytest.mark.filterwarnings("ignore")  # old torch functions warn of themselves
 @pytest.mark.parametrize("name", yardstick.CASES)
 @pytest.mark.parametrize("engine", ["auto", "separate"])

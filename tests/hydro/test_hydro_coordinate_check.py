@@ -134,6 +134,7 @@ def test_a_divergent_rate_says_so(surrogate: hydro.Surrogate) -> None:
         check(surrogate, "lion")
 
 
+@pytest.mark.full
 def test_the_plot_names_what_is_steep(surrogate: hydro.Surrogate, tmp_path: Path) -> None:
     path = tmp_path / "check.svg"
     good = hydro.draw_coordinate_check(check(surrogate, "adam"), path)

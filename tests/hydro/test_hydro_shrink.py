@@ -133,6 +133,7 @@ def test_layers_named_to_keep_keep_their_width() -> None:
     assert surrogate.forward.inputs == {"second": 4.0}
 
 
+@pytest.mark.full
 def test_torchs_own_attention_and_encoder_layers() -> None:
     inputs = torch.randn(2, 5, 6)
     by_factory, by_module = (
@@ -205,6 +206,7 @@ class Grouped(nn.Module):
         return self.readout(self.out(mixed.transpose(1, 2).flatten(2)))
 
 
+@pytest.mark.full
 def test_a_modules_heads_become_fewer_if_asked() -> None:
     """As the factory that grows by heads: same shapes and rates, no multiplier, and so many heads in each layer."""
     inputs = torch.randn(2, 5, 6)

@@ -91,6 +91,7 @@ def test_each_layer_of_a_row_begins_with_the_bases_spread() -> None:
         assert found[name] == pytest.approx(8**0.5, rel=0.2), name
 
 
+@pytest.mark.full
 def test_a_row_begins_as_the_same_layers_with_names() -> None:
     class Named(nn.Module):
         def __init__(self, width: int = 256) -> None:

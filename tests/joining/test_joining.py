@@ -40,7 +40,7 @@ from headrace_worker import joining as joining_module
 from headrace_worker.joining import Renewal
 from headrace_worker.reach import Joined
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(180)]
 LIVES_S = 9
 TRAIN = """
 import time
@@ -89,7 +89,6 @@ def held(site: JoinedSite, name: str) -> credential.Credential:
     return found
 
 
-@pytest.mark.full
 def test_a_study_runs_through_renewals_and_restarts(short: JoinedSite) -> None:
     """Every step is reported once and in order, by one attempt."""
     folder = short.root / "study"
@@ -183,7 +182,6 @@ def test_a_worker_that_is_shut_out(site: JoinedSite) -> None:
     until(lambda: "out" not in site.connected(), "it is shut out")
 
 
-@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -331,7 +329,6 @@ def test_the_workers_listener_asks_for_a_certificate(site: JoinedSite) -> None:
         client.studies()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("dies_at", ["before the answer", "before the rename"])
 def test_a_worker_that_is_killed_while_it_joins(site: JoinedSite, dies_at: str) -> None:
     """The token lets one worker in, once: the second try with the same key is the same join."""
@@ -379,7 +376,6 @@ def test_the_token_leaves_the_command_line(site: JoinedSite) -> None:
     assert all(secret not in log.read_bytes() for log in site.root.rglob("*.log"))
 
 
-@pytest.mark.full
 def test_the_commands(site: JoinedSite) -> None:
     """A token is made, listed and revoked; the doctor says how long certificates last, and what is wrong with one."""
     token = json.loads(command(site, "worker-token", "create", "--uses", "2", "--expires", "2h", "--json"))

@@ -148,7 +148,7 @@ def test_pending_trials_are_taken_into_account(kind: str) -> None:
     assert learner.suggest(30, []) == alone  # and what was pending once is not remembered
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("kind", "playing"), played(MODELS, ("tpe", "cmaes")))
 def test_models_learn(kind: str, playing: Playing) -> None:
     """On a bowl, what a model proposes late is better than what it proposes early."""

@@ -139,7 +139,6 @@ def test_several_objectives_come_to_a_front(
     assert json.loads(run("studies", "--json"))[0]["front"] == []  # a list of studies does not compute fronts
 
 
-@pytest.mark.smoke
 def test_an_infeasible_trial_is_never_the_best(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     spec = spec_of(
         constraints=[{"metric": "memory", "at_most": 1}],

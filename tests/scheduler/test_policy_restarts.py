@@ -112,7 +112,7 @@ async def move(site: StudySite, lease: Lease, rng: random.Random) -> None:
     await site.step(report)
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("most", [1, 4], ids=["alone", "in bundles"])
 @pytest.mark.parametrize("kind", POLICIES)
 async def test_lost_and_lagging_caches_change_no_decision(engine: AsyncEngine, kind: str, most: int) -> None:

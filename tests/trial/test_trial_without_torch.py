@@ -46,6 +46,7 @@ def no_torch(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
+@pytest.mark.full
 def test_json_checkpoints_are_exact(daemon: Callable[..., Daemon], no_torch: str) -> None:
     straight = daemon(SOURCE, rungs=(1, 2, 5), python_path=no_torch)
     paused = daemon(SOURCE, rungs=(1, 2, 5), pauses=(1, 2), python_path=no_torch)

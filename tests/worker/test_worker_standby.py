@@ -188,6 +188,7 @@ async def test_a_process_that_imported_other_files_starts_anew(trials: Trials, c
     ]
 
 
+@pytest.mark.full
 async def test_an_import_that_fails_only_ahead_is_not_held_against_the_trial(trials: Trials) -> None:
     first = await trials.begin()
     trials.write(

@@ -65,6 +65,7 @@ async def listed(site: RpcSite, method: str, request: Any, items: str, size: int
             return found
 
 
+@pytest.mark.full
 async def test_pages_of_every_size_make_the_whole_list_once(full_site: RpcSite) -> None:
     for method, (request, items) in LISTS.items():
         whole = await listed(full_site, method, request, items, 0)

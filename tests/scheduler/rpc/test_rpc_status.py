@@ -26,7 +26,7 @@ POLICIES = {
 }
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_status_is_the_brute_force_count(site: RpcSite, policy: str, goal: str) -> None:
