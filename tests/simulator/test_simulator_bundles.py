@@ -134,7 +134,6 @@ def test_a_study_of_bundles_gets_its_share_of_the_slots_and_uses_it(
 
 
 @pytest.mark.full
-@pytest.mark.cases(1)
 @pytest.mark.parametrize("first", [0, 1])
 def test_weights_hold_between_bundles_and_ordinary_trials(first: int) -> None:
     many: dict[str, Any] = {"max_trials": 9_000, "policy": ASHA}
