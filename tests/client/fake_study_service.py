@@ -44,6 +44,8 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
         self.repeat_on_watch = 0
         self.watch_delay_s = 0.0
         self.watch_moves_on = True
+        self.watch_tells_of_now = False
+        """Whether a message has the study as it is now, as a scheduler's has; else as it was after its last event."""
         self.batch = 5
         self.suggestions: deque[study_pb2.SuggestTrialResponse] = deque()
         self.decisions: deque[event_pb2.Decision] = deque()
@@ -325,8 +327,9 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
                 return
             if self.watch_moves_on:
                 self.shown[request.name] = max(self.shown[request.name], last)
+            told = self.shown[request.name] if self.watch_tells_of_now else last
             yield study_pb2.WatchStudyResponse(
-                events=script.events[first:last], study=script.moments[last - 1].study
+                events=script.events[first:last], study=script.moments[told - 1].study
             )
 
     # ---- machinery

@@ -21,6 +21,18 @@ def test_a_watch_sees_every_event_to_the_end(client: Client, fake: FakeStudyServ
     assert updates[-1].study.state.ended
 
 
+def test_a_watch_of_an_ended_study_sees_every_event(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    """The first message says that the study has ended, and holds five of its events."""
+    fake.add(script)
+    fake.watch_tells_of_now = True
+    fake.cut_watch_after.append((2, None))
+    updates = list(client.study("digits").watch())
+    assert updates[0].study.state.ended
+    assert [e.cursor for u in updates for e in u.events] == list(range(1, len(script.events) + 1))
+
+
 @pytest.mark.parametrize("code", [UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, None])
 def test_a_cut_watch_goes_on_where_it_was(
     client: Client, fake: FakeStudyService, script: Script, code: grpc.StatusCode | None

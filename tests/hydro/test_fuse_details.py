@@ -58,6 +58,28 @@ def test_every_member_may_have_its_own_batch() -> None:
             assert losses[i].item() == pytest.approx(one.step(own[i]), rel=1e-9)
 
 
+@pytest.mark.parametrize("ignored", [-100, 2])
+@pytest.mark.parametrize("own", [False, True], ids=["one batch", "own batches"])
+def test_ignored_targets_do_not_count(own: bool, ignored: int) -> None:
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return functional.cross_entropy(model(batch[0]), batch[1], ignore_index=ignored)
+
+    members = [{"lr": 1e-3, "seed": i} for i in range(3)]
+    group = hydro.fuse(factory("mlp"), members, "sgd", engine="grouped")
+    alone = [Solo(built("mlp", i), member, "sgd") for i, member in enumerate(members)]
+    data = batches("mlp", 3)
+    for count, (_, targets) in enumerate(data, start=1):
+        targets[targets == ignored] = 0
+        targets[:count] = ignored
+    given = data if own else data[-1:] * 3
+    for _ in range(2):
+        losses = group.step(hydro.PerMember(given) if own else data[-1], loss)
+        expected = [one.step(batch, loss) for one, batch in zip(alone, given, strict=True)]
+        assert losses.tolist() == pytest.approx(expected, rel=1e-9)
+    for i, one in enumerate(alone):
+        assert apart(group.member_state(i)["model"], one.model.state_dict()) < 1e-9
+
+
 def test_scalers_are_those_of_torch_per_member() -> None:
     settings = [
         hydro.LossScale(init_scale=2.0**127, growth_interval=3),
@@ -144,6 +166,37 @@ def test_frozen_and_unused_parameters_and_buffers(engine: Any, optimizer: Any) -
     for i, one in enumerate(alone):
         assert apart(group.member_state(i)["model"], one.model.state_dict()) < 1e-9
         assert group.member_state(i)["model"]["calls"] == 6
+
+
+class Drawn(nn.Module):
+    """A buffer that its seed draws and no step changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 10)
+        self.register_buffer("shift", torch.randn(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x + self.shift)
+
+
+@pytest.mark.parametrize("seeds", [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)])
+def test_every_member_has_its_own_buffers(seeds: tuple[int, ...]) -> None:
+    def make() -> nn.Module:
+        return Drawn().double()
+
+    members = [{"lr": 0.01 * (i + 1), "seed": seed} for i, seed in enumerate(seeds)]
+    group = hydro.fuse(make, members, engine="grouped")
+    alone = []
+    for member in members:
+        torch.manual_seed(int(member["seed"]))
+        alone.append(Solo(make(), member, "adamw"))
+    for batch in batches("mlp", 2):
+        assert group.step(batch, loss_of).tolist() == pytest.approx(
+            [one.step(batch) for one in alone], rel=1e-9
+        )
+    for i, one in enumerate(alone):
+        assert apart(group.member_state(i)["model"], one.model.state_dict()) < 1e-9
 
 
 class DoubleGpt(hydro_models.GPT):

@@ -75,6 +75,26 @@ def test_dropout_goes_on_with_the_same_masks() -> None:
         assert alone.step(batch, loss_of)[0].item() == pytest.approx(expected, rel=1e-9)
 
 
+def test_a_scaler_goes_on_where_it_was() -> None:
+    """Its scale grows after four good steps in a row, of which three are before the pause."""
+    make, data = factory("mlp", torch.float32), batches("mlp", 8, dtype=torch.float32)
+    scaler = hydro.LossScale(init_scale=2.0**10, growth_interval=4)
+    group = hydro.fuse(
+        make, [{"lr": 1e-3, "seed": i, "scaler": scaler} for i in range(2)], "sgd", engine="grouped"
+    )
+    for batch in data[:3]:
+        group.step(batch, loss_of)
+    state = group.member_state(1)
+    moved = hydro.fuse(make, optimizer="sgd", engine="grouped")
+    moved.add([state["settings"]], [state])
+    loaded = hydro.fuse(make, optimizer="sgd", engine="grouped")
+    loaded.load_state_dict(group.state_dict())
+    for batch, scale in zip(data[3:], [11, 11, 11, 11, 12], strict=True):
+        for one, member in ((group, 1), (moved, 0), (loaded, 1)):
+            one.step(batch, loss_of)
+            assert one.member_state(member)["scaler"]["scale"] == 2.0**scale
+
+
 def test_a_group_is_loaded_to_the_bit(tmp_path: Any) -> None:
     data = batches("mlp", 8)
     every = members("sgd", 3)
