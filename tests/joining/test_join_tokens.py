@@ -84,6 +84,13 @@ async def test_a_name_belongs_to_its_key(engine: AsyncEngine) -> None:
     await join(engine, await made(engine, worker="a"), "a", B)
 
 
+async def test_a_token_for_a_worker_lets_no_second_machine_in(engine: AsyncEngine) -> None:
+    token = await made(engine, worker="a")
+    await join(engine, token, "a", A)
+    with pytest.raises(JoinRefusedError, match="1 of 1"):
+        await join(engine, token, "a", B)
+
+
 async def test_a_name_whose_certificate_has_ended_is_free(engine: AsyncEngine) -> None:
     await join(engine, await made(engine), "a", A)
     async with transaction(engine) as conn:

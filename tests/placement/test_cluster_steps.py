@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.spec import Resources
+from headrace_services.scheduler.core.changes import Changes
 from headrace_services.scheduler.core.inputs import (
     PauseStudy,
     Preemption,
@@ -19,10 +20,12 @@ from headrace_services.scheduler.core.inputs import (
 from headrace_services.scheduler.core.needs import Surroundings
 from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.core.standing import Leaving
 from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.store import heartbeats, placement, rows, studies, tables
 from headrace_services.scheduler.store.database import open_engine, transaction
 from headrace_services.scheduler.store.load import load
+from headrace_services.scheduler.store.pipeline import pipeline
 
 
 @pytest_asyncio.fixture
@@ -173,6 +176,23 @@ async def test_a_higher_priority_asks_for_a_slot_at_the_next_report_with_a_check
     assert (again.id, why) == (lease.id, "study 'high' needs its slots")
     assert (await low.tell(lease, 1, saved=False)).action == "CONTINUE", "never without a checkpoint"
     assert (await low.tell(lease, 1)).action == "PAUSE"
+
+
+async def test_who_was_asked_to_leave_at_the_next_report_is_not_given_until_the_rung(
+    engine: AsyncEngine,
+) -> None:
+    """Another study, whose cycle began before that, asks for the rung."""
+    await connect(engine, "w", 1)
+    low = await OneStudy(engine, "low").create()
+    (lease,) = await low.kick()
+    assert lease.grant is not None
+    await (await OneStudy(engine, "high").create(priority=1)).kick()
+    other = await OneStudy(engine, "other").create()
+    asked = Leaving(for_study_id=other.id, at_report=False, why="study 'other' needs its slots")
+    async with transaction(engine) as conn, pipeline(conn) as sent:
+        placement.tell_others(sent, other.id, Changes(asks={lease.grant.id: asked}))
+    decision = await low.tell(lease, 1)
+    assert (decision.action, decision.reason) == ("PAUSE", "study 'high' needs its slots")
 
 
 async def test_it_leaves_with_progress_and_a_checkpoint_and_is_not_charged(engine: AsyncEngine) -> None:

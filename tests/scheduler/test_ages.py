@@ -1,20 +1,20 @@
 """What has ended is kept for its age, and what somebody still needs is kept for as long as it is needed."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from past_studies import count, past_study
 from reopened_site import train
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from study_site import StudySite, make_spec
 
 from headrace.ages import KINDS, Ages, ages_of, parse, told
 from headrace.errors import InvalidFieldError
 from headrace_services.scheduler.core.inputs import ExtendStudy, RetryTrials
 from headrace_services.scheduler.engine.janitor import Janitor
-from headrace_services.scheduler.store import leftovers, quotas
+from headrace_services.scheduler.store import aging, leftovers, quotas
 from headrace_services.scheduler.store.database import transaction
 
 DAY = 86_400.0
@@ -172,6 +172,28 @@ async def test_a_study_that_goes_on_is_young_again(engine: AsyncEngine) -> None:
     await end_long_ago(site)
     await Janitor(engine, ages, rest=0).clean()
     assert {event.number for event in await site.events()} == {None}
+
+
+async def test_a_study_that_goes_on_just_as_the_janitor_has_found_it_keeps_everything(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with transaction(engine) as conn:
+        study = await past_study(conn, "old", SPEC, ago_s=2 * DAY)
+        kinds, ever = ("studies", *aging.OF_ROWS, "checkpoints"), datetime.fromtimestamp(0, UTC)
+        found = {kind: await aging.due(conn, kind, OF_A_DAY[kind], 9, ever) for kind in kinds}
+        assert [[one.id for one in of_a_kind] for of_a_kind in found.values()] == [[study]] * len(kinds)
+        await conn.execute(text("UPDATE study SET state = 'ACTIVE', end_time = NULL"))
+
+    async def due(_: AsyncConnection, kind: str, *__: object) -> list[aging.Due]:
+        return found.pop(kind, [])
+
+    monkeypatch.setattr(aging, "due", due)
+    await Janitor(engine, only(*kinds), rest=0).clean()
+    assert not found
+    assert await rows_of(engine, study) == WHOLE
+    async with engine.connect() as conn:
+        kept = text("SELECT bool_and(checkpoint IS NOT NULL) FROM trial")
+        assert (await conn.execute(kept)).scalar_one()
 
 
 async def test_who_was_cut_off_by_the_end_is_known_without_the_events_of_trials(engine: AsyncEngine) -> None:

@@ -8,8 +8,11 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from study_site import StudySite, make_spec
 
+from headrace_services.scheduler.core.inputs import Assignment, PauseStudy, PlaceNow, ResumeStudy
 from headrace_services.scheduler.core.plan import Plan
+from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.engine import cycle
+from headrace_services.scheduler.engine.cycle import CycleResult
 from headrace_services.scheduler.engine.runner import StudyRunner
 from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.store import tables
@@ -62,3 +65,35 @@ async def test_a_runner_reads_anew_where_its_copy_was_stale(
     assert not isinstance(settled.outcome, Exception)
     trial = await site.trial(0)
     assert (trial.attempt, trial.step) == (7, 1)
+
+
+async def test_members_that_an_attempt_created_in_vain_are_not_waited_for(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(policy={"kind": "pbt", "interval": 2, "quantile": 0.5}, max_trials=2, max_steps=4)
+    site = await StudySite(engine, spec).create()
+    await site.connect(slots=2)
+    conflicts: list[psycopg.Error] = [psycopg.errors.SerializationFailure()]
+
+    async def losing(conn: AsyncConnection, plan: Plan, *answers: object) -> None:
+        if conflicts and plan.changes.created:
+            raise conflicts.pop()
+        await apply(conn, plan, *answers)  # type: ignore[arg-type]  # passed on
+
+    monkeypatch.setattr(cycle, "apply", losing)
+    leases: list[Lease] = []
+
+    def committed(_: int, result: CycleResult) -> None:
+        leases.extend(order.lease for order in result.effects.orders if isinstance(order, Assignment))
+
+    runner = StudyRunner(engine, site.study_id, committed)
+    task = asyncio.create_task(runner.run())
+    for command in (PauseStudy(), ResumeStudy(), PlaceNow()):
+        await runner.submit(Submission(input=command))
+    assert not conflicts
+    for lease in leases[:2]:
+        await runner.submit(Submission(input=site.report(lease, 2, float(lease.number))))
+    await runner.submit(Submission(input=PlaceNow()))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert [trial.milestone for trial in await site.trials()] == [4, 4], "both are there, so both go on"

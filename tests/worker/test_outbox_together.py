@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.courier import Courier
 from headrace_worker.outbox import DurableOutbox, Outbox
+from headrace_worker.session_core import Identity, SessionCore
 
 
 def report(step: int) -> worker_pb2.SessionRequest:
@@ -50,4 +52,34 @@ async def test_a_call_that_fails_among_others_fails_alone(tmp_path: Path) -> Non
     with pytest.raises(sqlite3.IntegrityError):
         await failing
     assert len(await durable.after(0, 100)) == 3, "none is written twice"
+    durable.close()
+
+
+class BusyOutbox(Outbox):
+    """Its first message takes as long as it is held."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.begun, self.held = threading.Event(), threading.Event()
+
+    def append(self, lease_id: str, request: worker_pb2.SessionRequest, *, upload: str = "") -> int:
+        self.begun.set()
+        self.held.wait()
+        return super().append(lease_id, request, upload=upload)
+
+
+async def test_a_report_whose_trial_ends_while_it_is_written_is_sent_all_the_same(tmp_path: Path) -> None:
+    """And so is what was written after it."""
+    outbox = BusyOutbox(tmp_path / "outbox.sqlite")
+    durable = DurableOutbox(outbox)
+    identity = Identity(worker="w", incarnation="i", devices=(), labels={}, version="", log_dir="/l")
+    courier = Courier(durable, SessionCore(identity))
+    given_up = asyncio.create_task(courier.post(report(1).report.lease, report(1)))
+    await asyncio.to_thread(outbox.begun.wait)
+    given_up.cancel()
+    await asyncio.gather(given_up, return_exceptions=True)
+    outbox.held.set()
+    await courier.post(report(2).report.lease, report(2))
+    ready, _ = await courier.unsent(10)
+    assert [entry.request.report.step for entry in ready] == [1, 2]
     durable.close()

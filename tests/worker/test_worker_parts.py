@@ -10,11 +10,13 @@ from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from headrace.bounds.sessions import LOG_TAIL
-from headrace.v1 import event_pb2, spec_pb2, worker_pb2
+from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, worker_pb2
+from headrace_worker.attempt import Attempt
 from headrace_worker.backoff import Backoff
 from headrace_worker.devices import discover
 from headrace_worker.effects import Start
@@ -242,6 +244,27 @@ def test_exits(
 ) -> None:
     verdict = classify(code, ending=ending, finished=finished, last_line="the last line")
     assert (verdict.outcome, verdict.error, verdict.exit_code) == (outcome, error, code)
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome", "error"),
+    [
+        (["ValueError: boom", "RuntimeError: Connection closed by peer"], FAILED, "ValueError: boom"),
+        (["", "RuntimeError: at teardown"], FINISHED, ""),
+    ],
+    ids=["ranks of a gang", "teardown"],
+)
+def test_of_what_a_program_says_of_its_end_the_first_word_counts(
+    tmp_path: Path, said: list[str], outcome: worker_pb2.ExitOutcome.ValueType, error: str
+) -> None:
+    place: Any = MagicMock(scratch_dir=tmp_path, taken_dir=tmp_path)
+    host = MagicMock()
+    attempt = Attempt(_assign(), host, place)
+    for rank, word in enumerate(said):
+        attempt.finish(runtime_pb2.FinishRequest(error=word, rank=rank))
+    verdict = classify(1, ending=None, finished=attempt.finished, last_line="")
+    assert (verdict.outcome, verdict.error) == (outcome, error)
+    host.finished.assert_called_once_with(attempt)
 
 
 def test_backoff_doubles_up_to_its_cap_with_full_jitter() -> None:

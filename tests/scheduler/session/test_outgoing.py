@@ -8,6 +8,7 @@ import pytest
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_services.scheduler.core.inputs import Cancellation
 from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.session import outgoing as module
 from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.session.outgoing import DECISIONS_AT_ONCE, Outgoing, SlowWorkerError
 from headrace_services.scheduler.session.proofs import Proofs
@@ -38,6 +39,11 @@ async def written(messages: Outgoing) -> list[worker_pb2.SessionResponse]:
     await messages.written()
     writing.cancel()
     return wrote
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def decision(sequence: int) -> worker_pb2.SessionResponse:
@@ -108,6 +114,22 @@ async def test_a_message_that_is_not_taken_within_the_patience_ends_the_session(
         async with asyncio.timeout(60):
             await messages.cut_off_when_slow()
     writing.cancel()
+
+
+async def test_whom_more_is_to_be_told_than_the_queue_holds_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is left out: the worker reads it in its next session."""
+    monkeypatch.setattr(module, "MAX_OUTGOING", 2)
+    messages = outgoing()
+    watching = asyncio.create_task(messages.cut_off_when_slow())
+    for sequence in (1, 2, 3):
+        assert not watching.done()
+        messages.put(decision(sequence))
+        await turns()
+    assert watching.done(), "the third message does not fit"
+    with pytest.raises(SlowWorkerError):
+        await watching
 
 
 async def test_who_takes_every_message_in_time_is_not_cut_off() -> None:
