@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from tiers import spread
@@ -68,23 +69,23 @@ def test_full(): pass
 def test_cases(n): pass
 """
 FULL_FILE = """
-import pytest
+    import pytest
 
-pytestmark = pytest.mark.full
+    pytestmark = pytest.mark.full
 
-def test_full(): pass
+    def test_full(): pass
 
-@pytest.mark.smoke
-def test_smoke(): pass
+    @pytest.mark.smoke
+    def test_smoke(): pass
 
-@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.smoke)])
-def test_param(n): pass
-"""
+    @pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.smoke)])
+    def test_param(n): pass
+"""  # indented, or this file would be taken for a full one
 
 
 def test_what_a_tier_runs(tmp_path: Path) -> None:
     (tmp_path / "test_marked.py").write_text(MARKED)
-    (tmp_path / "test_full_file.py").write_text(FULL_FILE)
+    (tmp_path / "test_full_file.py").write_text(dedent(FULL_FILE))
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     options = ["-rp", "-p", "no:cacheprovider", "-p", "tiers", "--tier", "first"]
     command, env = [sys.executable, "-m", "pytest", *options], {"PYTHONPATH": str(TESTS)}
