@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def documents() -> list[Path]:
-    """Those at the top level, and everything below docs/."""
+    """The Markdown files at the top level, and everything below docs/."""
     return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 

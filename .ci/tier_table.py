@@ -15,7 +15,7 @@ SMOKE: Final = re.compile(r"\bmark\.smoke\b")
 
 
 def tier(path: Path) -> Tier:
-    """What of a file runs in the first tier: all, some of it, one smoke test, or nothing."""
+    """Which part of a file runs in the first tier: all, some of it, smoke tests, or nothing."""
     text = path.read_text(encoding="utf-8")
     if FULL_FILE.search(text):
         return "smoke" if SMOKE.search(text) else "full"
@@ -32,8 +32,8 @@ def by_folder() -> dict[str, dict[Tier, list[str]]]:
 
 
 def tiers_table() -> str:
-    """Each folder with what of it runs on every change."""
-    return table(("`tests/…`", "`make test` runs", "`make test-all` alone runs"), _rows())
+    """Each folder, with the part of it that runs on every change."""
+    return table(("`tests/…`", "`make test` runs", "only `make test-all` runs"), _rows())
 
 
 def _rows() -> Iterator[tuple[str, str, str]]:

@@ -24,7 +24,13 @@ PACKAGES = {
     "headrace_worker": "worker",
     "headrace_torch": "worker",
 }
-EVERYTHING = ("pyproject.toml", ".ci/constraints.txt", "tests/conftest.py")
+EVERYTHING = (
+    "pyproject.toml",
+    ".ci/constraints.txt",
+    "tests/conftest.py",
+    "tests/tiers.py",
+    "tests/affected.py",
+)
 """A change of these touches every test."""
 COMMAND_LINE = "headrace.cli.app"
 """Loads the other modules of its package by name."""
@@ -40,8 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         nargs="?",
         const="",
         metavar="COMMIT",
-        help="only test files that the changes since COMMIT touch, by import; without one, since the upstream "
-        "branch was left, or uncommitted changes where there is no upstream",
+        help="only test files that the changes since COMMIT touch, by import (--changed=COMMIT); without one, since "
+        "the upstream branch was left, or uncommitted changes where there is no upstream",
     )
 
 
@@ -50,13 +56,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if since is not None:
         changed = changed_files(since)
         config.stash[_CHOSEN] = chosen = Tree().touched_by(changed)
-        config.stash[_TOLD] = f"changed: {len(changed)} files, which touch {len(chosen)} test files"
+        config.stash[_SUMMARY] = f"changed: {len(changed)} files, which touch {len(chosen)} test files"
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    return config.stash.get(_TOLD, None)
+    return config.stash.get(_SUMMARY, None)
 
 
+@pytest.hookimpl(trylast=True)  # after the order of conftest.py
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begins with the tests that are nearest to the change."""
     chosen = config.stash.get(_CHOSEN, None)
@@ -72,12 +79,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 _CHOSEN = pytest.StashKey[dict[Path, int]]()
-_TOLD = pytest.StashKey[str]()
+_SUMMARY = pytest.StashKey[str]()
 
 
 def changed_files(since: str) -> list[str]:
     """The files that differ from a commit, relative to the repository; new ones included."""
-    differ = _git("diff", "--name-only", "-z", since or _where_it_began())
+    differ = _git("diff", "--name-only", "--no-renames", "-z", since or _where_it_began(), "--")
     new = _git("ls-files", "-z", "--others", "--exclude-standard")
     return sorted({name for name in (differ + new).split("\0") if name})
 
@@ -94,7 +101,7 @@ def _git(*arguments: str) -> str:
 
 
 class Tree:
-    """What imports what, over the product, the benchmarks' and examples' modules that tests use, and the tests."""
+    """What imports what, over the product, the tests, and the modules beside them that tests use."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self.root = root
@@ -121,12 +128,14 @@ class Tree:
         return distances
 
     def _naming(self, changed: Path) -> Iterator[Path]:
-        """Who names a file that is no module, or one of the folders that it is in."""
+        """Who names a file that is no module, or one of the folders that it is in; its neighbours for its bare name."""
         place = PurePosixPath(changed.relative_to(self.root))
         names = {
             str(folder) for folder in (place, *place.parents) if len(folder.parts) > 1 or folder == place
         }
         for path, constants in self._constants.items():
+            if path.parent in changed.parents and not constants.isdisjoint(place.parts[-3:]):
+                yield path
             if any(
                 constant in names or ("/" in constant.strip("/") and place.match(constant))
                 for constant in constants
@@ -142,8 +151,9 @@ class Tree:
 
     @cached_property
     def _sources(self) -> dict[Path, str]:
-        """The test files with their helpers."""
-        return {path: path.read_text() for path in (self.root / "tests").rglob("*.py")}
+        """The test files with their helpers, those in `benchmarks/` and `.ci/` included."""
+        folders = (self.root / name for name in ("tests", "benchmarks", ".ci"))
+        return {path: path.read_text() for folder in folders for path in folder.rglob("*.py")}
 
     @cached_property
     def _constants(self) -> dict[Path, frozenset[str]]:
@@ -201,24 +211,25 @@ class Tree:
         }
 
     def _edges_of_tests(self) -> Iterator[tuple[Path, Path]]:
-        helpers = {path.stem: path for path in self._sources if path.name != "conftest.py"}
+        helpers: dict[str, list[Path]] = defaultdict(list)
+        for path in self._sources:
+            if path.name != "conftest.py":
+                helpers[path.stem].append(path)
         for path, text in self._sources.items():
             yield from self._commands_in(path, self._constants[path])
             # What a fixture of a conftest imports counts for the tests that use it, and they import it too.
             for name in imported(text, everywhere=path.name != "conftest.py"):
                 if name in helpers:
-                    yield path, helpers[name]
+                    yield from ((path, helper) for helper in helpers[name])
                 elif name in self._modules:
                     yield path, self._modules[name]
             for constant in self._constants[path]:
                 named, _, function = constant.partition(":")
                 if named in self._modules and "." in named:
                     yield path, self._modules[named]
-                program = helpers.get(PurePosixPath(named).stem)
-                if program is None or program.name.startswith("test_"):
-                    continue
                 if named.endswith(".py") or function.isidentifier():
-                    yield path, program
+                    programs = helpers.get(PurePosixPath(named).stem, ())
+                    yield from ((path, one) for one in programs if not one.name.startswith("test_"))
             folder = path.parent
             while folder != self.root:
                 if (folder / "conftest.py").exists() and path != folder / "conftest.py":

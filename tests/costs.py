@@ -1,4 +1,4 @@
-"""`--costs`: where the processor time of a run goes: by test file, by fixture, and how many processes are started.
+"""`--costs`: where the processor time of a run goes: by test file, by the setup of fixtures, and process starts.
 
 What a test process spends itself and what its children spent until they were waited for are counted apart. A server
 that outlives its tests (Postgres) and the children of children that nobody waited for are not seen.
@@ -76,20 +76,20 @@ class Costs:
     @contextmanager
     def _charged(self, cost: Cost, count: int) -> Iterator[None]:
         began, before, starts = time.perf_counter(), os.times(), self._starts["all"]
-        yield
-        now = os.times()
-        cost.add(
-            Cost(
-                own_s=now.user + now.system - before.user - before.system,
-                children_s=now.children_user
-                + now.children_system
-                - before.children_user
-                - before.children_system,
-                wall_s=time.perf_counter() - began,
-                starts=self._starts["all"] - starts,
-                count=count,
+        try:
+            yield
+        finally:
+            now = os.times()
+            children = now.children_user + now.children_system - before.children_user - before.children_system
+            cost.add(
+                Cost(
+                    own_s=now.user + now.system - before.user - before.system,
+                    children_s=children,
+                    wall_s=time.perf_counter() - began,
+                    starts=self._starts["all"] - starts,
+                    count=count,
+                )
             )
-        )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -102,7 +102,7 @@ class Costs:
             return (yield)
 
     def pytest_sessionfinish(self) -> None:
-        """A process of xdist hands its costs over."""
+        """Sends the costs of an xdist worker to the controller."""
         workeroutput = getattr(self._config, "workeroutput", None)
         if workeroutput is not None:
             kinds = (self._ledger.files, self._ledger.fixtures)
@@ -125,7 +125,7 @@ class Costs:
 
 
 def table(costs: Iterable[tuple[str, Cost]]) -> Iterator[str]:
-    """The dearest ones, with the sum of all."""
+    """The most expensive ones, and the sum of all."""
     total = Cost()
     yield f"{'own':>8} {'children':>9} {'wall':>8} {'starts':>7} {'count':>6}"
     for place, (name, cost) in enumerate(sorted(costs, key=lambda one: -one[1].own_s - one[1].children_s)):

@@ -61,10 +61,13 @@ def first_tier(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def spread(cases: list[pytest.Item], count: int) -> list[pytest.Item]:
-    """So many of the cases, as far apart as they can be, the first one included."""
+    """Returns `count` of the cases, spread evenly from the first to the last.
+
+    Steps that divide the number of cases would meet one value of a stacked parameter alone.
+    """
     if count >= len(cases):
         return cases
-    return [cases[place * len(cases) // count] for place in range(count)]
+    return [cases[round(place * (len(cases) - 1) / max(count - 1, 1))] for place in range(count)]
 
 
 def drawn(*, first: int, full: int) -> int:

@@ -1,4 +1,4 @@
-"""Files made to hurt who reads them."""
+"""Hostile files."""
 
 import os
 import socket

@@ -10,6 +10,7 @@ import os
 import tempfile
 import traceback
 import warnings
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -37,7 +38,8 @@ class RankPool:
         if not self._processes:
             self._start()
         for pipe in self._pipes:
-            pipe.send((target, arguments))
+            with suppress(BrokenPipeError):  # its rank is dead, which its answer says
+                pipe.send((target, arguments))
         answers = [self._answer(rank, f"to {target}", timeout_s) for rank in range(self.size)]
         failures = [f"rank {rank}:\n{text}" for rank, (fine, text) in enumerate(answers) if not fine]
         if failures:
@@ -60,7 +62,7 @@ class RankPool:
             if self._pipes[rank].poll(timeout_s):
                 return self._pipes[rank].recv()
             text = f"rank {rank} gave no answer {what} within {timeout_s} s"
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             self._processes[rank].join()
             text = f"rank {rank} ended with {self._processes[rank].exitcode} and gave no answer {what}"
         self.close()

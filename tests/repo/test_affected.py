@@ -44,6 +44,9 @@ def tree() -> Tree:
         ("tests/hdet/conftest.py", "hdet/test_hdet_exact.py", "hydro/test_fuse_rules.py"),
         ("docs/how-to/write-a-trial.md", "repo/test_document_programs.py", "repo/test_tiers.py"),
         ("protos/headrace/v1/planner.proto", "planner/test_planner_service.py", "hydro/test_fuse_rules.py"),
+        ("tests/conformance/scenarios/plan.yaml", "conformance/test_conformance.py", "repo/test_tiers.py"),
+        ("tests/planner/configurations.json", "planner/test_planner_configurations.py", "repo/test_tiers.py"),
+        ("benchmarks/placement/virtual_cluster.py", "placement/test_packing.py", "repo/test_tiers.py"),
         (".ci/pytest.sh", "repo/test_second_run.py", "repo/test_first_steps.py"),
     ],
 )

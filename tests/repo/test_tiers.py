@@ -19,9 +19,40 @@ from tier_table import by_folder, tier  # noqa: E402
 CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "timeit", "repeat"}
 
 
-def test_each_kind_of_test_is_in_the_first_tier() -> None:
-    missing = [folder for folder, files in by_folder().items() if files.keys() == {"full"}]
-    assert missing == [], "mark one test of each of these folders with pytest.mark.smoke"
+STAND_INS = {
+    "chaos": "chaos/test_faults.py::test_a_study_survives_the_kill_of",
+    "fuzz": "fuzz/test_fuzz.py::test_whatever_is_sent_nobody_else_is_hurt",
+    "conformance": "conformance/test_conformance.py::test_the_scenarios",
+    "frameworks": "frameworks/test_framework_callbacks.py::test_a_script_with_accelerate_resumes_exactly",
+    "the whole service": "up/test_outcomes_end_to_end.py::test_a_failed_trial_is_not_the_best_of_a_study",
+    "attacks by trials": "worker/test_trial_attacks.py::test_garbage_on_the_socket",
+    "documents": "repo/test_document_programs.py::test_a_script_that_is_no_function_runs",
+    "random modules": "hydro/test_fuse_random_modules.py::test_a_random_module_equals_torch_optim_or_is_refused",
+    "random histories of policies": "policies/test_policy_contract.py::test_histories_equal_the_oracle",
+    "random histories of cycles": "scheduler/test_step_machine.py::test_the_step_keeps_its_promises",
+    "four ranks": "hdet/test_hdet_exact.py::test_resume_is_bitwise",
+    "gangs": "gang/test_gang_ends.py::test_the_first_failure_is_told_and_all_are_ended",
+    "bubbles": "bubbles/test_bubble_worker.py::test_a_daemon_keeps_an_agent_and_takes_it_along",
+    "joining": "joining/test_join_tokens.py::test_a_token_for_a_worker_lets_no_second_machine_in",
+}
+"""What stands in the first tier for each kind of long test."""
+
+
+@pytest.mark.parametrize("kind", STAND_INS)
+def test_each_kind_of_long_test_is_in_the_first_tier(kind: str) -> None:
+    file, _, name = STAND_INS[kind].partition("::")
+    text = (TESTS / file).read_text()
+    (test,) = (
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
+    )
+    marks = "".join(map(ast.unparse, test.decorator_list))
+    assert "mark.smoke" in marks or (tier(TESTS / file) in ("first", "some") and "mark.full" not in marks)
+
+
+def test_no_folder_is_left_out_of_the_first_tier() -> None:
+    assert [folder for folder, files in by_folder().items() if files.keys() == {"full"}] == []
 
 
 def asserts_on_a_clock(source: str) -> Iterator[str]:
@@ -91,12 +122,12 @@ def test_what_a_tier_runs(tmp_path: Path) -> None:
     command, env = [sys.executable, "-m", "pytest", *options], {"PYTHONPATH": str(TESTS)}
     ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     passed = re.findall(r"PASSED \S+::(\S+)", ran.stdout)
-    assert sorted(passed) == ["test_cases[0]", "test_cases[2]", "test_first", "test_param[2]", "test_smoke"]
+    assert sorted(passed) == ["test_cases[0]", "test_cases[4]", "test_first", "test_param[2]", "test_smoke"]
     assert "5 passed, 6 deselected" in ran.stdout
 
 
 @pytest.mark.parametrize(
-    ("of", "count", "chosen"), [(5, 1, [0]), (5, 2, [0, 2]), (5, 5, [0, 1, 2, 3, 4]), (2, 9, [0, 1])]
+    ("of", "count", "chosen"), [(5, 1, [0]), (5, 2, [0, 4]), (12, 4, [0, 4, 7, 11]), (2, 9, [0, 1])]
 )
 def test_cases_are_spread(of: int, count: int, chosen: list[int]) -> None:
     assert spread(list(range(of)), count) == chosen  # type: ignore[arg-type]  # any list will do
