@@ -152,7 +152,7 @@ def check(command: str, name: str, place: Path, code: int, said: str) -> None:
     assert not (place / "owned").exists()
 
 
-@pytest.mark.cases(24)
+@pytest.mark.cases(10)
 @pytest.mark.parametrize(("command", "name"), CASES)
 def test_it_is_refused_soon_and_in_little_memory(
     command: str, name: str, tmp_path: Path, invoke, monkeypatch: pytest.MonkeyPatch
