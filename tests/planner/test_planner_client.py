@@ -262,6 +262,7 @@ def test_of_several_addresses_the_first_that_answers(address: str) -> None:
                 ask("gpt3-2.7b", "a100-16")
 
 
+@pytest.mark.full
 def test_a_search_goes_on_at_the_next_server_when_its_own_dies(address: str) -> None:
     command = [sys.executable, "-m", "headrace.cli", "planner", "--listen", "127.0.0.1:0", "--workers", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:

@@ -121,6 +121,7 @@ def test_shapes_at_fault(fault: dict[str, Any], field: str) -> None:
         efficiencies_from({**constants, "shapes": [{**asdict(MEASURED), **fault}]})
 
 
+@pytest.mark.full
 def test_a_model_that_was_left_out_is_ordered_by_the_shapes_it_shares() -> None:
     """vTrain's h=2048 L=20 was never fitted; its kernels are those of other depths."""
     rows = read_rows([DATA / "vtrain_multi_node.csv", DATA / "vtrain_single_node.csv"])

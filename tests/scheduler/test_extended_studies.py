@@ -55,7 +55,7 @@ async def replayed(site: StudySite) -> None:
     assert not found.reworded
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("kind", POLICIES)
 async def test_a_larger_budget_goes_on_from_what_is_there(engine: AsyncEngine, kind: str) -> None:
     site = await ended(engine, policy=POLICIES[kind])

@@ -106,7 +106,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("most", [1, 4], ids=["alone", "in bundles"])
 @pytest.mark.parametrize("name", POLICIES)
 async def test_equal_inputs_equal_events(

@@ -302,7 +302,6 @@ async def test_a_hundred_thousand_small_files(attacked: Any) -> None:
     await until(lambda: not list((it.site.root / "home/scratch").iterdir()), "its files are gone", 30.0)
 
 
-@pytest.mark.smoke
 async def test_a_trial_that_ignores_every_signal(attacked: Any) -> None:
     it = await attacked(
         """

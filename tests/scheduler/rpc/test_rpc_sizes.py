@@ -127,6 +127,7 @@ async def test_a_page_is_bounded_by_what_it_holds_and_not_by_what_compresses_wel
     assert page.next_page_token
 
 
+@pytest.mark.full
 async def test_workers_of_many_slots_are_listed_in_more_pages(site: RpcSite) -> None:
     async with transaction(site.engine) as conn:
         await conn.execute(
