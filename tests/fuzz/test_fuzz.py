@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(7200 if CALLS > 1000 else 60
 @pytest.mark.parametrize("number", SEEDS)
 def test_whatever_is_sent_nobody_else_is_hurt(database_url: str, tmp_path: Path, number: int) -> None:
     with site(tmp_path, database_url) as here, contextmanager(calls)(here) as attack, limited_caller():
-        _begin(attack, here)
+        _begin(attack, here, tmp_path)
         _attack(attack, drawn(first=20, full=100), number + 1000)  # what is loaded once is loaded
         before = here.memory()
         _attack(attack, CALLS, number)
@@ -44,13 +44,14 @@ def test_whatever_is_sent_nobody_else_is_hurt(database_url: str, tmp_path: Path,
         assert "Traceback" not in (tmp_path / "scheduler.log").read_text()
 
 
-def _begin(attack: Attack, here: Site) -> None:
+def _begin(attack: Attack, here: Site, folder: Path) -> None:
     """The study whose trials the site's worker runs, so that the worker's socket is there to call."""
     request = study_pb2.CreateStudyRequest(study_id="real", spec=to_proto(parse_spec(here.study())))
     attack.stub.CreateStudy(request, timeout=60)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 150
     while not here.runtimes():
-        assert time.monotonic() < until, "the worker runs no trial"
+        said = "\n".join(f"{log.name}:\n{log.read_text()[-2000:]}" for log in folder.glob("*.log"))
+        assert time.monotonic() < until, f"the worker runs no trial\n{said}"
         time.sleep(0.1)
 
 
