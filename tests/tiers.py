@@ -6,8 +6,10 @@ first tier all the same, and of a test marked `cases(n)` n of its parameters do.
 `--tier first` leaves the others out. Without it everything runs that is named, so `pytest tests/chaos` runs chaos.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -73,6 +75,15 @@ def spread(cases: list[pytest.Item], count: int) -> list[pytest.Item]:
 def drawn(*, first: int, full: int) -> int:
     """How many random cases a test draws in the tier that runs."""
     return first if _tier == FIRST else full
+
+
+@contextmanager
+def processor_time(*, at_most_s: float) -> Iterator[None]:
+    """Fails in the full tier where this process computes for longer. The first tier measures no time."""
+    began = time.process_time()
+    yield
+    took_s = time.process_time() - began
+    assert _tier == FIRST or took_s < at_most_s, f"took {took_s:.1f} s of a processor, not {at_most_s}"
 
 
 def _tier_of(item: pytest.Item) -> str:

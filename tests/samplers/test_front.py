@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from tiers import processor_time
 
 from headrace_services.scheduler.samplers.front import front
 
@@ -36,7 +37,8 @@ def test_the_front_is_what_the_definition_says(objectives: int) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_front_of_all_trials_is_found_soon() -> None:
+def test_a_front_of_all_trials_is_found_in_time() -> None:
     trade_off = [(share / 5000, 1 - share / 5000) for share in range(5000)]
-    assert len(front(trade_off, [1.0, 1.0])) == 5000
-    assert len(front([(*pair, 0.5) for pair in trade_off[:2000]], [1.0, 1.0, 1.0])) == 2000
+    with processor_time(at_most_s=5):
+        assert len(front(trade_off, [1.0, 1.0])) == 5000
+        assert len(front([(*pair, 0.5) for pair in trade_off[:2000]], [1.0, 1.0, 1.0])) == 2000

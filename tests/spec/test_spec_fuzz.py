@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spec_samples import SOUND
-from tiers import drawn
+from tiers import drawn, processor_time
 
 from headrace.errors import InvalidFieldError
 from headrace.spec import from_proto, parse_spec, to_proto
@@ -148,12 +148,13 @@ def test_broken_messages(changes):
 
 
 @pytest.mark.timeout(120)
-def test_large_inputs_are_answered_soon():
+def test_large_inputs_are_answered_quickly():
     values = list(range(100_000))
-    parse_spec({**SOUND, "space": {"x": {"type": "categorical", "values": values}}, "baseline": None})
-    for count in (999, 20_000):
-        space = {f"p{k}": {"type": "int", "low": 1, "high": 2} for k in range(count)}
-        try:
-            parse_spec({**SOUND, "space": space, "baseline": None})
-        except InvalidFieldError:
-            assert count > 1000
+    with processor_time(at_most_s=10):
+        parse_spec({**SOUND, "space": {"x": {"type": "categorical", "values": values}}, "baseline": None})
+        for count in (999, 20_000):
+            space = {f"p{k}": {"type": "int", "low": 1, "high": 2} for k in range(count)}
+            try:
+                parse_spec({**SOUND, "space": space, "baseline": None})
+            except InvalidFieldError:
+                assert count > 1000

@@ -1,8 +1,9 @@
-"""What a small spec may cost: some tens of milliseconds, whatever it multiplies. One that takes a minute here hangs."""
+"""What a small spec may cost: some tens of milliseconds, whatever it multiplies. A generous second is allowed here."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
+from tiers import processor_time
 
 from headrace import bounds
 from headrace.errors import InvalidFieldError
@@ -11,6 +12,7 @@ from headrace.v1 import spec_pb2 as pb
 from headrace_services.scheduler.samplers import make_sampler
 
 pytestmark = pytest.mark.timeout(60)
+MOST_S = 1.0
 MOST_PROBLEMS = 50
 
 
@@ -113,9 +115,10 @@ def test_a_small_unsound_spec_is_refused_quickly(change: Callable[[pb.StudySpec]
     message = spec(parameters=sound)
     change(message)
     assert message.ByteSize() < 100_000
-    assert bounds.violations(message) == []
-    with pytest.raises(InvalidFieldError) as refused:
-        from_proto(message)
+    with processor_time(at_most_s=MOST_S):
+        assert bounds.violations(message) == []
+        with pytest.raises(InvalidFieldError) as refused:
+            from_proto(message)
     assert len(refused.value.violations) <= MOST_PROBLEMS
 
 
@@ -191,5 +194,6 @@ SOUND = [off_branches, long_chain, branching_grid, honest_grid, honest_start]
 def test_a_sound_spec_is_taken_quickly(make: Callable[[], pb.StudySpec]) -> None:
     message = make()
     assert bounds.violations(message) == []
-    sampler = make_sampler(from_proto(message))
-    assert sampler.suggest(0)
+    with processor_time(at_most_s=MOST_S):
+        sampler = make_sampler(from_proto(message))
+        assert sampler.suggest(0)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from headrace.checkpoints import CheckpointMeta
 from headrace.checkpoints.directory import DirectoryStore
 from headrace.trial import checkpoint
-from headrace_worker import credential
+from headrace_services.identity import authority
+from headrace_worker import credential, home
+from headrace_worker.aside import Aside
 
 
 class Disk:
@@ -69,9 +72,33 @@ def _key(folder: Path) -> None:
     credential.joining_key(folder)
 
 
+def _message(folder: Path) -> None:
+    Aside(folder).keep(7, b"refused", "it is unknown")
+
+
+def _identity(folder: Path) -> None:
+    (folder / "id").unlink(missing_ok=True)
+    home.identity(folder)
+
+
+def _server(folder: Path) -> None:
+    now = datetime.now(UTC)
+    if not (folder / "ca").exists():
+        authority.make(folder / "ca", ["localhost"], now=now)
+    authority.make_server(folder / "ca", ["localhost"], now=now)
+
+
 @pytest.mark.parametrize(
     ("write", "name"),
-    [(_store, "final"), (_checkpoint, "final"), (_part, "rank-1"), (_key, "joining")],
+    [
+        (_store, "final"),
+        (_checkpoint, "final"),
+        (_part, "rank-1"),
+        (_key, "joining"),
+        (_message, "000000000007"),
+        (_identity, "id"),
+        (_server, "server"),
+    ],
 )
 def test_a_new_name_outlasts_a_power_cut(
     write: Callable[[Path], None], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

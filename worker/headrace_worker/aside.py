@@ -4,13 +4,13 @@ One text file a message: the reason first, then the message. Whoever has read th
 names the folder in its heartbeats. The oldest go by themselves where the folder grows past its bounds.
 """
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
+from headrace.durable import replace
 from headrace.v1 import worker_pb2
 
 MAX_FILES = 64
@@ -30,12 +30,8 @@ class Aside:
         line = " ".join(reason.split())
         when = datetime.now(UTC).isoformat(timespec="seconds")
         path = self._folder / f"{sequence:012d}.txt"
-        temporary = path.with_suffix(".new")
-        with temporary.open("w", encoding="utf-8", errors="replace") as file:
-            file.write(f"# {line}\n# refused {when}; never sent again\n{_readable(body)}")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
+        text = f"# {line}\n# refused {when}; never sent again\n{_readable(body)}"
+        replace(path, text.encode("utf-8", errors="replace"))
         self._prune()
 
     def summary(self) -> str:

@@ -9,7 +9,6 @@ whenever the daemon dies, the file is the old one or the new one, and both let i
 
 import json
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from headrace.durable import replace
 from headrace.spiffe import worker_of
 from headrace.v1 import join_pb2
 
@@ -99,7 +99,7 @@ def store(home: Path, credential: Credential) -> None:
         "addresses": list(credential.addresses),
         "port": credential.port,
     }
-    _replace(home / _FILE, json.dumps(content, indent=1).encode())
+    replace(home / _FILE, json.dumps(content, indent=1).encode())
     (home / _JOINING).unlink(missing_ok=True)
 
 
@@ -117,7 +117,7 @@ def joining_key(home: Path) -> ec.EllipticCurvePrivateKey:
     if isinstance(key, ec.EllipticCurvePrivateKey):
         return key
     made = new_key()
-    _replace(home / _JOINING, _pem(made).encode())
+    replace(home / _JOINING, _pem(made).encode())
     return made
 
 
@@ -156,18 +156,3 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> str:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode()
-
-
-def _replace(file: Path, content: bytes) -> None:
-    new = file.with_name(f".{file.name}.new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    new.replace(file)
-    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from headrace.durable import replace
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
 from headrace_worker.process import bury, end_group, end_strays
@@ -53,9 +54,7 @@ def identity(home: Path) -> str:
     try:
         return path.read_text().strip()
     except FileNotFoundError:
-        temporary = path.with_suffix(".new")
-        temporary.write_text(uuid.uuid4().hex)
-        temporary.rename(path)
+        replace(path, uuid.uuid4().hex.encode())
         return path.read_text()
 
 

@@ -12,7 +12,6 @@ Nothing here reads a clock: whoever calls says what time it is.
 """
 
 import ipaddress
-import os
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from headrace.durable import replace
 from headrace.errors import InvalidFieldError, Violation
 from headrace.home import make_private
 from headrace.spiffe import WORKERS_HOST, worker_uri
@@ -118,8 +118,8 @@ def make(folder: Path, hosts: Sequence[str], *, now: datetime) -> None:
     )
     # The certificate last: an authority without one was never used, and is made anew.
     _make_server(folder, made, key, named, now)
-    replace(folder / KEY, _pem(key), 0o600)
-    replace(folder / CERTIFICATE, made.public_bytes(serialization.Encoding.PEM), 0o644)
+    replace(folder / KEY, _pem(key))
+    replace(folder / CERTIFICATE, made.public_bytes(serialization.Encoding.PEM), mode=0o644)
 
 
 def make_server(folder: Path, hosts: Sequence[str], *, now: datetime) -> None:
@@ -177,18 +177,6 @@ def _numbered(now: datetime) -> int:
     return (1 << 79 | secrets.randbits(79)) << _TIME_BITS | (now - _EPOCH) // timedelta(microseconds=1)
 
 
-def replace(file: Path, content: bytes, mode: int) -> None:
-    """Writes a file beside its old one, durably, and puts it in its place by one rename."""
-    new = file.with_name(f".{file.name}.new")
-    new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    new.replace(file)
-
-
 def _make_server(
     folder: Path,
     authority: x509.Certificate,
@@ -208,8 +196,8 @@ def _make_server(
         since=now - BACKDATED,
         until=until,
     )
-    replace(folder / SERVER_KEY, _pem(key), 0o600)
-    replace(folder / SERVER, made.public_bytes(serialization.Encoding.PEM), 0o644)
+    replace(folder / SERVER_KEY, _pem(key))
+    replace(folder / SERVER, made.public_bytes(serialization.Encoding.PEM), mode=0o644)
 
 
 def _signed(

@@ -25,6 +25,7 @@ from headrace.checkpoints.manifest import (
     parse_manifest,
     write_verified,
 )
+from headrace.durable import flush, rename
 from headrace.v1 import trial_pb2
 
 _PARTIAL = ".partial-"
@@ -67,7 +68,7 @@ class DirectoryStore:
                 target = partial / relative
                 target.parent.mkdir(parents=True, exist_ok=True)
                 _link_or_copy(source, target)
-                _fsync(target)
+                flush(target)
                 entries.append(entry_of(relative, target))
             write_time_s = meta.save_time_s + time.monotonic() - began
             manifest = Manifest.of(meta, tuple(entries), write_time_s)
@@ -76,11 +77,10 @@ class DirectoryStore:
                 out.flush()
                 os.fsync(out.fileno())
             for folder in (*(p for p in partial.rglob("*") if p.is_dir()), partial):
-                _fsync(folder)
+                flush(folder)
             if final.exists():  # an earlier attempt got as far as the rename
                 self._remove(final)
-            partial.rename(final)
-            _fsync(parent)
+            rename(partial, final)
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -209,14 +209,6 @@ def _link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _bytes_below(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
@@ -230,5 +222,5 @@ def _mkdir_durably(folder: Path, root: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     while folder.is_relative_to(root):
-        _fsync(folder)
+        flush(folder)
         folder = folder.parent

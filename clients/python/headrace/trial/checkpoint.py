@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from headrace.durable import flush, rename
 from headrace.trial.codec import decode, encode
 
 FORMAT = 2
@@ -52,11 +53,10 @@ def write(folder: Path, part: dict[str, Any], *, fill: Callable[[Path], None] | 
                 fill(partial)
             write_part(partial, part, rank=0)
             shutil.rmtree(folder, ignore_errors=True)
-            partial.rename(folder)
+            rename(partial, folder)
     except Exception:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _sync_folder(folder.parent)
     return folder
 
 
@@ -78,11 +78,10 @@ def write_part(folder: Path, part: dict[str, Any], *, rank: int) -> None:
                     torch.save(plain, file)
                 file.flush()
                 os.fsync(file.fileno())
-            partial.rename(final)
+            rename(partial, final)
     except Exception:
         partial.unlink(missing_ok=True)
         raise
-    _sync_folder(folder)
 
 
 @contextmanager
@@ -107,11 +106,7 @@ def sync_files(folder: Path) -> None:
     """Makes durable whatever objects wrote by themselves."""
     for path in (folder / _OBJECTS).rglob("*"):
         with suppress(FileNotFoundError):  # another rank's temporary file
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            flush(path)
 
 
 def ranks_in(folder: Path) -> list[int]:
@@ -156,11 +151,3 @@ def _full_disk(error: BaseException) -> OSError | None:
             return cause
         cause = cause.__cause__ or cause.__context__
     return None
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
