@@ -1,6 +1,8 @@
 """The SDK against the real service: what one side writes the other side reads."""
 
 import asyncio
+import itertools
+from types import SimpleNamespace
 
 import pytest
 from rpc_site import RpcSite, make_spec
@@ -72,17 +74,19 @@ async def test_a_loop_that_ends_because_its_study_failed_says_why(site: RpcSite)
 async def test_who_waits_for_its_own_trials_is_told_so(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ask_tell, "_PATIENCE_S", 0.0)
+    seconds = itertools.count()  # one with each look at the clock
+    monkeypatch.setattr(ask_tell, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(ask_tell, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     async with AsyncClient(site.replicas[0].address) as client:
         study = await client.create_study("s", make_spec(max_trials=2))
         assert all([await study.ask(), await study.ask()])
         with (
             pytest.warns(UserWarning, match="no trial to run now: callers hold trials 0, 1") as told,
             pytest.raises(
-                TimeoutError, match=r"for 0\.1 s: callers hold trials 0, 1.* lease_s .*`headrace stop s 0`"
+                TimeoutError, match=r"for 2 s: callers hold trials 0, 1.* lease_s .*`headrace stop s 0`"
             ),
         ):
-            await study.ask(timeout_s=0.1)
+            await study.ask(timeout_s=2.0)
         assert told[0].filename == __file__
         await study.pause()
         with pytest.raises(TimeoutError, match="it is paused"):
