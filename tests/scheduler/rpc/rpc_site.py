@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
@@ -21,6 +21,7 @@ from headrace.v1.project_pb2_grpc import add_ProjectServiceServicer_to_server as
 from headrace.v1.study_pb2_grpc import StudyServiceStub
 from headrace.v1.study_pb2_grpc import add_StudyServiceServicer_to_server as add_study_service
 from headrace_services.scheduler.desk import Desk
+from headrace_services.scheduler.desk.desk import IMPORTANCES
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.rpc.code_service import CodeServicer
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
@@ -207,7 +208,8 @@ async def serving(engine: AsyncEngine) -> AsyncIterator[Replica]:
 
     running = asyncio.create_task(run_hub())
     hub = await ready
-    desk = Desk()
+    # The machine may be busy: a fit of a second is to end.
+    desk = Desk(importances=replace(IMPORTANCES, time_s=120, wait_s=120))
     add_study_service(StudyServicer(hub, desk), server)
     add_project_service(ProjectServicer(hub), server)
     add_code_service(CodeServicer(engine), server)
