@@ -187,7 +187,7 @@ async def test_a_trial_that_a_user_pauses_pauses_at_its_rung(site: RpcSite) -> N
     assert (await site.report(lease, 1, 0.5)).action == CONTINUE
     decision = await site.report(lease, 2, 0.4)
     assert decision.action == PAUSE
-    assert (await trial(site)).detail.startswith("paused by a user")
+    assert (await trial(site)).waits_for == "a user to resume it"
 
 
 @pytest.mark.parametrize(
