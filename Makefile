@@ -128,7 +128,7 @@ fuzz: setup ## Send 20,000 calls drawn from the contract at real servers, four s
 	@HEADRACE_FUZZ_CALLS=5000 pytest -s tests/fuzz
 
 long: setup ## Train HDET's recovery with 20 seeds, and let 500 random histories of the scheduler's step keep its promises; plans on 200,000 trials (half an hour)
-	@HEADRACE_SEEDS=20 HEADRACE_STEP_HISTORIES=500 pytest -n 2 tests/hdet/test_hdet_recovery.py tests/scheduler/test_step_machine.py --durations=0
+	@HEADRACE_SEEDS=20 HEADRACE_STEP_HISTORIES=500 pytest -n 2 tests/hdet/test_hdet_recovery.py tests/scheduler/test_step_machine.py tests/scheduler/test_ask_tell_machine.py --durations=0
 	@HEADRACE_PLANNED_TRIALS=200000 pytest -n 1 tests/scheduler/test_plans.py
 
 restores: setup ## Load a dump of a live cluster's database behind its workers, three times (a minute); 200 random histories of the janitor (ten minutes)

@@ -34,7 +34,7 @@ WITHIN = [
     report(step=2**40, metrics={"loss": float("nan"), "train loss (mean)": float("inf"), "m" * 256: -0.0}),
     report(metrics={f"m{number}": 1.0 for number in range(1000)}),
     pb.StopStudyRequest(name="studies/s", reason="two\nlines\tand ünïcode ✓"),
-    pb.SuggestTrialRequest(lease_time=Duration(seconds=86_400)),
+    pb.SuggestTrialRequest(lease_time=Duration(seconds=30 * 86_400)),
     worker_pb2.SessionRequest(exited=worker_pb2.Exited(error="\0" * 10**5, outcome=77)),
     worker_pb2.SessionRequest(report=worker_pb2.Report(train_time=Duration(seconds=10**9))),
     planner_pb2.PlanRequest(question=planner_pb2.PlanQuestion(model_json='{"a": "[[[[[[[[[[[[[[[[[[[[["}')),

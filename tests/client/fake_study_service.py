@@ -303,6 +303,11 @@ class FakeStudyService(study_pb2_grpc.StudyServiceServicer):
             trial=self._trial(request.lease.trial, context), missing_metrics=self.missing_metrics
         )
 
+    def RenewTrial(self, request: Any, context: grpc.ServicerContext) -> Any:
+        before = self._begin("RenewTrial", request, context)
+        self._finish(before, context)
+        return study_pb2.RenewTrialResponse()
+
     def ReleaseTrial(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._begin("ReleaseTrial", request, context)
         return study_pb2.ReleaseTrialResponse(trial=self._trial(request.lease.trial, context))

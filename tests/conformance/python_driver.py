@@ -167,6 +167,7 @@ class Driver:
             return {"asked": None, "done": True}
         number = next(self._numbers)
         self._asked[number] = asked
+        asked.held = False  # scenarios say when a lease is kept; this client keeps it unasked
         info = asked._suggestion.trial  # the handle shows its parts alone
         return {"asked": number, "trial": _trial(info), "next_milestone": asked.next_milestone, "done": False}
 
@@ -176,16 +177,14 @@ class Driver:
         decision = await _value(
             self._asked[asked].report(step, _floats(metrics), checkpoint_uri=checkpoint_uri)
         )
-        self._asked[asked].last = (step, metrics)
         return {"action": decision.action.upper(), "next_milestone": decision.next_milestone}
 
     async def _op_keep_alive(self, _: Answer, asked: int, seconds: float) -> Answer:
-        held = self._asked[asked]
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            step, metrics = held.last
-            await _value(held.report(step, _floats(metrics)))
-            await self._sleep(_BY_SECONDS)
+        handle = self._asked[asked]
+        handle.held = True
+        handle.transport.renewer.hold(handle, _BY_SECONDS)
+        await self._sleep(seconds)
+        handle.held = False
         return {}
 
     async def _op_complete(self, _: Answer, asked: int, error: str | None = None) -> Answer:

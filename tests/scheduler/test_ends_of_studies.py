@@ -1,18 +1,16 @@
-"""`until`: a study ends by its target value, by time, or for want of improvement; the reason is told everywhere."""
+"""`until`: a study ends by its target value, or for want of improvement; the reason is told everywhere. Time is in
+`test_hours.py`."""
 
 from typing import Any
 
 import pytest
 from reopened_site import spec_now, train
-from sqlalchemy import text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
 from headrace.errors import InvalidFieldError
-from headrace_services.scheduler.core.inputs import Cancellation, ExtendStudy, PlaceNow, RetryTrials
+from headrace_services.scheduler.core.inputs import Cancellation, ExtendStudy, RetryTrials
 from headrace_services.scheduler.replay.replaying import replay
-from headrace_services.scheduler.store import studies, tables
-from headrace_services.scheduler.store.database import transaction
 
 RUN_ALL = {"kind": "run_all"}
 
@@ -93,36 +91,6 @@ async def test_an_improvement_begins_the_count_anew(engine: AsyncEngine) -> None
     await train(site, lambda number, _: values[number])
     study = await site.study()
     assert (study.state, study.detail) == ("COMPLETED", "all trials have finished")
-
-
-async def test_time_ends_the_study_with_the_next_cycle_and_the_sweep_finds_it(engine: AsyncEngine) -> None:
-    site = await begun(engine, {"hours": 2}, policy=RUN_ALL)
-    first, _ = site.leases.values()
-    await site.tell(first, 1, 0.5)
-    async with transaction(engine) as conn:
-        assert site.study_id not in await studies.out_of_time(conn)
-    async with transaction(engine) as conn:
-        earlier = text("create_time - interval '2 hours'")
-        await conn.execute(
-            update(tables.study).where(tables.study.c.id == site.study_id).values(create_time=earlier)
-        )
-    async with transaction(engine) as conn:
-        assert site.study_id in await studies.out_of_time(conn)
-    await site.step(PlaceNow())
-    study = await site.study()
-    assert (study.state, study.detail) == ("COMPLETED", "2 hours have passed (until: 2 hours)")
-    async with transaction(engine) as conn:
-        assert site.study_id not in await studies.out_of_time(conn)
-    await site.step(ExtendStudy(trials=1, steps=None))  # the hours count anew
-    assert (await site.study()).state == "ACTIVE"
-    await replayed(site)
-
-
-async def test_time_without_any_result_is_a_failure(engine: AsyncEngine) -> None:
-    site = await begun(engine, {"hours": 1e-9}, policy=RUN_ALL)
-    study = await site.study()
-    assert study.state == "FAILED"
-    assert "no trial has a usable value" in study.detail
 
 
 async def test_a_study_that_has_its_target_does_not_go_on(engine: AsyncEngine) -> None:

@@ -1,11 +1,20 @@
 """A lease that a sweep found silent ends only if it still is, under the study's lock; and such ends are counted."""
 
-from sqlalchemy import update
+import pytest
+from sqlalchemy import text, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from study_site import StudySite, make_spec
+from study_site import StudySite, gone, make_spec
 
 from headrace_services.scheduler.core.endings import MAX_LOSSES_IN_ROW
-from headrace_services.scheduler.core.inputs import Accepted, LeaseExpired, PlaceNow, Stale
+from headrace_services.scheduler.core.inputs import (
+    Accepted,
+    LeaseExpired,
+    PlaceNow,
+    Renewed,
+    RestoredArrived,
+    Stale,
+)
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.store import tables
 
@@ -58,3 +67,30 @@ async def test_a_trial_that_silences_its_workers_again_and_again_is_over(engine:
     assert (trial.state, trial.reason) == ("TERMINATED", "FAILED")
     assert "silence, 10 times in a row without a new checkpoint or a rung between" in trial.detail
     assert trial.losses_in_row == MAX_LOSSES_IN_ROW
+
+
+async def test_a_worker_never_takes_up_a_lease_that_expired(engine: AsyncEngine) -> None:
+    """Though nobody else had the trial: its process may still run beside the next one, and writes checkpoints."""
+    site, lease = await one_at_work(engine)
+    await site.tell(lease, 1, 0.5)
+    await hear_of_workers(engine, "2000-01-01")
+    await site.step(expiry(lease))
+    before = await site.trial(0)
+    assert (before.state, before.lapsed) == ("PAUSED", False)
+    name = {"lease_id": lease.id, "number": 0, "attempt": lease.attempt}
+    outcomes = await site.step(
+        site.report(lease, 2, 0.4),
+        RestoredArrived(**name, sequence=100),
+        Renewed(**name, sequence=None),
+        gone(lease, "FINISHED"),
+    )
+    assert [type(outcome) for outcome in outcomes] == [Stale] * 4
+    assert outcomes[0].why == "silence"
+    assert await site.trial(0) == before
+    for forced, said in (
+        ("UPDATE lease SET live = true, end_time = NULL, ended = '' WHERE id = :id", "is over for good"),
+        ("UPDATE trial SET state = 'RUNNING', lease_id = :id WHERE number = 0", "an attempt begins once"),
+    ):
+        async with engine.connect() as conn:
+            with pytest.raises(IntegrityError, match=said):
+                await conn.execute(text(forced), {"id": lease.id})

@@ -16,9 +16,9 @@ NOT_MOVES = [pair for pair in itertools.product(State, State) if pair[0] is not 
 """Every pair of different states that no row of the table connects."""
 
 SHAPES = {
-    State.PENDING: {"milestone": 1},
+    State.PENDING: {"milestone": 1, "lapsed": True},
     State.RUNNING: {"milestone": 1, "attempt": 1, "lease_id": "l"},
-    State.PAUSED: {"milestone": 1, "attempt": 1, "checkpoint": {"uri": "u", "step": 1}},
+    State.PAUSED: {"milestone": 1, "attempt": 1, "checkpoint": {"uri": "u", "step": 1}, "lapsed": True},
     State.RESUMED: {"milestone": 1, "attempt": 2, "lease_id": "l", "checkpoint": {"uri": "u", "step": 1}},
     State.TERMINATED: {"reason": "COMPLETED", "end_time": text("now()")},
 }
@@ -30,6 +30,7 @@ EMPTY = {
     "checkpoint": None,
     "reason": None,
     "end_time": None,
+    "lapsed": False,
 }
 
 PATHS = {
@@ -69,7 +70,9 @@ async def _trial_in(conn, state: State) -> None:
     )
     study_id = (await conn.execute(study)).scalar_one()
     await conn.execute(
-        insert(tables.trial).values(study_id=study_id, number=0, state="PENDING", params={}, milestone=1)
+        insert(tables.trial).values(
+            study_id=study_id, number=0, state="PENDING", params={}, milestone=1, attempt=2, lapsed=True
+        )
     )
     for step in PATHS[state]:
         await conn.execute(
@@ -86,7 +89,7 @@ async def test_the_database_allows_each_move(engine: AsyncEngine, source: State,
 
 
 async def test_the_database_refuses_every_other_move(engine: AsyncEngine) -> None:
-    assert len(NOT_MOVES) == 7
+    assert len(NOT_MOVES) == 6
     for source, target in NOT_MOVES:
         async with engine.connect() as conn:
             await _trial_in(conn, source)
@@ -116,6 +119,7 @@ async def test_a_trial_begins_pending_or_launched(engine: AsyncEngine, state: St
 
 BROKEN_ROWS = {
     "trial_lease": (State.RUNNING, {"lease_id": None}),
+    "trial_lapsed": (State.RUNNING, {"lapsed": True}),
     "trial_checkpoint": (State.PAUSED, {"checkpoint": None}),
     "trial_best_checkpoint": (State.PENDING, {"best_checkpoint": {}}),
     "trial_milestone": (State.RUNNING, {"milestone": None}),
@@ -127,7 +131,7 @@ BROKEN_ROWS = {
     "trial_baseline": (State.PENDING, {"baseline": True, "number": 1}),
     "trial_counts": (State.PENDING, {"step": -1}),
     "trial_generation": (State.PENDING, {"generation": -1}),
-    "trial_state": (State.PENDING, {"state": "ASLEEP"}),
+    "trial_state": (State.PENDING, {"state": "ASLEEP", "lapsed": False}),
 }
 
 
@@ -148,6 +152,21 @@ async def test_an_attempt_never_goes_back(engine: AsyncEngine) -> None:
         await _trial_in(conn, State.RUNNING)
         with pytest.raises(IntegrityError, match="an attempt never goes back"):
             await conn.execute(update(tables.trial).values(attempt=1))
+
+
+@pytest.mark.parametrize("source", [State.PENDING, State.PAUSED])
+async def test_an_attempt_begins_once_unless_it_has_lapsed(engine: AsyncEngine, source: State) -> None:
+    run = update(tables.trial).values(**{**EMPTY, **SHAPES[State.RUNNING], "attempt": 2, "state": "RUNNING"})
+    for lapsed in (False, True):
+        async with engine.connect() as conn:
+            await _trial_in(conn, source)
+            await conn.execute(update(tables.trial).values(lapsed=lapsed))
+            if lapsed:
+                await conn.execute(run.values(lapsed=True))
+                assert not (await conn.execute(select(tables.trial.c.lapsed))).scalar_one(), "it has moved"
+            else:
+                with pytest.raises(IntegrityError, match="an attempt begins once"):
+                    await conn.execute(run)
 
 
 async def test_the_trigger_holds_the_table(engine: AsyncEngine) -> None:

@@ -1,9 +1,14 @@
 """A simulated study ends by what its file says, with the core that ends a real one."""
 
+import pytest
 from simulated_studies import flat, make_spec, simulate
 
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.preview import preview
+from headrace_services.scheduler.simulator.cluster import machines
+from headrace_services.scheduler.simulator.costs import Failures
+from headrace_services.scheduler.simulator.engine import Simulation
+from headrace_services.scheduler.simulator.study import StudySimulation
 
 RUN_ALL = {"kind": "run_all"}
 
@@ -14,8 +19,34 @@ def test_time_ends_it_to_the_second_and_stops_what_runs():
     simulation, study = simulate(spec, flat([5, 4, 3, 2, 1]), workers=1)
     assert simulation.now_s == 216
     assert study.rows.study.state is StudyState.COMPLETED
-    assert study.rows.study.detail == "0.06 hours have passed (until: 0.06 hours)"
+    assert study.rows.study.detail == "its trials have run for 0.06 hours (until: 0.06 hours)"
     assert [stay.end_s for stay in study.record.stays] == [90, 180, 216]
+
+
+def test_hours_behind_a_busy_study_do_not_count():
+    """The first study takes 450 s of the one slot, and the second has 216 s from then on."""
+    first = StudySimulation.of(make_spec(policy=RUN_ALL, max_trials=5, priority=1), flat([1] * 5), number=1)
+    timed = make_spec(policy=RUN_ALL, max_trials=5, until={"hours": 0.06})
+    second = StudySimulation.of(timed, flat([5, 4, 3, 2, 1]), number=2)
+    simulation = Simulation(machines(1), [first, second])
+    simulation.run()
+    assert (first.record.end_s, second.record.end_s) == (450, 666)
+    assert second.rows.study.state is StudyState.COMPLETED
+    assert [(stay.start_s, stay.end_s) for stay in second.record.stays] == [
+        (450, 540),
+        (540, 630),
+        (630, 666),
+    ]
+
+
+def test_hours_in_which_no_machine_is_there_do_not_count():
+    spec = make_spec(policy=RUN_ALL, max_trials=5, until={"hours": 0.06})
+    failures = Failures(mean_time_s=100, repair_s=1000, seed=3)
+    simulation, study = simulate(spec, flat([5, 4, 3, 2, 1]), workers=1, failures=failures)
+    held_s = sum(stay.end_s - stay.start_s for stay in study.record.stays)
+    assert simulation.now_s > 1000
+    assert held_s == pytest.approx(216)
+    assert study.rows.study.detail == "its trials have run for 0.06 hours (until: 0.06 hours)"
 
 
 def test_a_target_and_trials_without_improvement_end_it():

@@ -128,7 +128,7 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
     async def _attempt(self, lease_id: str, context: _Context) -> Attempt:
         attempt = self._attempts.get(lease_id)
         if attempt is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"You no longer hold this trial ({LEASE_GONE})")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"You no longer hold this trial: {LEASE_GONE}")
         if attempt.in_bundle:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,

@@ -340,7 +340,7 @@ class SessionCore:
             if lease_id not in still_ours:
                 # Its decision will not come any more.
                 effects += self._settle(self._messages.of_lease(lease_id))
-                effects.append(self._fence(held, f"this worker no longer holds it ({LEASE_GONE})"))
+                effects.append(self._fence(held, f"this worker no longer holds it: {LEASE_GONE}"))
         return effects
 
     def _assign(self, assign: worker_pb2.Assign) -> list[Effect]:

@@ -12,7 +12,7 @@ import (
 	"github.com/headrace/headrace/clients/go/headrace"
 )
 
-const tellAgainEvery = 300 * time.Millisecond
+const renewEvery = 300 * time.Millisecond
 
 // askArgs are the arguments of ask and tell.
 type askArgs struct {
@@ -100,8 +100,7 @@ func keepAlive(ctx context.Context, s *session, c command) (any, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, seconds(args.Seconds))
 	defer cancel()
-	_, err = asked.KeepAlive(limited, tellAgainEvery)
-	return object{}, err
+	return object{}, asked.KeepAlive(limited, renewEvery)
 }
 
 func complete(ctx context.Context, s *session, c command) (any, error) {

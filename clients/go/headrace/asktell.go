@@ -7,12 +7,10 @@ import (
 	"iter"
 	"maps"
 	"strings"
-	"sync"
 	"time"
 
 	pb "github.com/headrace/headrace/clients/go/headrace/v1"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
@@ -27,8 +25,9 @@ func WithClientID(id string) AskOption {
 	return func(r *pb.SuggestTrialRequest) { r.ClientId = id }
 }
 
-// WithLease is how long the caller keeps a trial without a report; 10 minutes without this option. After that the trial is
-// offered to others. Each report begins the time anew.
+// WithLease is how long the caller keeps a trial without a report; 6 hours without this option. After that the trial is
+// offered to others. Until one of them has it, a late report still counts. Each report and each renewal (KeepAlive) begins
+// the time again.
 func WithLease(lease time.Duration) AskOption {
 	return func(r *pb.SuggestTrialRequest) { r.LeaseTime = durationpb.New(lease) }
 }
@@ -45,9 +44,6 @@ type Asked struct {
 	Milestone int64
 
 	study *Study
-
-	mu   sync.Mutex
-	last *pb.ReportTrialRequest // that was answered with CONTINUE
 }
 
 // Ask hands out the next trial. It waits while every trial waits for the results of others, for as long as the context allows.
@@ -118,28 +114,18 @@ func (a *Asked) ReportSaved(ctx context.Context, step int64, metrics map[string]
 	return a.tell(ctx, &pb.ReportTrialRequest{Lease: a.Lease, Step: step, Metrics: maps.Clone(metrics), CheckpointUri: uri})
 }
 
-// KeepAlive keeps the trial through a step that takes longer than the lease. It tells the last report again, every so often,
-// until the context ends; the error is then nil. Each time is one more report of that step. It returns early with a
-// decision that is not Continue, or with an error such as LeaseStale. There has to be a report already: give the first step a
-// lease that is long enough.
-func (a *Asked) KeepAlive(ctx context.Context, every time.Duration) (Decision, error) {
-	for {
-		a.mu.Lock()
-		last := a.last
-		a.mu.Unlock()
-		if last == nil {
-			return Decision{}, invalid("asked", "", "has no report that could be told again", "Report a step before KeepAlive.")
-		}
-		decision, err := a.tell(ctx, proto.CloneOf(last))
-		switch {
-		case ctx.Err() != nil:
-			return Decision{Action: Continue}, nil
-		case err != nil || decision.Action != Continue:
-			return decision, err
-		case !sleep(ctx, every):
-			return decision, nil
+// KeepAlive keeps the trial while an evaluation takes longer than the lease. It renews the lease every so often, until the
+// context ends; the error is then nil. It returns early with an error such as LeaseStale. Run it in a goroutine beside the
+// evaluation.
+func (a *Asked) KeepAlive(ctx context.Context, every time.Duration) error {
+	for sleep(ctx, every) {
+		request := &pb.RenewTrialRequest{Lease: a.Lease}
+		_, err := call(ctx, a.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.RenewTrial, request)
+		if err != nil && ctx.Err() == nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // tell sends a report under a new request id.
@@ -150,13 +136,7 @@ func (a *Asked) tell(ctx context.Context, report *pb.ReportTrialRequest) (Decisi
 		return Decision{}, err
 	}
 	a.tellMissing(response.GetMissingMetrics())
-	decision, err := DecisionOf(response.GetDecision())
-	if err == nil && decision.Action == Continue {
-		a.mu.Lock()
-		a.last = report
-		a.mu.Unlock()
-	}
-	return decision, err
+	return DecisionOf(response.GetDecision())
 }
 
 // Complete ends the trial before a decision does.

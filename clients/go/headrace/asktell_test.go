@@ -86,45 +86,32 @@ func TestALostLeaseAndAnUnknownDecision(t *testing.T) {
 	}
 }
 
-func TestALeaseIsKeptByTellingTheLastReportAgain(t *testing.T) {
+func TestALeaseIsKeptByRenewals(t *testing.T) {
 	net, fake := newNetwork(), digits()
 	fake.suggest = func(*pb.SuggestTrialRequest) (*pb.SuggestTrialResponse, error) {
-		return &pb.SuggestTrialResponse{Trial: &pb.Trial{}, Lease: &pb.LeaseRef{}}, nil
+		return &pb.SuggestTrialResponse{Trial: &pb.Trial{}, Lease: &pb.LeaseRef{LeaseId: "mine"}}, nil
 	}
-	var reports []*pb.ReportTrialRequest
-	fake.report = func(r *pb.ReportTrialRequest) (*pb.ReportTrialResponse, error) {
-		if reports = append(reports, r); len(reports) == 4 {
+	renewals := 0
+	fake.renew = func(r *pb.RenewTrialRequest) (*pb.RenewTrialResponse, error) {
+		if renewals++; renewals == 3 {
 			return nil, failure(codes.FailedPrecondition, "LEASE_STALE", "You no longer hold trial 0", "Ask again.")
 		}
-		return &pb.ReportTrialResponse{Decision: &pb.Decision{Action: pb.DecisionAction_DECISION_ACTION_CONTINUE}}, nil
+		if r.GetLease().GetLeaseId() != "mine" {
+			t.Errorf("renewed %v", r)
+		}
+		return &pb.RenewTrialResponse{}, nil
 	}
 	net.serve(t, "a:1", fake.register)
 	asked, err := net.client(t, "a:1").Study("digits").Ask(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := asked.KeepAlive(t.Context(), time.Millisecond); !errors.Is(err, headrace.InvalidField) {
-		t.Fatalf("without a report: %v", err)
-	}
-	if _, err := asked.Report(t.Context(), 2, map[string]float64{"loss": 0.5}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := asked.KeepAlive(t.Context(), time.Millisecond); !errors.Is(err, headrace.LeaseStale) {
-		t.Fatalf("got %v", err)
-	}
-	ids := map[string]bool{}
-	for _, one := range reports {
-		ids[one.GetRequestId()] = true
-		if one.GetStep() != 2 || one.GetMetrics()["loss"] != 0.5 {
-			t.Errorf("told %v", one)
-		}
-	}
-	if len(ids) != 4 {
-		t.Fatalf("%d request ids of 4 reports", len(ids))
+	if err := asked.KeepAlive(t.Context(), time.Millisecond); !errors.Is(err, headrace.LeaseStale) || renewals != 3 {
+		t.Fatalf("got %v after %d renewals", err, renewals)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := asked.KeepAlive(ctx, time.Hour); err != nil {
+	if err := asked.KeepAlive(ctx, time.Hour); err != nil {
 		t.Fatalf("a context that ends is no error: %v", err)
 	}
 }

@@ -82,6 +82,7 @@ type scheduler struct {
 	create  func(*pb.CreateStudyRequest) error
 	suggest func(*pb.SuggestTrialRequest) (*pb.SuggestTrialResponse, error)
 	report  func(*pb.ReportTrialRequest) (*pb.ReportTrialResponse, error)
+	renew   func(*pb.RenewTrialRequest) (*pb.RenewTrialResponse, error)
 	list    func(*pb.ListTrialsRequest) (*pb.ListTrialsResponse, error)
 	watch   func(*pb.WatchStudyRequest, grpc.ServerStreamingServer[pb.WatchStudyResponse]) error
 }
@@ -95,6 +96,10 @@ func (s *scheduler) GetStudy(ctx context.Context, r *pb.GetStudyRequest) (*pb.Ge
 
 func (s *scheduler) CreateStudy(_ context.Context, r *pb.CreateStudyRequest) (*pb.CreateStudyResponse, error) {
 	return &pb.CreateStudyResponse{Study: &pb.Study{Name: "studies/" + r.GetStudyId()}}, s.create(r)
+}
+
+func (s *scheduler) RenewTrial(_ context.Context, r *pb.RenewTrialRequest) (*pb.RenewTrialResponse, error) {
+	return s.renew(r)
 }
 
 func (s *scheduler) SuggestTrial(_ context.Context, r *pb.SuggestTrialRequest) (*pb.SuggestTrialResponse, error) {

@@ -99,13 +99,13 @@ class LeaseStaleError(HeadraceError):
     """The lease is not the caller's any more; nothing was changed."""
 
 
-LEASE_GONE = "it was paused, ended or reassigned"
-"""Why a trial can be somebody's no longer."""
+LEASE_GONE = "its lease is over; `headrace why` tells how it ended"
+"""Said where the cause is not at hand."""
 
 
-def lease_gone(trial: str) -> str:
-    """What somebody is told who speaks for a trial (a resource name) that is not theirs any more."""
-    return f"You no longer hold trial {trial.rpartition('/')[2]} ({LEASE_GONE})"
+def lease_gone(trial: int | str, why: str = LEASE_GONE) -> str:
+    """What somebody is told who speaks for a trial (its number, or a resource name) that is not theirs any more."""
+    return f"You no longer hold trial {str(trial).rpartition('/')[2]}: {why}"
 
 
 class DatabaseUnavailableError(HeadraceError):

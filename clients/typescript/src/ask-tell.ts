@@ -1,8 +1,8 @@
 /**
  * Ask and tell: trials that the caller runs in its own loop, under a lease.
  *
- * A lease lasts `leaseMs` from each report. After that the trial is offered to another caller, and messages of the first
- * one fail with LEASE_STALE and change nothing.
+ * A lease lasts `leaseMs` from each report or renewal (`keepAlive`). After that the trial is offered to other callers. Until
+ * one of them has it, messages of the first one still count; from then on they fail with LEASE_STALE and change nothing.
  */
 import { create } from "@bufbuild/protobuf";
 
@@ -12,6 +12,7 @@ import { DecisionAction, type LeaseRef } from "./gen/headrace/v1/event_pb.js";
 import {
   CompleteTrialRequestSchema,
   ReleaseTrialRequestSchema,
+  RenewTrialRequestSchema,
   ReportTrialRequestSchema,
   StudyService,
   SuggestTrialRequestSchema,
@@ -26,14 +27,14 @@ import { present } from "./present.js";
 export interface AskOptions {
   /** Names the caller; drawn when absent. */
   readonly clientId?: string | undefined;
-  /** How long the trial may go without a report; 10 minutes when absent. */
+  /** How long the trial may go without a report or a renewal before others are offered it; 6 hours when absent. */
   readonly leaseMs?: number | undefined;
   /** How long to wait for a trial while there is none to run; for ever when absent. Then the error is a DEADLINE. */
   readonly waitMs?: number | undefined;
   readonly signal?: AbortSignal | undefined;
 }
 
-const DEFAULT_LEASE_MS = 600_000;
+const DEFAULT_LEASE_MS = 6 * 3_600_000;
 const ASK_AGAIN_MS = [200, 500, 1_000, 2_000] as const;
 const PATIENCE_MS = 10_000;
 const { method } = StudyService;
@@ -59,7 +60,7 @@ export async function ask(connection: Connection, study: string, options: AskOpt
       throw new HeadraceError({
         reason: "DEADLINE",
         problem,
-        remedy: "Ask again later: its trials wait for the results of others.",
+        remedy: "Ask again later: it is paused, or its trials are held by others or wait for their results.",
       });
     }
     if (!warned && waitedMs >= PATIENCE_MS) {
@@ -82,13 +83,12 @@ export type Metrics = Readonly<Record<string, number>>;
 export class AskedTrial {
   /** The trial as it was handed out. */
   readonly info: TrialInfo;
-  /** How long it may go without a report. */
+  /** How long it may go without a report or a renewal. */
   readonly leaseMs: number;
   readonly #connection: Connection;
   readonly #lease: LeaseRef;
   #nextMilestone: number;
   #ended = false;
-  #last: { step: number; metrics: Metrics; checkpointUri: string } | undefined;
 
   /** Made by `study.ask()`. */
   constructor(connection: Connection, answer: SuggestTrialResponse, leaseMs: number) {
@@ -145,16 +145,14 @@ export class AskedTrial {
       if (typeof value !== "number")
         throw invalid(`metrics.${name}`, value, "is not a number", "Report a number, or NaN where there is none.");
     }
-    const told = { step, metrics, checkpointUri: options.checkpointUri ?? "" };
     const request = create(ReportTrialRequestSchema, {
       requestId: requestId(),
       lease: this.#lease,
-      ...told,
       step: BigInt(step),
       metrics: { ...metrics },
+      checkpointUri: options.checkpointUri ?? "",
     });
     const answer = await this.#connection.call(method.reportTrial, request, options);
-    this.#last = told;
     this.#warnOf(answer.missingMetrics);
     const decision = present(answer.decision);
     if (decision.action === DecisionAction.CONTINUE) this.#nextMilestone = decision.nextMilestone || this.#nextMilestone;
@@ -185,17 +183,15 @@ export class AskedTrial {
   }
 
   /**
-   * Keeps the lease while a step takes longer than it lasts: tells the last report again, three times a lease, until the
-   * signal is aborted or the trial has ended. Resolves then; throws what a report throws, such as LEASE_STALE.
-   *
-   * Before the first report there is nothing to tell: give a lease that is long enough for it.
+   * Keeps the lease while an evaluation takes longer than it lasts: renews it three times a lease, until the signal is
+   * aborted or the trial has ended. Resolves then; throws what a renewal throws, such as LEASE_STALE.
    */
   async keepAlive(signal: AbortSignal): Promise<void> {
+    const request = create(RenewTrialRequestSchema, { lease: this.#lease });
     while (!signal.aborted && !this.#ended) {
       try {
         await this.#connection.sleep(this.leaseMs / 3, signal);
-        if (this.#last && !this.#ended)
-          await this.report(this.#last.step, this.#last.metrics, { signal, checkpointUri: this.#last.checkpointUri });
+        if (!this.#ended) await this.#connection.call(method.renewTrial, request, { signal });
       } catch (error) {
         if (!signal.aborted) throw error;
       }

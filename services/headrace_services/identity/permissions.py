@@ -64,7 +64,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
         "headrace.v1.StudyService",
         Permission.CHANGE,
         "CreateStudy PauseStudy ResumeStudy StopStudy DeleteStudy AddTrials RetryTrials ExtendStudy PauseTrial "
-        "ResumeTrial StopTrial SuggestTrial ReportTrial CompleteTrial ReleaseTrial",
+        "ResumeTrial StopTrial SuggestTrial ReportTrial RenewTrial CompleteTrial ReleaseTrial",
     ),
     **_methods(
         "headrace.v1.StudyService",

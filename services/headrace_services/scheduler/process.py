@@ -35,6 +35,7 @@ from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
 from headrace_services.monitoring.registry import REGISTRY
 from headrace_services.scheduler.desk import Desk
+from headrace_services.scheduler.engine.budgets import Budgets
 from headrace_services.scheduler.engine.followers import Followers
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.janitor import Janitor
@@ -323,6 +324,7 @@ async def _serve_bound(
             tasks.create_task(registry.run_notifying()),
             tasks.create_task(registry.run_listening()),
             tasks.create_task(Followers(hub, tasks).run()),
+            tasks.create_task(Budgets(hub).run()),
             tasks.create_task(Sweeper(hub, settings.timing.lease_ttl_s).run()),
             tasks.create_task(janitor.run()),
             tasks.create_task(suggester.run()),

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.error_status import from_rpc_error
@@ -20,13 +21,17 @@ from headrace.v1.project_pb2_grpc import ProjectServiceStub
 from headrace.v1.project_pb2_grpc import add_ProjectServiceServicer_to_server as add_project_service
 from headrace.v1.study_pb2_grpc import StudyServiceStub
 from headrace.v1.study_pb2_grpc import add_StudyServiceServicer_to_server as add_study_service
+from headrace_services.scheduler.core.inputs import LeaseExpired
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.desk.desk import IMPORTANCES
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.rpc.code_service import CodeServicer
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 from headrace_services.scheduler.rpc.project_service import ProjectServicer
 from headrace_services.scheduler.rpc.study_service import StudyServicer
+from headrace_services.scheduler.store import tables, workers
+from headrace_services.scheduler.store.database import transaction
 
 TIMEOUT_S = 60.0
 
@@ -191,6 +196,23 @@ def duration(seconds: float) -> Duration:
     message = Duration()
     message.FromNanoseconds(round(seconds * 1e9))
     return message
+
+
+async def expire(site: RpcSite, number: int) -> None:
+    """Let the lease of a trial run out: what the sweep does when its client is silent for too long."""
+    study = await site.study()
+    async with transaction(site.engine) as conn:
+        await conn.execute(
+            update(tables.lease).where(tables.lease.c.number == number).values(expires_at="2000-01-01")
+        )
+        found, _ = await workers.expired_leases(conn)
+        info = await workers.study_by_uid(conn, study.uid)
+    assert info is not None
+    for lease, why in found:
+        expired = LeaseExpired(
+            lease_id=lease.id, number=lease.number, attempt=lease.attempt, sequence=None, why=why
+        )
+        await site.replicas[0].hub.submit(info.id, Submission(input=expired))
 
 
 @asynccontextmanager

@@ -1,16 +1,11 @@
 """Ask and tell: decisions, pauses and resumes, leases that pass to others, and the ways in which a trial ends."""
 
 import pytest
-from rpc_site import RpcSite, duration
-from sqlalchemy import update
+from rpc_site import RpcSite, duration, expire
 
 from headrace.errors import LeaseStaleError
 from headrace.v1 import event_pb2, trial_pb2
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.core.inputs import LeaseExpired
-from headrace_services.scheduler.engine.submissions import Submission
-from headrace_services.scheduler.store import tables, workers
-from headrace_services.scheduler.store.database import transaction
 
 CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
 PAUSE = event_pb2.DECISION_ACTION_PAUSE
@@ -19,23 +14,6 @@ STOP = event_pb2.DECISION_ACTION_STOP
 
 async def complete(site: RpcSite, lease: event_pb2.LeaseRef, error: str = "") -> trial_pb2.Trial:
     return (await site.call("CompleteTrial", pb.CompleteTrialRequest(lease=lease, error=error))).trial
-
-
-async def expire(site: RpcSite, number: int) -> None:
-    """What the sweep does when a client is silent for too long."""
-    study = await site.study()
-    async with transaction(site.engine) as conn:
-        await conn.execute(
-            update(tables.lease).where(tables.lease.c.number == number).values(expires_at="2000-01-01")
-        )
-        expired, _ = await workers.expired_leases(conn)
-        info = await workers.study_by_uid(conn, study.uid)
-    assert info is not None
-    for lease, why in expired:
-        expired = LeaseExpired(
-            lease_id=lease.id, number=lease.number, attempt=lease.attempt, sequence=None, why=why
-        )
-        await site.replicas[0].hub.submit(info.id, Submission(input=expired))
 
 
 async def test_a_suggestion_holds_all_that_a_caller_needs(site: RpcSite) -> None:
@@ -89,7 +67,7 @@ async def test_a_trial_pauses_and_another_caller_continues_it_from_its_checkpoin
     assert (await site.report(again.lease, 2, 0.1)).action == CONTINUE
     running = (await site.call("GetTrial", pb.GetTrialRequest(name=again.trial.name))).trial
     assert running.state == trial_pb2.TRIAL_STATE_RUNNING
-    gone = r"You no longer hold trial 0 \(it was paused, ended or reassigned\)"
+    gone = r"You no longer hold trial 0: it was paused .*, and then given to client 'other'\. Leave this trial and ask"
     with pytest.raises(LeaseStaleError, match=gone):
         await site.report(asked[0].lease, 2, 0.1)
     with pytest.raises(LeaseStaleError):

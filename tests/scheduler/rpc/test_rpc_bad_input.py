@@ -92,12 +92,18 @@ FIELD_CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "",
     ),
     ("AddTrials", {"study": S, "parameters": [UNSET]}, "parameters[0].x", "kinds of value"),
-    ("SuggestTrial", {"lease_time": duration(0.5)}, "study client_id lease_time", "1 s to 86400 s"),
-    ("SuggestTrial", {"study": S, "client_id": "c", "lease_time": duration(86_401)}, "lease_time", "86400"),
+    ("SuggestTrial", {"lease_time": duration(0.5)}, "study client_id lease_time", "1 s to 2592000 s"),
+    (
+        "SuggestTrial",
+        {"study": S, "client_id": "c", "lease_time": duration(2_592_001)},
+        "lease_time",
+        "2592000",
+    ),
     ("ReportTrial", {"step": 1}, "lease.lease_id lease.attempt lease.trial", ""),
     ("ReportTrial", {"lease": lease(), "step": -1, "metrics": {"": 1.0}}, "step metrics", ""),
     ("ReportTrial", {"lease": lease(), "step": 1, "metrics": {"a\0": 1.0}}, r"metrics['a\x00']", "Remove it"),
     ("CompleteTrial", {"lease": lease(trial="s/0")}, "lease.trial", A_TRIAL),
+    ("RenewTrial", {"lease": lease(trial="s/0", attempt=0)}, "lease.attempt lease.trial", A_TRIAL),
     ("ReleaseTrial", {"lease": lease(trial="s/0", attempt=0)}, "lease.attempt lease.trial", A_TRIAL),
 ]
 
@@ -148,6 +154,7 @@ REFUSED: list[tuple[type[errors.HeadraceError], list[Call]]] = [
         [
             ("ReportTrial", {"lease": lease(), "step": 1}),
             ("CompleteTrial", {"lease": lease()}),
+            ("RenewTrial", {"lease": lease()}),
             ("ReleaseTrial", {"lease": lease()}),
         ],
     ),
@@ -188,6 +195,7 @@ async def test_trials_of_workers_are_not_for_ask_and_tell(site: RpcSite) -> None
         ("SuggestTrial", {"study": S, "client_id": "c"}),
         ("ReportTrial", {"lease": lease(), "step": 1}),
         ("CompleteTrial", {"lease": lease()}),
+        ("RenewTrial", {"lease": lease()}),
         ("ReleaseTrial", {"lease": lease()}),
     ]
     await are_refused(site, errors.NotAskTellError, calls)

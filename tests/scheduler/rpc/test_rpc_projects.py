@@ -63,6 +63,7 @@ CALLS: dict[str, Make] = {
     "SuggestTrial": lambda name, _: pb.SuggestTrialRequest(study=f"studies/{name}", client_id="c"),
     "ReportTrial": lambda _, lease: pb.ReportTrialRequest(lease=lease, step=1, metrics={"loss": 0.1}),
     "CompleteTrial": lambda _, lease: pb.CompleteTrialRequest(lease=lease),
+    "RenewTrial": lambda _, lease: pb.RenewTrialRequest(lease=lease),
     "ReleaseTrial": lambda _, lease: pb.ReleaseTrialRequest(lease=lease),
     "ListReports": lambda name, _: pb.ListReportsRequest(parent=f"studies/{name}"),
     "ReadLog": lambda name, _: pb.ReadLogRequest(name=f"studies/{name}/trials/0"),
@@ -77,7 +78,7 @@ OTHERS = {"CreateStudy", "ListStudies", "PreviewStudy", "ListWorkers"} | {
     *("GetServerInfo", "GetUpkeep", "CleanUp"),
 }
 """The calls about none."""
-BY_LEASE = {"ReportTrial", "CompleteTrial", "ReleaseTrial"}
+BY_LEASE = {"ReportTrial", "RenewTrial", "CompleteTrial", "ReleaseTrial"}
 
 
 async def _theirs(site: RpcSite) -> event_pb2.LeaseRef:

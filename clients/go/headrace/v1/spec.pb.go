@@ -700,7 +700,7 @@ type Until struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A trial's report has this value of the objective or a better one, and meets the constraints.
 	Value *float64 `protobuf:"fixed64,1,opt,name=value,proto3,oneof" json:"value,omitempty"`
-	// So many hours have passed since the study began.
+	// So many hours have passed in which at least one trial of the study ran.
 	Hours *float64 `protobuf:"fixed64,2,opt,name=hours,proto3,oneof" json:"hours,omitempty"`
 	// So many trials in a row have ended and none of them has made the best value better.
 	NoImprovement int32 `protobuf:"varint,3,opt,name=no_improvement,json=noImprovement,proto3" json:"no_improvement,omitempty"`

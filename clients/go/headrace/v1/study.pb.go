@@ -656,8 +656,11 @@ type UntilProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many trials were tried since the best value got better.
 	Tried int32 `protobuf:"varint,1,opt,name=tried,proto3" json:"tried,omitempty"`
-	// When its hours have passed; absent where none are set, and before they count.
-	Deadline      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	// When its hours are over if trials run without a break until then. Absent where none are set, and while no trial runs:
+	// then no time counts.
+	Deadline *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	// How much of its hours is left, some seconds ago. Absent where none are set.
+	TimeLeft      *durationpb.Duration `protobuf:"bytes,3,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -702,6 +705,13 @@ func (x *UntilProgress) GetTried() int32 {
 func (x *UntilProgress) GetDeadline() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Deadline
+	}
+	return nil
+}
+
+func (x *UntilProgress) GetTimeLeft() *durationpb.Duration {
+	if x != nil {
+		return x.TimeLeft
 	}
 	return nil
 }
@@ -3187,9 +3197,10 @@ type SuggestTrialRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	Study     string                 `protobuf:"bytes,2,opt,name=study,proto3" json:"study,omitempty"`
-	// Names the caller, who keeps the trial while it reports within the lease time.
+	// Names the caller, who keeps the trial while it reports or renews within the lease time.
 	ClientId string `protobuf:"bytes,3,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	// How long the trial may go without a report before it is offered to another caller; absent means 10 minutes.
+	// How long the caller may go without a report or RenewTrial before the trial is offered to others; absent means 6 hours,
+	// which suits callers that do not renew. Until another caller is given the trial, a later report counts all the same.
 	LeaseTime     *durationpb.Duration `protobuf:"bytes,4,opt,name=lease_time,json=leaseTime,proto3" json:"lease_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3569,6 +3580,87 @@ func (x *CompleteTrialResponse) GetMissingMetrics() []string {
 	return nil
 }
 
+// A repeat does no harm, so it has no request id.
+type RenewTrialRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lease         *LeaseRef              `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewTrialRequest) Reset() {
+	*x = RenewTrialRequest{}
+	mi := &file_headrace_v1_study_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewTrialRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewTrialRequest) ProtoMessage() {}
+
+func (x *RenewTrialRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewTrialRequest.ProtoReflect.Descriptor instead.
+func (*RenewTrialRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *RenewTrialRequest) GetLease() *LeaseRef {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
+type RenewTrialResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewTrialResponse) Reset() {
+	*x = RenewTrialResponse{}
+	mi := &file_headrace_v1_study_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewTrialResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewTrialResponse) ProtoMessage() {}
+
+func (x *RenewTrialResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewTrialResponse.ProtoReflect.Descriptor instead.
+func (*RenewTrialResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{56}
+}
+
 type ReleaseTrialRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RequestId     string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -3579,7 +3671,7 @@ type ReleaseTrialRequest struct {
 
 func (x *ReleaseTrialRequest) Reset() {
 	*x = ReleaseTrialRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[55]
+	mi := &file_headrace_v1_study_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3591,7 +3683,7 @@ func (x *ReleaseTrialRequest) String() string {
 func (*ReleaseTrialRequest) ProtoMessage() {}
 
 func (x *ReleaseTrialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[55]
+	mi := &file_headrace_v1_study_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3604,7 +3696,7 @@ func (x *ReleaseTrialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseTrialRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseTrialRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{55}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ReleaseTrialRequest) GetRequestId() string {
@@ -3630,7 +3722,7 @@ type ReleaseTrialResponse struct {
 
 func (x *ReleaseTrialResponse) Reset() {
 	*x = ReleaseTrialResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[56]
+	mi := &file_headrace_v1_study_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3642,7 +3734,7 @@ func (x *ReleaseTrialResponse) String() string {
 func (*ReleaseTrialResponse) ProtoMessage() {}
 
 func (x *ReleaseTrialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[56]
+	mi := &file_headrace_v1_study_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3655,7 +3747,7 @@ func (x *ReleaseTrialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseTrialResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseTrialResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{56}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ReleaseTrialResponse) GetTrial() *Trial {
@@ -3677,7 +3769,7 @@ type ListReportsRequest struct {
 
 func (x *ListReportsRequest) Reset() {
 	*x = ListReportsRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[57]
+	mi := &file_headrace_v1_study_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3689,7 +3781,7 @@ func (x *ListReportsRequest) String() string {
 func (*ListReportsRequest) ProtoMessage() {}
 
 func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[57]
+	mi := &file_headrace_v1_study_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3702,7 +3794,7 @@ func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsRequest.ProtoReflect.Descriptor instead.
 func (*ListReportsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{57}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListReportsRequest) GetParent() string {
@@ -3738,7 +3830,7 @@ type ListReportsResponse struct {
 
 func (x *ListReportsResponse) Reset() {
 	*x = ListReportsResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[58]
+	mi := &file_headrace_v1_study_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3750,7 +3842,7 @@ func (x *ListReportsResponse) String() string {
 func (*ListReportsResponse) ProtoMessage() {}
 
 func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[58]
+	mi := &file_headrace_v1_study_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3763,7 +3855,7 @@ func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsResponse.ProtoReflect.Descriptor instead.
 func (*ListReportsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{58}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListReportsResponse) GetReports() []*TrialReport {
@@ -3804,7 +3896,7 @@ type TrialReport struct {
 
 func (x *TrialReport) Reset() {
 	*x = TrialReport{}
-	mi := &file_headrace_v1_study_proto_msgTypes[59]
+	mi := &file_headrace_v1_study_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3816,7 +3908,7 @@ func (x *TrialReport) String() string {
 func (*TrialReport) ProtoMessage() {}
 
 func (x *TrialReport) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[59]
+	mi := &file_headrace_v1_study_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3829,7 +3921,7 @@ func (x *TrialReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialReport.ProtoReflect.Descriptor instead.
 func (*TrialReport) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{59}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *TrialReport) GetTrialNumber() int64 {
@@ -3893,7 +3985,7 @@ type ReadLogRequest struct {
 
 func (x *ReadLogRequest) Reset() {
 	*x = ReadLogRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[60]
+	mi := &file_headrace_v1_study_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3905,7 +3997,7 @@ func (x *ReadLogRequest) String() string {
 func (*ReadLogRequest) ProtoMessage() {}
 
 func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[60]
+	mi := &file_headrace_v1_study_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3918,7 +4010,7 @@ func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogRequest.ProtoReflect.Descriptor instead.
 func (*ReadLogRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{60}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ReadLogRequest) GetName() string {
@@ -3951,7 +4043,7 @@ type ReadLogResponse struct {
 
 func (x *ReadLogResponse) Reset() {
 	*x = ReadLogResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[61]
+	mi := &file_headrace_v1_study_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3963,7 +4055,7 @@ func (x *ReadLogResponse) String() string {
 func (*ReadLogResponse) ProtoMessage() {}
 
 func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[61]
+	mi := &file_headrace_v1_study_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3976,7 +4068,7 @@ func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogResponse.ProtoReflect.Descriptor instead.
 func (*ReadLogResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{61}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ReadLogResponse) GetData() []byte {
@@ -4015,7 +4107,7 @@ type GetServerInfoRequest struct {
 
 func (x *GetServerInfoRequest) Reset() {
 	*x = GetServerInfoRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[62]
+	mi := &file_headrace_v1_study_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4027,7 +4119,7 @@ func (x *GetServerInfoRequest) String() string {
 func (*GetServerInfoRequest) ProtoMessage() {}
 
 func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[62]
+	mi := &file_headrace_v1_study_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4040,7 +4132,7 @@ func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoRequest.ProtoReflect.Descriptor instead.
 func (*GetServerInfoRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{62}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{64}
 }
 
 // What a scheduler is.
@@ -4063,7 +4155,7 @@ type GetServerInfoResponse struct {
 
 func (x *GetServerInfoResponse) Reset() {
 	*x = GetServerInfoResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[63]
+	mi := &file_headrace_v1_study_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4075,7 +4167,7 @@ func (x *GetServerInfoResponse) String() string {
 func (*GetServerInfoResponse) ProtoMessage() {}
 
 func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[63]
+	mi := &file_headrace_v1_study_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4088,7 +4180,7 @@ func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoResponse.ProtoReflect.Descriptor instead.
 func (*GetServerInfoResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{63}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *GetServerInfoResponse) GetVersion() string {
@@ -4145,7 +4237,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[64]
+	mi := &file_headrace_v1_study_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4157,7 +4249,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[64]
+	mi := &file_headrace_v1_study_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4170,7 +4262,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{64}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ListWorkersRequest) GetPageSize() int32 {
@@ -4208,7 +4300,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[65]
+	mi := &file_headrace_v1_study_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4220,7 +4312,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[65]
+	mi := &file_headrace_v1_study_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4233,7 +4325,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{65}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*WorkerStatus {
@@ -4302,7 +4394,7 @@ type WorkerStatus struct {
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_headrace_v1_study_proto_msgTypes[66]
+	mi := &file_headrace_v1_study_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4314,7 +4406,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[66]
+	mi := &file_headrace_v1_study_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4327,7 +4419,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{66}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *WorkerStatus) GetName() string {
@@ -4459,7 +4551,7 @@ type DeviceCordon struct {
 
 func (x *DeviceCordon) Reset() {
 	*x = DeviceCordon{}
-	mi := &file_headrace_v1_study_proto_msgTypes[67]
+	mi := &file_headrace_v1_study_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4471,7 +4563,7 @@ func (x *DeviceCordon) String() string {
 func (*DeviceCordon) ProtoMessage() {}
 
 func (x *DeviceCordon) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[67]
+	mi := &file_headrace_v1_study_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4484,7 +4576,7 @@ func (x *DeviceCordon) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceCordon.ProtoReflect.Descriptor instead.
 func (*DeviceCordon) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{67}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *DeviceCordon) GetDevice() int32 {
@@ -4537,7 +4629,7 @@ type SlotReservation struct {
 
 func (x *SlotReservation) Reset() {
 	*x = SlotReservation{}
-	mi := &file_headrace_v1_study_proto_msgTypes[68]
+	mi := &file_headrace_v1_study_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4549,7 +4641,7 @@ func (x *SlotReservation) String() string {
 func (*SlotReservation) ProtoMessage() {}
 
 func (x *SlotReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[68]
+	mi := &file_headrace_v1_study_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4562,7 +4654,7 @@ func (x *SlotReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotReservation.ProtoReflect.Descriptor instead.
 func (*SlotReservation) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{68}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *SlotReservation) GetTrial() string {
@@ -4616,7 +4708,7 @@ type SlotStatus struct {
 
 func (x *SlotStatus) Reset() {
 	*x = SlotStatus{}
-	mi := &file_headrace_v1_study_proto_msgTypes[69]
+	mi := &file_headrace_v1_study_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4628,7 +4720,7 @@ func (x *SlotStatus) String() string {
 func (*SlotStatus) ProtoMessage() {}
 
 func (x *SlotStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[69]
+	mi := &file_headrace_v1_study_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4641,7 +4733,7 @@ func (x *SlotStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotStatus.ProtoReflect.Descriptor instead.
 func (*SlotStatus) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{69}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *SlotStatus) GetIndex() int32 {
@@ -4714,7 +4806,7 @@ type SlotLoad struct {
 
 func (x *SlotLoad) Reset() {
 	*x = SlotLoad{}
-	mi := &file_headrace_v1_study_proto_msgTypes[70]
+	mi := &file_headrace_v1_study_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4726,7 +4818,7 @@ func (x *SlotLoad) String() string {
 func (*SlotLoad) ProtoMessage() {}
 
 func (x *SlotLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[70]
+	mi := &file_headrace_v1_study_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4739,7 +4831,7 @@ func (x *SlotLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotLoad.ProtoReflect.Descriptor instead.
 func (*SlotLoad) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{70}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *SlotLoad) GetMinute() *timestamppb.Timestamp {
@@ -4783,7 +4875,7 @@ type SlotHolder struct {
 
 func (x *SlotHolder) Reset() {
 	*x = SlotHolder{}
-	mi := &file_headrace_v1_study_proto_msgTypes[71]
+	mi := &file_headrace_v1_study_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4795,7 +4887,7 @@ func (x *SlotHolder) String() string {
 func (*SlotHolder) ProtoMessage() {}
 
 func (x *SlotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[71]
+	mi := &file_headrace_v1_study_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4808,7 +4900,7 @@ func (x *SlotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotHolder.ProtoReflect.Descriptor instead.
 func (*SlotHolder) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{71}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *SlotHolder) GetTrial() string {
@@ -4876,7 +4968,7 @@ type StudyShare struct {
 
 func (x *StudyShare) Reset() {
 	*x = StudyShare{}
-	mi := &file_headrace_v1_study_proto_msgTypes[72]
+	mi := &file_headrace_v1_study_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4888,7 +4980,7 @@ func (x *StudyShare) String() string {
 func (*StudyShare) ProtoMessage() {}
 
 func (x *StudyShare) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[72]
+	mi := &file_headrace_v1_study_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4901,7 +4993,7 @@ func (x *StudyShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StudyShare.ProtoReflect.Descriptor instead.
 func (*StudyShare) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{72}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *StudyShare) GetStudy() string {
@@ -4982,7 +5074,7 @@ type DrainWorkerRequest struct {
 
 func (x *DrainWorkerRequest) Reset() {
 	*x = DrainWorkerRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[73]
+	mi := &file_headrace_v1_study_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4994,7 +5086,7 @@ func (x *DrainWorkerRequest) String() string {
 func (*DrainWorkerRequest) ProtoMessage() {}
 
 func (x *DrainWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[73]
+	mi := &file_headrace_v1_study_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5007,7 +5099,7 @@ func (x *DrainWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainWorkerRequest.ProtoReflect.Descriptor instead.
 func (*DrainWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{73}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *DrainWorkerRequest) GetRequestId() string {
@@ -5048,7 +5140,7 @@ type DrainWorkerResponse struct {
 
 func (x *DrainWorkerResponse) Reset() {
 	*x = DrainWorkerResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[74]
+	mi := &file_headrace_v1_study_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5060,7 +5152,7 @@ func (x *DrainWorkerResponse) String() string {
 func (*DrainWorkerResponse) ProtoMessage() {}
 
 func (x *DrainWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[74]
+	mi := &file_headrace_v1_study_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5073,7 +5165,7 @@ func (x *DrainWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainWorkerResponse.ProtoReflect.Descriptor instead.
 func (*DrainWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{74}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *DrainWorkerResponse) GetWorker() *WorkerStatus {
@@ -5094,7 +5186,7 @@ type UndrainWorkerRequest struct {
 
 func (x *UndrainWorkerRequest) Reset() {
 	*x = UndrainWorkerRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[75]
+	mi := &file_headrace_v1_study_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5106,7 +5198,7 @@ func (x *UndrainWorkerRequest) String() string {
 func (*UndrainWorkerRequest) ProtoMessage() {}
 
 func (x *UndrainWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[75]
+	mi := &file_headrace_v1_study_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5119,7 +5211,7 @@ func (x *UndrainWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainWorkerRequest.ProtoReflect.Descriptor instead.
 func (*UndrainWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{75}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *UndrainWorkerRequest) GetRequestId() string {
@@ -5145,7 +5237,7 @@ type UndrainWorkerResponse struct {
 
 func (x *UndrainWorkerResponse) Reset() {
 	*x = UndrainWorkerResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[76]
+	mi := &file_headrace_v1_study_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5157,7 +5249,7 @@ func (x *UndrainWorkerResponse) String() string {
 func (*UndrainWorkerResponse) ProtoMessage() {}
 
 func (x *UndrainWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[76]
+	mi := &file_headrace_v1_study_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5170,7 +5262,7 @@ func (x *UndrainWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainWorkerResponse.ProtoReflect.Descriptor instead.
 func (*UndrainWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{76}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *UndrainWorkerResponse) GetWorker() *WorkerStatus {
@@ -5195,7 +5287,7 @@ type CordonDevicesRequest struct {
 
 func (x *CordonDevicesRequest) Reset() {
 	*x = CordonDevicesRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[77]
+	mi := &file_headrace_v1_study_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5207,7 +5299,7 @@ func (x *CordonDevicesRequest) String() string {
 func (*CordonDevicesRequest) ProtoMessage() {}
 
 func (x *CordonDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[77]
+	mi := &file_headrace_v1_study_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5220,7 +5312,7 @@ func (x *CordonDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonDevicesRequest.ProtoReflect.Descriptor instead.
 func (*CordonDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{77}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *CordonDevicesRequest) GetRequestId() string {
@@ -5260,7 +5352,7 @@ type CordonDevicesResponse struct {
 
 func (x *CordonDevicesResponse) Reset() {
 	*x = CordonDevicesResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[78]
+	mi := &file_headrace_v1_study_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5272,7 +5364,7 @@ func (x *CordonDevicesResponse) String() string {
 func (*CordonDevicesResponse) ProtoMessage() {}
 
 func (x *CordonDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[78]
+	mi := &file_headrace_v1_study_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5285,7 +5377,7 @@ func (x *CordonDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonDevicesResponse.ProtoReflect.Descriptor instead.
 func (*CordonDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{78}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *CordonDevicesResponse) GetWorker() *WorkerStatus {
@@ -5308,7 +5400,7 @@ type UncordonDevicesRequest struct {
 
 func (x *UncordonDevicesRequest) Reset() {
 	*x = UncordonDevicesRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[79]
+	mi := &file_headrace_v1_study_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5320,7 +5412,7 @@ func (x *UncordonDevicesRequest) String() string {
 func (*UncordonDevicesRequest) ProtoMessage() {}
 
 func (x *UncordonDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[79]
+	mi := &file_headrace_v1_study_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5333,7 +5425,7 @@ func (x *UncordonDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonDevicesRequest.ProtoReflect.Descriptor instead.
 func (*UncordonDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{79}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *UncordonDevicesRequest) GetRequestId() string {
@@ -5366,7 +5458,7 @@ type UncordonDevicesResponse struct {
 
 func (x *UncordonDevicesResponse) Reset() {
 	*x = UncordonDevicesResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[80]
+	mi := &file_headrace_v1_study_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5378,7 +5470,7 @@ func (x *UncordonDevicesResponse) String() string {
 func (*UncordonDevicesResponse) ProtoMessage() {}
 
 func (x *UncordonDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[80]
+	mi := &file_headrace_v1_study_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5391,7 +5483,7 @@ func (x *UncordonDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonDevicesResponse.ProtoReflect.Descriptor instead.
 func (*UncordonDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{80}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *UncordonDevicesResponse) GetWorker() *WorkerStatus {
@@ -5411,7 +5503,7 @@ type FindRoomRequest struct {
 
 func (x *FindRoomRequest) Reset() {
 	*x = FindRoomRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[81]
+	mi := &file_headrace_v1_study_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5423,7 +5515,7 @@ func (x *FindRoomRequest) String() string {
 func (*FindRoomRequest) ProtoMessage() {}
 
 func (x *FindRoomRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[81]
+	mi := &file_headrace_v1_study_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5436,7 +5528,7 @@ func (x *FindRoomRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindRoomRequest.ProtoReflect.Descriptor instead.
 func (*FindRoomRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{81}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *FindRoomRequest) GetStudy() string {
@@ -5458,7 +5550,7 @@ type FindRoomResponse struct {
 
 func (x *FindRoomResponse) Reset() {
 	*x = FindRoomResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[82]
+	mi := &file_headrace_v1_study_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5470,7 +5562,7 @@ func (x *FindRoomResponse) String() string {
 func (*FindRoomResponse) ProtoMessage() {}
 
 func (x *FindRoomResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[82]
+	mi := &file_headrace_v1_study_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5483,7 +5575,7 @@ func (x *FindRoomResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindRoomResponse.ProtoReflect.Descriptor instead.
 func (*FindRoomResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{82}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *FindRoomResponse) GetLacking() []string {
@@ -5510,7 +5602,7 @@ type MeasureImportanceRequest struct {
 
 func (x *MeasureImportanceRequest) Reset() {
 	*x = MeasureImportanceRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[83]
+	mi := &file_headrace_v1_study_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5522,7 +5614,7 @@ func (x *MeasureImportanceRequest) String() string {
 func (*MeasureImportanceRequest) ProtoMessage() {}
 
 func (x *MeasureImportanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[83]
+	mi := &file_headrace_v1_study_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5535,7 +5627,7 @@ func (x *MeasureImportanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasureImportanceRequest.ProtoReflect.Descriptor instead.
 func (*MeasureImportanceRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{83}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *MeasureImportanceRequest) GetStudy() string {
@@ -5555,7 +5647,7 @@ type MeasureImportanceResponse struct {
 
 func (x *MeasureImportanceResponse) Reset() {
 	*x = MeasureImportanceResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[84]
+	mi := &file_headrace_v1_study_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5567,7 +5659,7 @@ func (x *MeasureImportanceResponse) String() string {
 func (*MeasureImportanceResponse) ProtoMessage() {}
 
 func (x *MeasureImportanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[84]
+	mi := &file_headrace_v1_study_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5580,7 +5672,7 @@ func (x *MeasureImportanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasureImportanceResponse.ProtoReflect.Descriptor instead.
 func (*MeasureImportanceResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{84}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *MeasureImportanceResponse) GetImportances() []*Importance {
@@ -5608,7 +5700,7 @@ type Importance struct {
 
 func (x *Importance) Reset() {
 	*x = Importance{}
-	mi := &file_headrace_v1_study_proto_msgTypes[85]
+	mi := &file_headrace_v1_study_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5620,7 +5712,7 @@ func (x *Importance) String() string {
 func (*Importance) ProtoMessage() {}
 
 func (x *Importance) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[85]
+	mi := &file_headrace_v1_study_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5633,7 +5725,7 @@ func (x *Importance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Importance.ProtoReflect.Descriptor instead.
 func (*Importance) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{85}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Importance) GetMetric() string {
@@ -5684,7 +5776,7 @@ type ParameterImportance struct {
 
 func (x *ParameterImportance) Reset() {
 	*x = ParameterImportance{}
-	mi := &file_headrace_v1_study_proto_msgTypes[86]
+	mi := &file_headrace_v1_study_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5696,7 +5788,7 @@ func (x *ParameterImportance) String() string {
 func (*ParameterImportance) ProtoMessage() {}
 
 func (x *ParameterImportance) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[86]
+	mi := &file_headrace_v1_study_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5709,7 +5801,7 @@ func (x *ParameterImportance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterImportance.ProtoReflect.Descriptor instead.
 func (*ParameterImportance) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{86}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ParameterImportance) GetParameter() string {
@@ -5741,7 +5833,7 @@ type GetUpkeepRequest struct {
 
 func (x *GetUpkeepRequest) Reset() {
 	*x = GetUpkeepRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[87]
+	mi := &file_headrace_v1_study_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5753,7 +5845,7 @@ func (x *GetUpkeepRequest) String() string {
 func (*GetUpkeepRequest) ProtoMessage() {}
 
 func (x *GetUpkeepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[87]
+	mi := &file_headrace_v1_study_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5766,7 +5858,7 @@ func (x *GetUpkeepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUpkeepRequest.ProtoReflect.Descriptor instead.
 func (*GetUpkeepRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{87}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{89}
 }
 
 // Of the caller's project. Admins of the project `default`, and callers of a scheduler that asks for no token, get that
@@ -5787,7 +5879,7 @@ type GetUpkeepResponse struct {
 
 func (x *GetUpkeepResponse) Reset() {
 	*x = GetUpkeepResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[88]
+	mi := &file_headrace_v1_study_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5799,7 +5891,7 @@ func (x *GetUpkeepResponse) String() string {
 func (*GetUpkeepResponse) ProtoMessage() {}
 
 func (x *GetUpkeepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[88]
+	mi := &file_headrace_v1_study_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5812,7 +5904,7 @@ func (x *GetUpkeepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUpkeepResponse.ProtoReflect.Descriptor instead.
 func (*GetUpkeepResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{88}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *GetUpkeepResponse) GetKinds() []*KeptKind {
@@ -5860,7 +5952,7 @@ type KeptKind struct {
 
 func (x *KeptKind) Reset() {
 	*x = KeptKind{}
-	mi := &file_headrace_v1_study_proto_msgTypes[89]
+	mi := &file_headrace_v1_study_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5872,7 +5964,7 @@ func (x *KeptKind) String() string {
 func (*KeptKind) ProtoMessage() {}
 
 func (x *KeptKind) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[89]
+	mi := &file_headrace_v1_study_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5885,7 +5977,7 @@ func (x *KeptKind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptKind.ProtoReflect.Descriptor instead.
 func (*KeptKind) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{89}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *KeptKind) GetKind() string {
@@ -5930,7 +6022,7 @@ type TableSize struct {
 
 func (x *TableSize) Reset() {
 	*x = TableSize{}
-	mi := &file_headrace_v1_study_proto_msgTypes[90]
+	mi := &file_headrace_v1_study_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5942,7 +6034,7 @@ func (x *TableSize) String() string {
 func (*TableSize) ProtoMessage() {}
 
 func (x *TableSize) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[90]
+	mi := &file_headrace_v1_study_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5955,7 +6047,7 @@ func (x *TableSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableSize.ProtoReflect.Descriptor instead.
 func (*TableSize) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{90}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *TableSize) GetTable() string {
@@ -5987,7 +6079,7 @@ type CleanUpRequest struct {
 
 func (x *CleanUpRequest) Reset() {
 	*x = CleanUpRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[91]
+	mi := &file_headrace_v1_study_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5999,7 +6091,7 @@ func (x *CleanUpRequest) String() string {
 func (*CleanUpRequest) ProtoMessage() {}
 
 func (x *CleanUpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[91]
+	mi := &file_headrace_v1_study_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6012,7 +6104,7 @@ func (x *CleanUpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CleanUpRequest.ProtoReflect.Descriptor instead.
 func (*CleanUpRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{91}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{93}
 }
 
 type CleanUpResponse struct {
@@ -6023,7 +6115,7 @@ type CleanUpResponse struct {
 
 func (x *CleanUpResponse) Reset() {
 	*x = CleanUpResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[92]
+	mi := &file_headrace_v1_study_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6035,7 +6127,7 @@ func (x *CleanUpResponse) String() string {
 func (*CleanUpResponse) ProtoMessage() {}
 
 func (x *CleanUpResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[92]
+	mi := &file_headrace_v1_study_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6048,7 +6140,7 @@ func (x *CleanUpResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CleanUpResponse.ProtoReflect.Descriptor instead.
 func (*CleanUpResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{92}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{94}
 }
 
 var File_headrace_v1_study_proto protoreflect.FileDescriptor
@@ -6112,10 +6204,11 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\fwarm_results\x18\x17 \x01(\x05H\x00R\vwarmResults\x88\x01\x01\x12:\n" +
 	"\fbundle_sizes\x18( \x03(\v2\x17.headrace.v1.BundleSizeR\vbundleSizes\x120\n" +
 	"\x05until\x18) \x01(\v2\x1a.headrace.v1.UntilProgressR\x05untilB\x0f\n" +
-	"\r_warm_results\"]\n" +
+	"\r_warm_results\"\x95\x01\n" +
 	"\rUntilProgress\x12\x14\n" +
 	"\x05tried\x18\x01 \x01(\x05R\x05tried\x126\n" +
-	"\bdeadline\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\"\xbc\x01\n" +
+	"\bdeadline\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x126\n" +
+	"\ttime_left\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xbc\x01\n" +
 	"\n" +
 	"BundleSize\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\x12\x14\n" +
@@ -6322,7 +6415,10 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x05error\x18\x03 \x01(\tR\x05error\"j\n" +
 	"\x15CompleteTrialResponse\x12(\n" +
 	"\x05trial\x18\x01 \x01(\v2\x12.headrace.v1.TrialR\x05trial\x12'\n" +
-	"\x0fmissing_metrics\x18\x02 \x03(\tR\x0emissingMetrics\"a\n" +
+	"\x0fmissing_metrics\x18\x02 \x03(\tR\x0emissingMetrics\"@\n" +
+	"\x11RenewTrialRequest\x12+\n" +
+	"\x05lease\x18\x01 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\"\x14\n" +
+	"\x12RenewTrialResponse\"a\n" +
 	"\x13ReleaseTrialRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12+\n" +
@@ -6522,7 +6618,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x12STUDY_STATE_PAUSED\x10\x02\x12\x19\n" +
 	"\x15STUDY_STATE_COMPLETED\x10\x03\x12\x17\n" +
 	"\x13STUDY_STATE_STOPPED\x10\x04\x12\x16\n" +
-	"\x12STUDY_STATE_FAILED\x10\x052\xdf\x15\n" +
+	"\x12STUDY_STATE_FAILED\x10\x052\xae\x16\n" +
 	"\fStudyService\x12P\n" +
 	"\vCreateStudy\x12\x1f.headrace.v1.CreateStudyRequest\x1a .headrace.v1.CreateStudyResponse\x12G\n" +
 	"\bGetStudy\x12\x1c.headrace.v1.GetStudyRequest\x1a\x1d.headrace.v1.GetStudyResponse\x12P\n" +
@@ -6548,7 +6644,9 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\fPreviewStudy\x12 .headrace.v1.PreviewStudyRequest\x1a!.headrace.v1.PreviewStudyResponse\x12S\n" +
 	"\fSuggestTrial\x12 .headrace.v1.SuggestTrialRequest\x1a!.headrace.v1.SuggestTrialResponse\x12P\n" +
 	"\vReportTrial\x12\x1f.headrace.v1.ReportTrialRequest\x1a .headrace.v1.ReportTrialResponse\x12V\n" +
-	"\rCompleteTrial\x12!.headrace.v1.CompleteTrialRequest\x1a\".headrace.v1.CompleteTrialResponse\x12S\n" +
+	"\rCompleteTrial\x12!.headrace.v1.CompleteTrialRequest\x1a\".headrace.v1.CompleteTrialResponse\x12M\n" +
+	"\n" +
+	"RenewTrial\x12\x1e.headrace.v1.RenewTrialRequest\x1a\x1f.headrace.v1.RenewTrialResponse\x12S\n" +
 	"\fReleaseTrial\x12 .headrace.v1.ReleaseTrialRequest\x1a!.headrace.v1.ReleaseTrialResponse\x12P\n" +
 	"\vListReports\x12\x1f.headrace.v1.ListReportsRequest\x1a .headrace.v1.ListReportsResponse\x12P\n" +
 	"\vListWorkers\x12\x1f.headrace.v1.ListWorkersRequest\x1a .headrace.v1.ListWorkersResponse\x12P\n" +
@@ -6576,7 +6674,7 @@ func file_headrace_v1_study_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_study_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 96)
+var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 98)
 var file_headrace_v1_study_proto_goTypes = []any{
 	(StudyState)(0),                   // 0: headrace.v1.StudyState
 	(*Study)(nil),                     // 1: headrace.v1.Study
@@ -6634,219 +6732,225 @@ var file_headrace_v1_study_proto_goTypes = []any{
 	(*ReportTrialResponse)(nil),       // 53: headrace.v1.ReportTrialResponse
 	(*CompleteTrialRequest)(nil),      // 54: headrace.v1.CompleteTrialRequest
 	(*CompleteTrialResponse)(nil),     // 55: headrace.v1.CompleteTrialResponse
-	(*ReleaseTrialRequest)(nil),       // 56: headrace.v1.ReleaseTrialRequest
-	(*ReleaseTrialResponse)(nil),      // 57: headrace.v1.ReleaseTrialResponse
-	(*ListReportsRequest)(nil),        // 58: headrace.v1.ListReportsRequest
-	(*ListReportsResponse)(nil),       // 59: headrace.v1.ListReportsResponse
-	(*TrialReport)(nil),               // 60: headrace.v1.TrialReport
-	(*ReadLogRequest)(nil),            // 61: headrace.v1.ReadLogRequest
-	(*ReadLogResponse)(nil),           // 62: headrace.v1.ReadLogResponse
-	(*GetServerInfoRequest)(nil),      // 63: headrace.v1.GetServerInfoRequest
-	(*GetServerInfoResponse)(nil),     // 64: headrace.v1.GetServerInfoResponse
-	(*ListWorkersRequest)(nil),        // 65: headrace.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),       // 66: headrace.v1.ListWorkersResponse
-	(*WorkerStatus)(nil),              // 67: headrace.v1.WorkerStatus
-	(*DeviceCordon)(nil),              // 68: headrace.v1.DeviceCordon
-	(*SlotReservation)(nil),           // 69: headrace.v1.SlotReservation
-	(*SlotStatus)(nil),                // 70: headrace.v1.SlotStatus
-	(*SlotLoad)(nil),                  // 71: headrace.v1.SlotLoad
-	(*SlotHolder)(nil),                // 72: headrace.v1.SlotHolder
-	(*StudyShare)(nil),                // 73: headrace.v1.StudyShare
-	(*DrainWorkerRequest)(nil),        // 74: headrace.v1.DrainWorkerRequest
-	(*DrainWorkerResponse)(nil),       // 75: headrace.v1.DrainWorkerResponse
-	(*UndrainWorkerRequest)(nil),      // 76: headrace.v1.UndrainWorkerRequest
-	(*UndrainWorkerResponse)(nil),     // 77: headrace.v1.UndrainWorkerResponse
-	(*CordonDevicesRequest)(nil),      // 78: headrace.v1.CordonDevicesRequest
-	(*CordonDevicesResponse)(nil),     // 79: headrace.v1.CordonDevicesResponse
-	(*UncordonDevicesRequest)(nil),    // 80: headrace.v1.UncordonDevicesRequest
-	(*UncordonDevicesResponse)(nil),   // 81: headrace.v1.UncordonDevicesResponse
-	(*FindRoomRequest)(nil),           // 82: headrace.v1.FindRoomRequest
-	(*FindRoomResponse)(nil),          // 83: headrace.v1.FindRoomResponse
-	(*MeasureImportanceRequest)(nil),  // 84: headrace.v1.MeasureImportanceRequest
-	(*MeasureImportanceResponse)(nil), // 85: headrace.v1.MeasureImportanceResponse
-	(*Importance)(nil),                // 86: headrace.v1.Importance
-	(*ParameterImportance)(nil),       // 87: headrace.v1.ParameterImportance
-	(*GetUpkeepRequest)(nil),          // 88: headrace.v1.GetUpkeepRequest
-	(*GetUpkeepResponse)(nil),         // 89: headrace.v1.GetUpkeepResponse
-	(*KeptKind)(nil),                  // 90: headrace.v1.KeptKind
-	(*TableSize)(nil),                 // 91: headrace.v1.TableSize
-	(*CleanUpRequest)(nil),            // 92: headrace.v1.CleanUpRequest
-	(*CleanUpResponse)(nil),           // 93: headrace.v1.CleanUpResponse
-	nil,                               // 94: headrace.v1.ReportTrialRequest.MetricsEntry
-	nil,                               // 95: headrace.v1.TrialReport.MetricsEntry
-	nil,                               // 96: headrace.v1.WorkerStatus.LabelsEntry
-	(*StudySpec)(nil),                 // 97: headrace.v1.StudySpec
-	(*timestamppb.Timestamp)(nil),     // 98: google.protobuf.Timestamp
-	(*Trial)(nil),                     // 99: headrace.v1.Trial
-	(*ParameterAssignment)(nil),       // 100: headrace.v1.ParameterAssignment
-	(TrialState)(0),                   // 101: headrace.v1.TrialState
-	(*Event)(nil),                     // 102: headrace.v1.Event
-	(*durationpb.Duration)(nil),       // 103: google.protobuf.Duration
-	(*LeaseRef)(nil),                  // 104: headrace.v1.LeaseRef
-	(*Decision)(nil),                  // 105: headrace.v1.Decision
-	(*CheckpointRef)(nil),             // 106: headrace.v1.CheckpointRef
+	(*RenewTrialRequest)(nil),         // 56: headrace.v1.RenewTrialRequest
+	(*RenewTrialResponse)(nil),        // 57: headrace.v1.RenewTrialResponse
+	(*ReleaseTrialRequest)(nil),       // 58: headrace.v1.ReleaseTrialRequest
+	(*ReleaseTrialResponse)(nil),      // 59: headrace.v1.ReleaseTrialResponse
+	(*ListReportsRequest)(nil),        // 60: headrace.v1.ListReportsRequest
+	(*ListReportsResponse)(nil),       // 61: headrace.v1.ListReportsResponse
+	(*TrialReport)(nil),               // 62: headrace.v1.TrialReport
+	(*ReadLogRequest)(nil),            // 63: headrace.v1.ReadLogRequest
+	(*ReadLogResponse)(nil),           // 64: headrace.v1.ReadLogResponse
+	(*GetServerInfoRequest)(nil),      // 65: headrace.v1.GetServerInfoRequest
+	(*GetServerInfoResponse)(nil),     // 66: headrace.v1.GetServerInfoResponse
+	(*ListWorkersRequest)(nil),        // 67: headrace.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),       // 68: headrace.v1.ListWorkersResponse
+	(*WorkerStatus)(nil),              // 69: headrace.v1.WorkerStatus
+	(*DeviceCordon)(nil),              // 70: headrace.v1.DeviceCordon
+	(*SlotReservation)(nil),           // 71: headrace.v1.SlotReservation
+	(*SlotStatus)(nil),                // 72: headrace.v1.SlotStatus
+	(*SlotLoad)(nil),                  // 73: headrace.v1.SlotLoad
+	(*SlotHolder)(nil),                // 74: headrace.v1.SlotHolder
+	(*StudyShare)(nil),                // 75: headrace.v1.StudyShare
+	(*DrainWorkerRequest)(nil),        // 76: headrace.v1.DrainWorkerRequest
+	(*DrainWorkerResponse)(nil),       // 77: headrace.v1.DrainWorkerResponse
+	(*UndrainWorkerRequest)(nil),      // 78: headrace.v1.UndrainWorkerRequest
+	(*UndrainWorkerResponse)(nil),     // 79: headrace.v1.UndrainWorkerResponse
+	(*CordonDevicesRequest)(nil),      // 80: headrace.v1.CordonDevicesRequest
+	(*CordonDevicesResponse)(nil),     // 81: headrace.v1.CordonDevicesResponse
+	(*UncordonDevicesRequest)(nil),    // 82: headrace.v1.UncordonDevicesRequest
+	(*UncordonDevicesResponse)(nil),   // 83: headrace.v1.UncordonDevicesResponse
+	(*FindRoomRequest)(nil),           // 84: headrace.v1.FindRoomRequest
+	(*FindRoomResponse)(nil),          // 85: headrace.v1.FindRoomResponse
+	(*MeasureImportanceRequest)(nil),  // 86: headrace.v1.MeasureImportanceRequest
+	(*MeasureImportanceResponse)(nil), // 87: headrace.v1.MeasureImportanceResponse
+	(*Importance)(nil),                // 88: headrace.v1.Importance
+	(*ParameterImportance)(nil),       // 89: headrace.v1.ParameterImportance
+	(*GetUpkeepRequest)(nil),          // 90: headrace.v1.GetUpkeepRequest
+	(*GetUpkeepResponse)(nil),         // 91: headrace.v1.GetUpkeepResponse
+	(*KeptKind)(nil),                  // 92: headrace.v1.KeptKind
+	(*TableSize)(nil),                 // 93: headrace.v1.TableSize
+	(*CleanUpRequest)(nil),            // 94: headrace.v1.CleanUpRequest
+	(*CleanUpResponse)(nil),           // 95: headrace.v1.CleanUpResponse
+	nil,                               // 96: headrace.v1.ReportTrialRequest.MetricsEntry
+	nil,                               // 97: headrace.v1.TrialReport.MetricsEntry
+	nil,                               // 98: headrace.v1.WorkerStatus.LabelsEntry
+	(*StudySpec)(nil),                 // 99: headrace.v1.StudySpec
+	(*timestamppb.Timestamp)(nil),     // 100: google.protobuf.Timestamp
+	(*Trial)(nil),                     // 101: headrace.v1.Trial
+	(*durationpb.Duration)(nil),       // 102: google.protobuf.Duration
+	(*ParameterAssignment)(nil),       // 103: headrace.v1.ParameterAssignment
+	(TrialState)(0),                   // 104: headrace.v1.TrialState
+	(*Event)(nil),                     // 105: headrace.v1.Event
+	(*LeaseRef)(nil),                  // 106: headrace.v1.LeaseRef
+	(*Decision)(nil),                  // 107: headrace.v1.Decision
+	(*CheckpointRef)(nil),             // 108: headrace.v1.CheckpointRef
 }
 var file_headrace_v1_study_proto_depIdxs = []int32{
-	97,  // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
+	99,  // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
 	0,   // 1: headrace.v1.Study.state:type_name -> headrace.v1.StudyState
 	5,   // 2: headrace.v1.Study.status:type_name -> headrace.v1.StudyStatus
-	98,  // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
-	98,  // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
+	100, // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
+	100, // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
 	2,   // 5: headrace.v1.Study.scale_choice:type_name -> headrace.v1.ScaleChoice
 	3,   // 6: headrace.v1.ScaleChoice.tried:type_name -> headrace.v1.ScaleTried
-	99,  // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
-	99,  // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
+	101, // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
+	101, // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
 	10,  // 9: headrace.v1.StudyStatus.rungs:type_name -> headrace.v1.RungStatus
-	99,  // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
+	101, // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
 	9,   // 11: headrace.v1.StudyStatus.failures:type_name -> headrace.v1.TrialFailure
 	7,   // 12: headrace.v1.StudyStatus.bundle_sizes:type_name -> headrace.v1.BundleSize
 	6,   // 13: headrace.v1.StudyStatus.until:type_name -> headrace.v1.UntilProgress
-	98,  // 14: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
-	8,   // 15: headrace.v1.BundleSize.turns:type_name -> headrace.v1.BundleTurn
-	97,  // 16: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
-	1,   // 17: headrace.v1.CreateStudyResponse.study:type_name -> headrace.v1.Study
-	1,   // 18: headrace.v1.GetStudyResponse.study:type_name -> headrace.v1.Study
-	1,   // 19: headrace.v1.ListStudiesResponse.studies:type_name -> headrace.v1.Study
-	4,   // 20: headrace.v1.ListStudiesResponse.unshown:type_name -> headrace.v1.Unshown
-	1,   // 21: headrace.v1.PauseStudyResponse.study:type_name -> headrace.v1.Study
-	1,   // 22: headrace.v1.ResumeStudyResponse.study:type_name -> headrace.v1.Study
-	1,   // 23: headrace.v1.StopStudyResponse.study:type_name -> headrace.v1.Study
-	100, // 24: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
-	99,  // 25: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
-	1,   // 26: headrace.v1.ExtendStudyResponse.study:type_name -> headrace.v1.Study
-	99,  // 27: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
-	101, // 28: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
-	99,  // 29: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
-	4,   // 30: headrace.v1.ListTrialsResponse.unshown:type_name -> headrace.v1.Unshown
-	99,  // 31: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
-	99,  // 32: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
-	99,  // 33: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
-	102, // 34: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
-	1,   // 35: headrace.v1.WatchStudyResponse.study:type_name -> headrace.v1.Study
-	99,  // 36: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
-	102, // 37: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
-	97,  // 38: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
-	49,  // 39: headrace.v1.PreviewStudyResponse.rungs:type_name -> headrace.v1.PreviewRung
-	103, // 40: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
-	103, // 41: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
-	100, // 42: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
-	48,  // 43: headrace.v1.PreviewStudyResponse.sizes:type_name -> headrace.v1.PreviewSize
-	47,  // 44: headrace.v1.PreviewStudyResponse.companions:type_name -> headrace.v1.PreviewCompanion
-	103, // 45: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
-	103, // 46: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
-	103, // 47: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
-	99,  // 48: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
-	104, // 49: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
-	104, // 50: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	94,  // 51: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
-	105, // 52: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
-	104, // 53: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	99,  // 54: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
-	104, // 55: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	99,  // 56: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
-	60,  // 57: headrace.v1.ListReportsResponse.reports:type_name -> headrace.v1.TrialReport
-	4,   // 58: headrace.v1.ListReportsResponse.unshown:type_name -> headrace.v1.Unshown
-	95,  // 59: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
-	98,  // 60: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
-	106, // 61: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
-	67,  // 62: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
-	73,  // 63: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
-	4,   // 64: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
-	70,  // 65: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
-	96,  // 66: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
-	98,  // 67: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
-	69,  // 68: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
-	98,  // 69: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
-	98,  // 70: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
-	68,  // 71: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
-	98,  // 72: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
-	98,  // 73: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
-	98,  // 74: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
-	72,  // 75: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
-	71,  // 76: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
-	98,  // 77: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
-	103, // 78: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
-	67,  // 79: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
-	67,  // 80: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
-	67,  // 81: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
-	67,  // 82: headrace.v1.UncordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
-	86,  // 83: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
-	87,  // 84: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
-	90,  // 85: headrace.v1.GetUpkeepResponse.kinds:type_name -> headrace.v1.KeptKind
-	91,  // 86: headrace.v1.GetUpkeepResponse.tables:type_name -> headrace.v1.TableSize
-	11,  // 87: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
-	13,  // 88: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
-	15,  // 89: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
-	17,  // 90: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
-	19,  // 91: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
-	21,  // 92: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
-	23,  // 93: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
-	25,  // 94: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
-	27,  // 95: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
-	29,  // 96: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
-	31,  // 97: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
-	33,  // 98: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
-	35,  // 99: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
-	37,  // 100: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
-	39,  // 101: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
-	41,  // 102: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
-	43,  // 103: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
-	45,  // 104: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
-	50,  // 105: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
-	52,  // 106: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
-	54,  // 107: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
-	56,  // 108: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
-	58,  // 109: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
-	65,  // 110: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
-	74,  // 111: headrace.v1.StudyService.DrainWorker:input_type -> headrace.v1.DrainWorkerRequest
-	76,  // 112: headrace.v1.StudyService.UndrainWorker:input_type -> headrace.v1.UndrainWorkerRequest
-	78,  // 113: headrace.v1.StudyService.CordonDevices:input_type -> headrace.v1.CordonDevicesRequest
-	80,  // 114: headrace.v1.StudyService.UncordonDevices:input_type -> headrace.v1.UncordonDevicesRequest
-	61,  // 115: headrace.v1.StudyService.ReadLog:input_type -> headrace.v1.ReadLogRequest
-	63,  // 116: headrace.v1.StudyService.GetServerInfo:input_type -> headrace.v1.GetServerInfoRequest
-	82,  // 117: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
-	84,  // 118: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
-	88,  // 119: headrace.v1.StudyService.GetUpkeep:input_type -> headrace.v1.GetUpkeepRequest
-	92,  // 120: headrace.v1.StudyService.CleanUp:input_type -> headrace.v1.CleanUpRequest
-	12,  // 121: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
-	14,  // 122: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
-	16,  // 123: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
-	18,  // 124: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
-	20,  // 125: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
-	22,  // 126: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
-	24,  // 127: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
-	26,  // 128: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
-	28,  // 129: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
-	30,  // 130: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
-	32,  // 131: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
-	34,  // 132: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
-	36,  // 133: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
-	38,  // 134: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
-	40,  // 135: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
-	42,  // 136: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
-	44,  // 137: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
-	46,  // 138: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
-	51,  // 139: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
-	53,  // 140: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
-	55,  // 141: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
-	57,  // 142: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
-	59,  // 143: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
-	66,  // 144: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
-	75,  // 145: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
-	77,  // 146: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
-	79,  // 147: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
-	81,  // 148: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
-	62,  // 149: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
-	64,  // 150: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
-	83,  // 151: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
-	85,  // 152: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
-	89,  // 153: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
-	93,  // 154: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
-	121, // [121:155] is the sub-list for method output_type
-	87,  // [87:121] is the sub-list for method input_type
-	87,  // [87:87] is the sub-list for extension type_name
-	87,  // [87:87] is the sub-list for extension extendee
-	0,   // [0:87] is the sub-list for field type_name
+	100, // 14: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
+	102, // 15: headrace.v1.UntilProgress.time_left:type_name -> google.protobuf.Duration
+	8,   // 16: headrace.v1.BundleSize.turns:type_name -> headrace.v1.BundleTurn
+	99,  // 17: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	1,   // 18: headrace.v1.CreateStudyResponse.study:type_name -> headrace.v1.Study
+	1,   // 19: headrace.v1.GetStudyResponse.study:type_name -> headrace.v1.Study
+	1,   // 20: headrace.v1.ListStudiesResponse.studies:type_name -> headrace.v1.Study
+	4,   // 21: headrace.v1.ListStudiesResponse.unshown:type_name -> headrace.v1.Unshown
+	1,   // 22: headrace.v1.PauseStudyResponse.study:type_name -> headrace.v1.Study
+	1,   // 23: headrace.v1.ResumeStudyResponse.study:type_name -> headrace.v1.Study
+	1,   // 24: headrace.v1.StopStudyResponse.study:type_name -> headrace.v1.Study
+	103, // 25: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
+	101, // 26: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
+	1,   // 27: headrace.v1.ExtendStudyResponse.study:type_name -> headrace.v1.Study
+	101, // 28: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
+	104, // 29: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
+	101, // 30: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
+	4,   // 31: headrace.v1.ListTrialsResponse.unshown:type_name -> headrace.v1.Unshown
+	101, // 32: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
+	101, // 33: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
+	101, // 34: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
+	105, // 35: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
+	1,   // 36: headrace.v1.WatchStudyResponse.study:type_name -> headrace.v1.Study
+	101, // 37: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
+	105, // 38: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
+	99,  // 39: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	49,  // 40: headrace.v1.PreviewStudyResponse.rungs:type_name -> headrace.v1.PreviewRung
+	102, // 41: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
+	102, // 42: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
+	103, // 43: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
+	48,  // 44: headrace.v1.PreviewStudyResponse.sizes:type_name -> headrace.v1.PreviewSize
+	47,  // 45: headrace.v1.PreviewStudyResponse.companions:type_name -> headrace.v1.PreviewCompanion
+	102, // 46: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
+	102, // 47: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
+	102, // 48: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
+	101, // 49: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
+	106, // 50: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
+	106, // 51: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	96,  // 52: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
+	107, // 53: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
+	106, // 54: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	101, // 55: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
+	106, // 56: headrace.v1.RenewTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	106, // 57: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	101, // 58: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
+	62,  // 59: headrace.v1.ListReportsResponse.reports:type_name -> headrace.v1.TrialReport
+	4,   // 60: headrace.v1.ListReportsResponse.unshown:type_name -> headrace.v1.Unshown
+	97,  // 61: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
+	100, // 62: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
+	108, // 63: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
+	69,  // 64: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
+	75,  // 65: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
+	4,   // 66: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
+	72,  // 67: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
+	98,  // 68: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
+	100, // 69: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
+	71,  // 70: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
+	100, // 71: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
+	100, // 72: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
+	70,  // 73: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
+	100, // 74: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
+	100, // 75: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
+	100, // 76: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
+	74,  // 77: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
+	73,  // 78: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
+	100, // 79: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
+	102, // 80: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
+	69,  // 81: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
+	69,  // 82: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
+	69,  // 83: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
+	69,  // 84: headrace.v1.UncordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
+	88,  // 85: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
+	89,  // 86: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
+	92,  // 87: headrace.v1.GetUpkeepResponse.kinds:type_name -> headrace.v1.KeptKind
+	93,  // 88: headrace.v1.GetUpkeepResponse.tables:type_name -> headrace.v1.TableSize
+	11,  // 89: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
+	13,  // 90: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
+	15,  // 91: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
+	17,  // 92: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
+	19,  // 93: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
+	21,  // 94: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
+	23,  // 95: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
+	25,  // 96: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
+	27,  // 97: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
+	29,  // 98: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
+	31,  // 99: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
+	33,  // 100: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
+	35,  // 101: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
+	37,  // 102: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
+	39,  // 103: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
+	41,  // 104: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
+	43,  // 105: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
+	45,  // 106: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
+	50,  // 107: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
+	52,  // 108: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
+	54,  // 109: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
+	56,  // 110: headrace.v1.StudyService.RenewTrial:input_type -> headrace.v1.RenewTrialRequest
+	58,  // 111: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
+	60,  // 112: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
+	67,  // 113: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
+	76,  // 114: headrace.v1.StudyService.DrainWorker:input_type -> headrace.v1.DrainWorkerRequest
+	78,  // 115: headrace.v1.StudyService.UndrainWorker:input_type -> headrace.v1.UndrainWorkerRequest
+	80,  // 116: headrace.v1.StudyService.CordonDevices:input_type -> headrace.v1.CordonDevicesRequest
+	82,  // 117: headrace.v1.StudyService.UncordonDevices:input_type -> headrace.v1.UncordonDevicesRequest
+	63,  // 118: headrace.v1.StudyService.ReadLog:input_type -> headrace.v1.ReadLogRequest
+	65,  // 119: headrace.v1.StudyService.GetServerInfo:input_type -> headrace.v1.GetServerInfoRequest
+	84,  // 120: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
+	86,  // 121: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
+	90,  // 122: headrace.v1.StudyService.GetUpkeep:input_type -> headrace.v1.GetUpkeepRequest
+	94,  // 123: headrace.v1.StudyService.CleanUp:input_type -> headrace.v1.CleanUpRequest
+	12,  // 124: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
+	14,  // 125: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
+	16,  // 126: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
+	18,  // 127: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
+	20,  // 128: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
+	22,  // 129: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
+	24,  // 130: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
+	26,  // 131: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
+	28,  // 132: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
+	30,  // 133: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
+	32,  // 134: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
+	34,  // 135: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
+	36,  // 136: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
+	38,  // 137: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
+	40,  // 138: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
+	42,  // 139: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
+	44,  // 140: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
+	46,  // 141: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
+	51,  // 142: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
+	53,  // 143: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
+	55,  // 144: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
+	57,  // 145: headrace.v1.StudyService.RenewTrial:output_type -> headrace.v1.RenewTrialResponse
+	59,  // 146: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
+	61,  // 147: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
+	68,  // 148: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
+	77,  // 149: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
+	79,  // 150: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
+	81,  // 151: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
+	83,  // 152: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
+	64,  // 153: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
+	66,  // 154: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
+	85,  // 155: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
+	87,  // 156: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
+	91,  // 157: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
+	95,  // 158: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
+	124, // [124:159] is the sub-list for method output_type
+	89,  // [89:124] is the sub-list for method input_type
+	89,  // [89:89] is the sub-list for extension type_name
+	89,  // [89:89] is the sub-list for extension extendee
+	0,   // [0:89] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_study_proto_init() }
@@ -6865,7 +6969,7 @@ func file_headrace_v1_study_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_study_proto_rawDesc), len(file_headrace_v1_study_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   96,
+			NumMessages:   98,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -42,6 +42,7 @@ const (
 	StudyService_SuggestTrial_FullMethodName      = "/headrace.v1.StudyService/SuggestTrial"
 	StudyService_ReportTrial_FullMethodName       = "/headrace.v1.StudyService/ReportTrial"
 	StudyService_CompleteTrial_FullMethodName     = "/headrace.v1.StudyService/CompleteTrial"
+	StudyService_RenewTrial_FullMethodName        = "/headrace.v1.StudyService/RenewTrial"
 	StudyService_ReleaseTrial_FullMethodName      = "/headrace.v1.StudyService/ReleaseTrial"
 	StudyService_ListReports_FullMethodName       = "/headrace.v1.StudyService/ListReports"
 	StudyService_ListWorkers_FullMethodName       = "/headrace.v1.StudyService/ListWorkers"
@@ -115,6 +116,9 @@ type StudyServiceClient interface {
 	ReportTrial(ctx context.Context, in *ReportTrialRequest, opts ...grpc.CallOption) (*ReportTrialResponse, error)
 	// Tells that the user's loop is done with a trial.
 	CompleteTrial(ctx context.Context, in *CompleteTrialRequest, opts ...grpc.CallOption) (*CompleteTrialResponse, error)
+	// Says that the caller is still at work on a trial. Its lease time begins again, as with a report; nothing is recorded.
+	// A lease that has ended meanwhile is taken up again, as long as nobody else was given the trial.
+	RenewTrial(ctx context.Context, in *RenewTrialRequest, opts ...grpc.CallOption) (*RenewTrialResponse, error)
 	// Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged.
 	ReleaseTrial(ctx context.Context, in *ReleaseTrialRequest, opts ...grpc.CallOption) (*ReleaseTrialResponse, error)
 	// The metric reports of a trial, in order.
@@ -371,6 +375,16 @@ func (c *studyServiceClient) CompleteTrial(ctx context.Context, in *CompleteTria
 	return out, nil
 }
 
+func (c *studyServiceClient) RenewTrial(ctx context.Context, in *RenewTrialRequest, opts ...grpc.CallOption) (*RenewTrialResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RenewTrialResponse)
+	err := c.cc.Invoke(ctx, StudyService_RenewTrial_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *studyServiceClient) ReleaseTrial(ctx context.Context, in *ReleaseTrialRequest, opts ...grpc.CallOption) (*ReleaseTrialResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReleaseTrialResponse)
@@ -559,6 +573,9 @@ type StudyServiceServer interface {
 	ReportTrial(context.Context, *ReportTrialRequest) (*ReportTrialResponse, error)
 	// Tells that the user's loop is done with a trial.
 	CompleteTrial(context.Context, *CompleteTrialRequest) (*CompleteTrialResponse, error)
+	// Says that the caller is still at work on a trial. Its lease time begins again, as with a report; nothing is recorded.
+	// A lease that has ended meanwhile is taken up again, as long as nobody else was given the trial.
+	RenewTrial(context.Context, *RenewTrialRequest) (*RenewTrialResponse, error)
 	// Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged.
 	ReleaseTrial(context.Context, *ReleaseTrialRequest) (*ReleaseTrialResponse, error)
 	// The metric reports of a trial, in order.
@@ -658,6 +675,9 @@ func (UnimplementedStudyServiceServer) ReportTrial(context.Context, *ReportTrial
 }
 func (UnimplementedStudyServiceServer) CompleteTrial(context.Context, *CompleteTrialRequest) (*CompleteTrialResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CompleteTrial not implemented")
+}
+func (UnimplementedStudyServiceServer) RenewTrial(context.Context, *RenewTrialRequest) (*RenewTrialResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RenewTrial not implemented")
 }
 func (UnimplementedStudyServiceServer) ReleaseTrial(context.Context, *ReleaseTrialRequest) (*ReleaseTrialResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReleaseTrial not implemented")
@@ -1090,6 +1110,24 @@ func _StudyService_CompleteTrial_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _StudyService_RenewTrial_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RenewTrialRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StudyServiceServer).RenewTrial(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StudyService_RenewTrial_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StudyServiceServer).RenewTrial(ctx, req.(*RenewTrialRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _StudyService_ReleaseTrial_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReleaseTrialRequest)
 	if err := dec(in); err != nil {
@@ -1410,6 +1448,10 @@ var StudyService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CompleteTrial",
 			Handler:    _StudyService_CompleteTrial_Handler,
+		},
+		{
+			MethodName: "RenewTrial",
+			Handler:    _StudyService_RenewTrial_Handler,
 		},
 		{
 			MethodName: "ReleaseTrial",

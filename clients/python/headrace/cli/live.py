@@ -142,6 +142,12 @@ class Picture:
             f"  {objective.goal} {objective.metric}",
             (f"  {wording.duration(elapsed)}", "dim"),
             (f", about {wording.duration(eta)} left" if eta is not None else "", "dim"),
+            (
+                f", at most {hours}"
+                if (hours := "" if study.state.ended else wording.hours_now(study))
+                else "",
+                "dim",
+            ),
         )
 
     def _counts(self, width: int) -> list[Text]:

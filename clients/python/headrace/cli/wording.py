@@ -118,12 +118,27 @@ def until_now(study: StudyInfo) -> str:
     if until is None or now is None:
         return ""
     said = dict(zip(until.named(), until.conditions(study.spec.objective), strict=True))
-    if not study.state.ended:
-        if "hours" in said and now.deadline is not None:
-            said["hours"] += f" (until {now.deadline.astimezone():%Y-%m-%d %H:%M})"
-        if "no_improvement" in said:
-            said["no_improvement"] += f" ({now.tried} now)"
+    if "hours" in said:
+        said["hours"] = hours_now(study)
+    if "no_improvement" in said and not study.state.ended:
+        said["no_improvement"] += f" ({now.tried} now)"
     return " or ".join(said.values())
+
+
+def hours_now(study: StudyInfo) -> str:
+    """A study's hours with their end, which is a date only while a trial runs: `2 hours (until 2031-05-06 07:08)`.
+    Empty where it has none."""
+    until, now = study.spec.until, study.until
+    if until is None or until.hours is None:
+        return ""
+    said = f"{until.hours:g} hour{'s' * (until.hours != 1)}"
+    if now is None or study.state.ended:
+        return said
+    if now.deadline is not None:
+        return f"{said} (until {now.deadline.astimezone():%Y-%m-%d %H:%M})"
+    if now.time_left_s is not None:
+        return f"{said} ({duration(now.time_left_s)} left, which pass only while a trial runs)"
+    return said
 
 
 def grant(gpus: int, gpu_milli: int, cpus: int) -> str:

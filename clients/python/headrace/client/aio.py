@@ -109,11 +109,16 @@ class AsyncStudy(StudyBase[AsyncTransport]):
 
         Waits while every trial waits for the results of others, at most `timeout_s`, then raises `TimeoutError`. A
         long wait is warned of, with what it waits for.
-        The caller keeps the trial while it reports at least every `lease_s` seconds (10 minutes if None)."""
+        The trial stays the caller's as long as the program lives: the client renews its lease in the background. If
+        the program dies, others get the trial after `lease_s` seconds (10 minutes if None)."""
         found = await self.transport.run(
             ask_tell.suggest(self, client_id=client_id, lease_s=lease_s, timeout_s=timeout_s)
         )
-        return None if found is None else AsyncAskedTrial(self.transport, found)
+        if found is None:
+            return None
+        asked = AsyncAskedTrial(self.transport, found)
+        self.transport.renewer.hold(asked, ask_tell.LEASE_S if lease_s is None else lease_s)
+        return asked
 
     async def ask_all(
         self, *, client_id: str | None = None, lease_s: float | None = None

@@ -19,6 +19,9 @@ from headrace.metrics import MetricError, to_floats
 from headrace.steps import whole
 from headrace.v1 import study_pb2 as pb
 
+LEASE_S = 600.0
+"""How long a trial stays with a program that is gone, unless `lease_s` says otherwise: these clients renew their leases
+(`client.renewing`)."""
 _ASK_AGAIN_S = (0.2, 0.5, 1.0, 2.0)
 _PATIENCE_S = 10.0
 """After so long a wait the caller is told what it waits for."""
@@ -27,6 +30,8 @@ _TRIALS_SHOWN = 8
 
 class LeaseHandle(Protocol):
     """A handle of a trial that this caller runs."""
+
+    held: bool
 
     @property
     def lease(self) -> Lease: ...
@@ -42,13 +47,10 @@ def suggest(
     """The next trial to run in the caller's own loop; None when the study is over, with a warning if it failed.
 
     Waits while there is nothing to run now (every trial waits for the results of others), at most `timeout_s`,
-    then raises `TimeoutError`. A long wait is warned of, with what it waits for. The caller keeps the trial while it
-    reports at least every `lease_s` seconds (10 minutes if None)."""
+    then raises `TimeoutError`. A long wait is warned of, with what it waits for."""
     client_id = client_id or uuid.uuid4().hex
-    lease_time = None
-    if lease_s is not None:
-        lease_time = Duration()
-        lease_time.FromNanoseconds(round(lease_s * 1e9))
+    lease_time = Duration()
+    lease_time.FromNanoseconds(round((LEASE_S if lease_s is None else lease_s) * 1e9))
     began = time.monotonic()
     attempt, warned = 0, False
     while True:
@@ -95,9 +97,10 @@ def _waiting_for(study: StudyHandle) -> Flow[str]:
     numbers = ", ".join(str(trial.number) for trial in held[:_TRIALS_SHOWN])
     more = ", …" if len(held) > _TRIALS_SHOWN else ""
     return (
-        f": callers hold trial{'s' * (len(held) > 1)} {numbers}{more}. One without a report for its lease_s "
-        "(10 minutes unless given) is offered again. Sooner: report on it, end it or give it back where it is held; "
-        f"where that program is gone, `headrace stop {study.name} {held[0].number}` ends it for good."
+        f": callers hold trial{'s' * (len(held) > 1)} {numbers}{more}. One whose program is gone is offered again "
+        "after its lease_s (10 minutes unless given). One that this program holds and has left, as after Ctrl-C in a "
+        "notebook, goes to others with asked.give_back(). "
+        f"`headrace stop {study.name} {held[0].number}` ends a trial for good."
     )
 
 
@@ -123,7 +126,9 @@ def report(
     )
     response = yield from rpc(methods.REPORT_TRIAL, request)
     _warn_of_missing(handle, response.missing_metrics)
-    return convert_events.decision(response.decision)
+    decision = convert_events.decision(response.decision)
+    handle.held = decision.goes_on
+    return decision
 
 
 def complete(handle: LeaseHandle, error: str | BaseException | None = None) -> Flow[TrialInfo]:
@@ -138,6 +143,7 @@ def complete(handle: LeaseHandle, error: str | BaseException | None = None) -> F
         request_id=request_id(), lease=convert.lease_to_proto(handle.lease), error=text
     )
     response = yield from rpc(methods.COMPLETE_TRIAL, request)
+    handle.held = False
     _warn_of_missing(handle, response.missing_metrics)
     return convert.trial(response.trial)
 
@@ -147,6 +153,7 @@ def give_back(handle: LeaseHandle) -> Flow[TrialInfo]:
     charged."""
     request = pb.ReleaseTrialRequest(request_id=request_id(), lease=convert.lease_to_proto(handle.lease))
     response = yield from rpc(methods.RELEASE_TRIAL, request)
+    handle.held = False
     return convert.trial(response.trial)
 
 

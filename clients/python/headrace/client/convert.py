@@ -97,7 +97,11 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
 
 
 def _until(proto: study_pb2.UntilProgress) -> model.UntilProgress:
-    return model.UntilProgress(tried=proto.tried, deadline=time_of(proto, "deadline", proto.deadline))
+    return model.UntilProgress(
+        tried=proto.tried,
+        deadline=time_of(proto, "deadline", proto.deadline),
+        time_left_s=_seconds(proto, "time_left", proto.time_left),
+    )
 
 
 def importance(proto: study_pb2.Importance) -> model.Importance:

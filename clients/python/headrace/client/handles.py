@@ -47,6 +47,8 @@ class AskedTrialBase(Generic[TransportT]):
     def __init__(self, transport: TransportT, suggestion: Suggestion) -> None:
         self.transport = transport
         self._suggestion = suggestion
+        self.held = True
+        """Whether the trial is this caller's, as far as it was told."""
 
     if not TYPE_CHECKING:
 

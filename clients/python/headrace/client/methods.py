@@ -24,6 +24,7 @@ PREVIEW_STUDY = Method("PreviewStudy", pb.PreviewStudyRequest, pb.PreviewStudyRe
 SUGGEST_TRIAL = Method("SuggestTrial", pb.SuggestTrialRequest, pb.SuggestTrialResponse)
 REPORT_TRIAL = Method("ReportTrial", pb.ReportTrialRequest, pb.ReportTrialResponse)
 COMPLETE_TRIAL = Method("CompleteTrial", pb.CompleteTrialRequest, pb.CompleteTrialResponse)
+RENEW_TRIAL = Method("RenewTrial", pb.RenewTrialRequest, pb.RenewTrialResponse)
 RELEASE_TRIAL = Method("ReleaseTrial", pb.ReleaseTrialRequest, pb.ReleaseTrialResponse)
 LIST_REPORTS = Method("ListReports", pb.ListReportsRequest, pb.ListReportsResponse)
 FIND_ROOM = Method("FindRoom", pb.FindRoomRequest, pb.FindRoomResponse)

@@ -391,7 +391,11 @@ class UntilProgress:
     tried: int
     """How many trials were tried since the best value got better."""
     deadline: datetime | None
-    """When its hours have passed; None where none are set, and before they count."""
+    """When its hours are over if trials run without a break until then. None where none are set, and while no trial
+    runs: then no time counts."""
+    time_left_s: float | None = None
+    """How much of its hours is left, in seconds, as of some seconds ago; None where none are set, and from a scheduler
+    of an earlier release."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from headrace.client.flow import Call, Effect, ErrorsBeginHere, Flow, Method, Up
 from headrace.client.methods import GET_STUDY, WATCH_STUDY
 from headrace.client.model import StudyInfo
 from headrace.client.names import study_name
+from headrace.client.renewing import AsyncRenewer, Renewer
 from headrace.client.route import Route
 from headrace.client.watch import OnBreak, WatchPosition
 from headrace.error_status import from_rpc_error
@@ -84,6 +85,7 @@ class BlockingTransport(_Transport):
         self._route = Route(target.replicas, self._open)
         self._closed = threading.Event()
         self._calls: dict[tuple[grpc.Channel, str], Any] = {}
+        self.renewer = Renewer(self.run)
 
     def run(self, flow: Flow[T], /) -> T:
         """Performs the flow's effects and returns its result."""
@@ -134,8 +136,9 @@ class BlockingTransport(_Transport):
                     stream.cancel()
 
     def close(self) -> None:
-        """Closes the channel; watches end."""
+        """Closes the channel; watches end, and leases of asked trials are renewed no longer."""
         self._closed.set()
+        self.renewer.close()
         for channel in self._route.opened():
             channel.close()
 
@@ -216,6 +219,7 @@ class AsyncTransport(_Transport):
         self._credentials = target.credentials()  # now: a file that cannot be read is told at once
         self._route = Route(target.replicas, self._open)
         self._closed = False
+        self.renewer = AsyncRenewer(self.run)
 
     async def run(self, flow: Flow[T], /) -> T:
         """Performs the flow's effects and returns its result."""
@@ -263,8 +267,10 @@ class AsyncTransport(_Transport):
                     stream.cancel()
 
     async def close(self) -> None:
-        """Closes the channel; watches end, and calls under way raise `CallCancelledError`."""
+        """Closes the channel; watches end, leases of asked trials are renewed no longer, and calls under way raise
+        `CallCancelledError`."""
         self._closed = True
+        await self.renewer.close()
         for channel in self._route.opened():
             await channel.close()
 

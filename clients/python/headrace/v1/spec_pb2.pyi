@@ -367,7 +367,7 @@ class Until(_message.Message):
     value: _builtins.float
     """A trial's report has this value of the objective or a better one, and meets the constraints."""
     hours: _builtins.float
-    """So many hours have passed since the study began."""
+    """So many hours have passed in which at least one trial of the study ran."""
     no_improvement: _builtins.int
     """So many trials in a row have ended and none of them has made the best value better."""
     def __init__(

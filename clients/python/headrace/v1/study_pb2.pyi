@@ -351,21 +351,29 @@ class UntilProgress(_message.Message):
 
     TRIED_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
+    TIME_LEFT_FIELD_NUMBER: _builtins.int
     tried: _builtins.int
     """How many trials were tried since the best value got better."""
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
-        """When its hours have passed; absent where none are set, and before they count."""
+        """When its hours are over if trials run without a break until then. Absent where none are set, and while no trial runs:
+        then no time counts.
+        """
+
+    @_builtins.property
+    def time_left(self) -> _duration_pb2.Duration:
+        """How much of its hours is left, some seconds ago. Absent where none are set."""
 
     def __init__(
         self,
         *,
         tried: _builtins.int = ...,
         deadline: _timestamp_pb2.Timestamp | None = ...,
+        time_left: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "tried", b"tried"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "time_left", b"time_left", "tried", b"tried"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1503,10 +1511,12 @@ class SuggestTrialRequest(_message.Message):
     request_id: _builtins.str
     study: _builtins.str
     client_id: _builtins.str
-    """Names the caller, who keeps the trial while it reports within the lease time."""
+    """Names the caller, who keeps the trial while it reports or renews within the lease time."""
     @_builtins.property
     def lease_time(self) -> _duration_pb2.Duration:
-        """How long the trial may go without a report before it is offered to another caller; absent means 10 minutes."""
+        """How long the caller may go without a report or RenewTrial before the trial is offered to others; absent means 6 hours,
+        which suits callers that do not renew. Until another caller is given the trial, a later report counts all the same.
+        """
 
     def __init__(
         self,
@@ -1692,6 +1702,43 @@ class CompleteTrialResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompleteTrialResponse: _TypeAlias = CompleteTrialResponse  # noqa: Y015
+
+@_typing.final
+class RenewTrialRequest(_message.Message):
+    """A repeat does no harm, so it has no request id."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lease(self) -> _event_pb2.LeaseRef: ...
+    def __init__(
+        self,
+        *,
+        lease: _event_pb2.LeaseRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewTrialRequest: _TypeAlias = RenewTrialRequest  # noqa: Y015
+
+@_typing.final
+class RenewTrialResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewTrialResponse: _TypeAlias = RenewTrialResponse  # noqa: Y015
 
 @_typing.final
 class ReleaseTrialRequest(_message.Message):

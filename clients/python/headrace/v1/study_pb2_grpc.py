@@ -149,6 +149,11 @@ class StudyServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_study__pb2.CompleteTrialRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_study__pb2.CompleteTrialResponse.FromString,
                 _registered_method=True)
+        self.RenewTrial = channel.unary_unary(
+                '/headrace.v1.StudyService/RenewTrial',
+                request_serializer=headrace_dot_v1_dot_study__pb2.RenewTrialRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_study__pb2.RenewTrialResponse.FromString,
+                _registered_method=True)
         self.ReleaseTrial = channel.unary_unary(
                 '/headrace.v1.StudyService/ReleaseTrial',
                 request_serializer=headrace_dot_v1_dot_study__pb2.ReleaseTrialRequest.SerializeToString,
@@ -377,6 +382,14 @@ class StudyServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RenewTrial(self, request, context):
+        """Says that the caller is still at work on a trial. Its lease time begins again, as with a report; nothing is recorded.
+        A lease that has ended meanwhile is taken up again, as long as nobody else was given the trial.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReleaseTrial(self, request, context):
         """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged.
         """
@@ -576,6 +589,11 @@ def add_StudyServiceServicer_to_server(servicer, server):
                     servicer.CompleteTrial,
                     request_deserializer=headrace_dot_v1_dot_study__pb2.CompleteTrialRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_study__pb2.CompleteTrialResponse.SerializeToString,
+            ),
+            'RenewTrial': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewTrial,
+                    request_deserializer=headrace_dot_v1_dot_study__pb2.RenewTrialRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_study__pb2.RenewTrialResponse.SerializeToString,
             ),
             'ReleaseTrial': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseTrial,
@@ -1220,6 +1238,33 @@ class StudyService(object):
             '/headrace.v1.StudyService/CompleteTrial',
             headrace_dot_v1_dot_study__pb2.CompleteTrialRequest.SerializeToString,
             headrace_dot_v1_dot_study__pb2.CompleteTrialResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewTrial(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.StudyService/RenewTrial',
+            headrace_dot_v1_dot_study__pb2.RenewTrialRequest.SerializeToString,
+            headrace_dot_v1_dot_study__pb2.RenewTrialResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -87,6 +87,10 @@ class StudyServiceStub:
     """Tells an intermediate result and returns what to do next."""
     CompleteTrial: _grpc.UnaryUnaryMultiCallable[_study_pb2.CompleteTrialRequest, _study_pb2.CompleteTrialResponse]
     """Tells that the user's loop is done with a trial."""
+    RenewTrial: _grpc.UnaryUnaryMultiCallable[_study_pb2.RenewTrialRequest, _study_pb2.RenewTrialResponse]
+    """Says that the caller is still at work on a trial. Its lease time begins again, as with a report; nothing is recorded.
+    A lease that has ended meanwhile is taken up again, as long as nobody else was given the trial.
+    """
     ReleaseTrial: _grpc.UnaryUnaryMultiCallable[_study_pb2.ReleaseTrialRequest, _study_pb2.ReleaseTrialResponse]
     """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged."""
     ListReports: _grpc.UnaryUnaryMultiCallable[_study_pb2.ListReportsRequest, _study_pb2.ListReportsResponse]
@@ -175,6 +179,10 @@ class StudyServiceAsyncStub(StudyServiceStub):
     """Tells an intermediate result and returns what to do next."""
     CompleteTrial: _aio.UnaryUnaryMultiCallable[_study_pb2.CompleteTrialRequest, _study_pb2.CompleteTrialResponse]  # type: ignore[assignment]
     """Tells that the user's loop is done with a trial."""
+    RenewTrial: _aio.UnaryUnaryMultiCallable[_study_pb2.RenewTrialRequest, _study_pb2.RenewTrialResponse]  # type: ignore[assignment]
+    """Says that the caller is still at work on a trial. Its lease time begins again, as with a report; nothing is recorded.
+    A lease that has ended meanwhile is taken up again, as long as nobody else was given the trial.
+    """
     ReleaseTrial: _aio.UnaryUnaryMultiCallable[_study_pb2.ReleaseTrialRequest, _study_pb2.ReleaseTrialResponse]  # type: ignore[assignment]
     """Gives a trial back: whoever asks next goes on from its last checkpoint, and nothing is charged."""
     ListReports: _aio.UnaryUnaryMultiCallable[_study_pb2.ListReportsRequest, _study_pb2.ListReportsResponse]  # type: ignore[assignment]
@@ -386,6 +394,16 @@ class StudyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_study_pb2.CompleteTrialResponse, _abc.Awaitable[_study_pb2.CompleteTrialResponse]]:
         """Tells that the user's loop is done with a trial."""
+
+    @_abc_1.abstractmethod
+    def RenewTrial(
+        self,
+        request: _study_pb2.RenewTrialRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_study_pb2.RenewTrialResponse, _abc.Awaitable[_study_pb2.RenewTrialResponse]]:
+        """Says that the caller is still at work on a trial. Its lease time begins again, as with a report; nothing is recorded.
+        A lease that has ended meanwhile is taken up again, as long as nobody else was given the trial.
+        """
 
     @_abc_1.abstractmethod
     def ReleaseTrial(

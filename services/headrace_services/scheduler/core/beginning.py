@@ -12,7 +12,7 @@ the row decides, and the next look finds the same. While a study waits nothing o
 with it what they may do with others. A pause and the wait are apart: a paused one begins, and still starts nothing.
 """
 
-from headrace_services.scheduler.core import events, until
+from headrace_services.scheduler.core import events
 from headrace_services.scheduler.core.inputs import AfterEnded
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.state import CycleState
@@ -26,6 +26,5 @@ def take(state: CycleState, said: AfterEnded) -> None:
         state.move_study(StudyState.FAILED, said.why_not)
         return
     state.end_wait(said.scale)
-    until.begin_anew(state)
     state.emit(events.study_begins(said.study, "" if said.scale is None else f" with {said.scale}"))
     state.wants_placement = True

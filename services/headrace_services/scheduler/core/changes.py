@@ -56,6 +56,8 @@ class Changes:
     """Each with the event that tells of it."""
     granted: dict[str, Lease] = field(default_factory=dict)
     updated: dict[str, Lease] = field(default_factory=dict)
+    reclaimed: set[str] = field(default_factory=set)
+    """Those of the updated leases that had lapsed before the cycle."""
     grants: dict[str, Grant] = field(default_factory=dict)
     """New grants."""
     ended_grants: list[str] = field(default_factory=list)

@@ -16,6 +16,7 @@ from headrace.errors import HeadraceError
 from headrace_services.scheduler.core import (
     bubbles,
     dispatch,
+    hours,
     idle_slots,
     leaving,
     placing,
@@ -90,15 +91,23 @@ def named(inputs: Iterable[Input]) -> Named:
 
 
 def decide(
-    study: Study, inputs: Sequence[Input], fold: Fold, rows: Rows, *, keep_every_s: float = KEEP_EVERY_S
+    study: Study,
+    inputs: Sequence[Input],
+    fold: Fold,
+    rows: Rows,
+    *,
+    keep_every_s: float = KEEP_EVERY_S,
+    most_gap_s: float = hours.MOST_GAP_S,
 ) -> Deciding[Plan]:
     """Decide what follows from the inputs, in their order.
 
     `study` is the study's row under its lock, `fold` what the policy has seen up to that row's cursor, `rows` the
-    answer to `named(inputs)`. A simulator, in which looking costs no time, gives `keep_every_s` = 0.
+    answer to `named(inputs)`. A simulator, in which looking costs no time and nothing is ever away, gives
+    `keep_every_s` = 0 and `most_gap_s` = `hours.NO_OUTAGES`.
     """
     state = CycleState(study, fold)
     state.take(rows)
+    yield from hours.bring_up(state, most_gap_s)
     yield from _prepare(state, inputs)
     refused: dict[int, HeadraceError] = {}
     for position, one in sorted(enumerate(inputs), key=_reopens_nothing):
@@ -121,6 +130,7 @@ def decide(
         known = len(state.free)
         again = yield from _finish(state)
         slots_left = slots_left or len(state.free) > known
+    hours.settle(state)
     state.changes.forget_asks(state.study)
     state.orders += leaving.preemptions(state)
     outcomes = tuple(_outcome(state, refused, position) for position in range(len(inputs)))
@@ -207,7 +217,7 @@ def _place(
             bundles=seats.BUNDLES_AT_ONCE if spec.fuse is not None else 0,
         )
     )
-    state.live += waiting.live
+    state.live_before(waiting.live)
     state.take(waiting.rows)
     state.take_bundles(waiting.bundles)
     state.load_queue(waiting.runnable)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from math import isfinite, isnan
 from typing import assert_never
 
-from headrace_services.scheduler.core import beginning, commands, endings, proposals, reports
+from headrace_services.scheduler.core import beginning, commands, endings, gone, proposals, reports
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     AddTrials,
@@ -22,6 +22,7 @@ from headrace_services.scheduler.core.inputs import (
     PlaceNow,
     ProposalsOver,
     Proposed,
+    Renewed,
     ReportArrived,
     RestoredArrived,
     ResumeStudy,
@@ -48,6 +49,8 @@ def apply(state: CycleState, one: Input, *, position: int = 0) -> Outcome | None
             return endings.restored(state, one)
         case ExitedArrived():
             return endings.exited(state, one)
+        case Renewed():
+            return gone.renewed(state, one)
         case LeaseExpired():
             return endings.expired(state, one)
         case PlaceNow():
@@ -88,7 +91,7 @@ def finish(state: CycleState, numbers: Iterable[int]) -> None:
     complete = state.study.state is StudyState.COMPLETED
     reason = Reason.STOPPED_EARLY if complete else Reason.CANCELLED
     failed = state.study.state is StudyState.FAILED
-    detail = "the study failed" if failed else state.study.detail
+    detail = gone.STUDY_FAILED if failed else state.study.detail
     for number in sorted(numbers):
         trial = state.trials[number]
         if trial.state is State.TERMINATED:

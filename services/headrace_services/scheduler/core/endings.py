@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from headrace.last_words import printed_last
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import events, seats, until
+from headrace_services.scheduler.core import events, gone, seats, until
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     ExitedArrived,
@@ -64,7 +64,7 @@ def restored(state: CycleState, message: RestoredArrived) -> Outcome:
     """A resumed trial has loaded its checkpoint."""
     lease = state.lease(message)
     if lease is None or not lease.live:
-        return Stale()
+        return gone.gone(state, message)
     # Nothing is noted where nothing moves: a change without an event would be hidden from other replicas.
     if state.trials[lease.number].state is State.RESUMED and state.is_fresh(lease, message.sequence):
         before = state.trials[lease.number].read_s
@@ -77,7 +77,9 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
     """A trial's program ended without having been told to, or the worker let go of it."""
     lease = state.lease(message)
     if lease is None:
-        return Stale()
+        return gone.gone(state, message)
+    if not lease.live and gone.may_reclaim(state, lease):
+        lease = state.reclaim(lease)
     if not lease.live:
         trial = state.trials[lease.number]
         over = trial.state is State.TERMINATED and trial.attempt == lease.attempt
@@ -90,7 +92,7 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
             and trial.reason in _TOLD_TO_LEAVE
         ):
             _ended_afterwards(state, trial, message.exit_code)
-        return Stale(over=over)
+        return Stale(over=True) if over else gone.gone(state, message)
     if not state.is_fresh(lease, message.sequence):
         return Accepted()
     number = lease.number
@@ -136,7 +138,8 @@ def expired(state: CycleState, message: LeaseExpired) -> Outcome:
         return Stale()
     state.close(lease)
     state.cancel(state.trials[lease.number], message.why)
-    _lost(state, state.trials[lease.number], lease, message.why)
+    lapses = lease.worker_id is None
+    _lost(state, state.trials[lease.number], lease, message.why, lapses=lapses)
     return Accepted()
 
 
@@ -325,11 +328,18 @@ def _sharing(state: CycleState, lease: Lease) -> int:
 
 
 def _lost(
-    state: CycleState, trial: Trial, lease: Lease, why: str, *, defect: bool = False, missing: bool = False
+    state: CycleState,
+    trial: Trial,
+    lease: Lease,
+    why: str,
+    *,
+    defect: bool = False,
+    missing: bool = False,
+    lapses: bool = False,
 ) -> None:
     """The attempt ended by no error of the trial's: it goes on, but not for ever where it gets no further.
 
-    Then it counts as failed, unless what ended it was a defect of the scheduler.
+    Then it counts as failed, unless what ended it was a defect of the scheduler. `lapses`: its holder may come back.
     """
     by_itself = _KILLED in why and (lease.grant is None or lease.grant.seats == 1)
     losses, kills = trial.losses_in_row + 1, trial.kills_in_row + by_itself
@@ -342,7 +352,7 @@ def _lost(
         reason = Reason.CANCELLED if defect else Reason.FAILED
         state.terminate(trial.number, reason, detail)
     else:
-        _interrupt(state, state.trials[trial.number], why)
+        _interrupt(state, state.trials[trial.number], why, lapses=lapses)
 
 
 def _begins_anew(state: CycleState, trial: Trial, lease: Lease, why: str) -> None:
@@ -359,5 +369,7 @@ def _begins_anew(state: CycleState, trial: Trial, lease: Lease, why: str) -> Non
     _interrupt(state, trial, f"{at} is not there any more, so it begins anew: {why}")
 
 
-def _interrupt(state: CycleState, trial: Trial, why: str) -> None:
-    state.move(trial.number, Action.INTERRUPT, interruptions=trial.interruptions + 1, detail=why)
+def _interrupt(state: CycleState, trial: Trial, why: str, *, lapses: bool = False) -> None:
+    state.move(
+        trial.number, Action.INTERRUPT, interruptions=trial.interruptions + 1, detail=why, lapsed=lapses
+    )

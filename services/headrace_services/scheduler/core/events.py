@@ -91,7 +91,10 @@ def trial_moved(before: Trial, after: Trial, action: Action, slots: tuple[Slot, 
         moved = "goes on"
     elif action is Action.INTERRUPT:
         goes_on = "goes on from its last checkpoint" if after.state is State.PAUSED else "begins again"
-        moved, why = "interrupted", f"{why}; it {goes_on}"
+        unless = ", unless that client reports first" if after.lapsed else ""
+        moved, why = "interrupted", f"{why}; it {goes_on}{unless}"
+    elif action is Action.RECLAIM:
+        moved = "runs again"
     return Event(
         number=after.number,
         kind="trial_moved",

@@ -71,6 +71,10 @@ class ExitedArrived(Leased, frozen=True, kw_only=True):
     """The words of a failure that may be its device's doing as well as the program's."""
 
 
+class Renewed(Leased, frozen=True, kw_only=True):
+    """The holder of a client's lease is at work on its trial, and the lease may have lapsed."""
+
+
 class LeaseExpired(Leased, frozen=True, kw_only=True):
     """Nothing was heard of the holder for too long."""
 
@@ -191,6 +195,7 @@ Input = (
     ReportArrived
     | RestoredArrived
     | ExitedArrived
+    | Renewed
     | LeaseExpired
     | PlaceNow
     | Proposed
@@ -211,6 +216,9 @@ class Stale(Struct, frozen=True, kw_only=True):
 
     over: bool = False
     """Whether it was the last lease of a trial that is over, so that what the sender asks for is so already."""
+    why: str = ""
+    """The cause, in words; empty where nobody asks for it."""
+    remedy: str = ""
 
 
 class Suggested(Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ class Action(StrEnum):
     PAUSE = "pause"
     VACATE = "vacate"
     INTERRUPT = "interrupt"
+    RECLAIM = "reclaim"
     RETRY = "retry"
     RESUME = "resume"
     RESTORED = "restored"
@@ -79,6 +80,18 @@ TRANSITIONS: tuple[Transition, ...] = (
     _row(State.RUNNING, State.PENDING, Action.VACATE, "no checkpoint to pause on; the lease is released"),
     _row(State.RUNNING, State.PAUSED, Action.INTERRUPT, "a durable checkpoint; the lease is fenced"),
     _row(State.RUNNING, State.PENDING, Action.INTERRUPT, "no checkpoint; the lease is fenced"),
+    _row(
+        State.PENDING,
+        State.RUNNING,
+        Action.RECLAIM,
+        "a client's lease that lapsed; nobody had the trial since",
+    ),
+    _row(
+        State.PAUSED,
+        State.RUNNING,
+        Action.RECLAIM,
+        "a client's lease that lapsed; nobody had the trial since",
+    ),
     _row(State.RUNNING, State.PAUSED, Action.RETRY, "a durable checkpoint; the failure is charged"),
     _row(State.RUNNING, State.PENDING, Action.RETRY, "no checkpoint; the failure is charged"),
     _row(State.PAUSED, State.RESUMED, Action.RESUME, "a lease of the next attempt and the checkpoint"),

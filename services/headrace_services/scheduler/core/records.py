@@ -109,6 +109,9 @@ class Trial(Struct, frozen=True, kw_only=True):
     best_checkpoint: Checkpoint | None = None
     """That of the best value, where the study keeps it. Older than `best_step` where nothing was saved there."""
     lease_id: str | None = None
+    lapsed: bool = False
+    """Whether its last lease was a client's and ended in silence alone. That client may take it up again (`core.gone`),
+    until the trial moves."""
     failures: int = 0
     interruptions: int = 0
     checkpoint_missing: bool = False
@@ -303,6 +306,8 @@ class Lease(Struct, frozen=True, kw_only=True):
     resume: Checkpoint | None = None
     budget: int | None = None
     """The full budget that the attempt was told. None in rows of earlier versions: the study's first one."""
+    ended: str = ""
+    """What ended it: an action of the lifecycle, or `lapse`. Empty while it is live, and in rows of before."""
 
     @property
     def name(self) -> "LeaseName":

@@ -14,9 +14,9 @@ from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.steps import refusal
-from headrace_services.scheduler.core import events, leaving, seats, until
+from headrace_services.scheduler.core import events, gone, leaving, seats, until
 from headrace_services.scheduler.core.changes import RungChange
-from headrace_services.scheduler.core.inputs import Accepted, Outcome, ReportArrived, Stale
+from headrace_services.scheduler.core.inputs import Accepted, Outcome, ReportArrived
 from headrace_services.scheduler.core.lifecycle import Action, Reason, State, StudyState
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Explanation
@@ -43,15 +43,17 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
     """
     lease = state.lease(report)
     if lease is None:
-        return Stale()
+        return gone.gone(state, report)
     sequence = report.sequence if report.sequence is not None else lease.last_sequence + 1
     if sequence <= lease.last_sequence:
         known = state.answers.get((lease.number, lease.attempt, sequence))
-        return Accepted(decision=_pinning(state, lease.number, known)) if known else Stale()
-    if not lease.live:
-        return Stale()
+        return Accepted(decision=_pinning(state, lease.number, known)) if known else gone.gone(state, report)
+    if not (lease.live or gone.may_reclaim(state, lease)):
+        return gone.gone(state, report)
     if report.sequence is None:
         _require_sound(state, state.trials[lease.number], lease, report)
+    if not lease.live:
+        lease = state.reclaim(lease)
     if state.trials[lease.number].state is State.RESUMED:
         state.move(lease.number, Action.RESTORED)
     progress = max(0, report.step - lease.step)

@@ -71,12 +71,22 @@ class Reserved(Struct, frozen=True, kw_only=True):
 class Progress(Struct, frozen=True, kw_only=True):
     """How near a study is to what ends it before its trials have (`core.until`). Only of one that has such an end."""
 
-    began_s: float | None = None
-    """Since when hours count, by the database's clock; None: since the study's creation."""
+    spent_s: float = 0.0
+    """What its hours have lost, in seconds, without the time since `since_s`."""
+    since_s: float | None = None
+    """Since when trials run without a break, by the database's clock, put forward by what outages took (`core.hours`);
+    None while none runs, and where no hours are set."""
+    seen_s: float = 0.0
+    """Up to when that is counted: the last cycle."""
     best_value: float | None = None
     best_trial: int | None = None
     tried: int = 0
     """How many trials were tried since the best value got better."""
+
+    @property
+    def running_s(self) -> float:
+        """How long trials have run without a break."""
+        return 0.0 if self.since_s is None else self.seen_s - self.since_s
 
 
 class Standing(Struct, frozen=True, kw_only=True):

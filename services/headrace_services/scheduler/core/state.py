@@ -83,8 +83,9 @@ class CycleState:
         self.answers: dict[tuple[int, int, int], Decision] = {}
         """What reports (number, attempt, sequence) were answered, in this cycle or before."""
         self.live = 0
-        """How many live grants the study has, a client's lease counting as one: before the rows are counted, what this
-        cycle has added or taken away."""
+        """How many live grants the study has, a client's lease counting as one: before the rows are counted
+        (`live_before`), what this cycle has added or taken away."""
+        self._live_known = False
         self.user_paused = 0
         self.unstarted = 0
         """Trials that were never placed; counted only where the policy lets them go first."""
@@ -144,6 +145,12 @@ class CycleState:
         runnable.sort(key=lambda trial: (trial.attempt == 0, trial.number))
         self.queue = [trial.number for trial in runnable]
 
+    def live_before(self, count: int) -> None:
+        """How many live grants the study has in its rows. They are counted once."""
+        if not self._live_known:
+            self._live_known = True
+            self.live += count
+
     def own_results(self) -> Results:
         """The results of the trials that this cycle has copies of; the rows have those of the others."""
         results = Results(self.study.spec)
@@ -183,7 +190,7 @@ class CycleState:
         """Move a trial by the table of transitions, releasing its lease where it leaves its worker."""
         before = self.trials[number]
         state = next_state(before.state, action, checkpoint=before.checkpoint is not None)
-        after = replace(before, state=state, **changes)
+        after = replace(before, state=state, **{"lapsed": False} | changes)
         after = replace(
             after,
             start_time=after.start_time or (self.study.now if after.attempt else None),
@@ -192,7 +199,7 @@ class CycleState:
         if before.leased and not after.leased:
             assert before.lease_id is not None
             after = replace(after, lease_id=None)
-            self.release(self.leases[before.lease_id])
+            self.release(self.leases[before.lease_id], "lapse" if after.lapsed else action.value)
         slots = self.slots.get(after.lease_id or before.lease_id or "", ())
         cursor = self.emit(events.trial_moved(before, after, action, slots))
         self._note(before, after, cursor)
@@ -315,6 +322,24 @@ class CycleState:
         for slot in slots:
             self._fill_vacancy(slot, lease.number)
 
+    def reclaim(self, lease: Lease) -> Lease:
+        """Give a client the lease back that lapsed: the interruption is taken back too."""
+        trial = self.trials[lease.number]
+        assert trial.lapsed, "the caller has asked `gone.may_reclaim`"
+        if lease.id not in self.changes.updated:  # else it lapsed in this very cycle
+            self.changes.reclaimed.add(lease.id)
+        self.live += 1
+        lease = self.update_lease(lease, live=True, ended="")
+        self.move(
+            trial.number,
+            Action.RECLAIM,
+            lease_id=lease.id,
+            detail=f"client '{lease.client_id}' was heard from again, and nobody had the trial since",
+            interruptions=max(0, trial.interruptions - 1),
+            losses_in_row=max(0, trial.losses_in_row - 1),
+        )
+        return lease
+
     def close(self, lease: Lease) -> None:
         """Let no further trial join the bundle of a lease."""
         grant = self.grants[lease.grant.id] if lease.grant else None
@@ -322,9 +347,9 @@ class CycleState:
             self.grants[grant.id] = replace(grant, closed=True)
             self.changes.closed_grants.append(grant.id)
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease, how: str) -> None:
         """End a lease. With the last one of its grant the slots are free from now on."""
-        self.update_lease(lease, live=False)
+        self.update_lease(lease, live=False, ended=how)
         self.wants_placement = True
         if lease.grant is None:
             self.live -= 1

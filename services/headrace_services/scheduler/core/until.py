@@ -1,18 +1,19 @@
-"""What ends a study before all its trials have: a target value, wall time, or trials that improve nothing.
+"""What ends a study before all its trials have: a target value, hours of running, or trials that improve nothing.
 
 Each is looked at where it may come true. A report may bring a better value. A trial counts as tried once: when it comes
-to its first rung, or completes before it. Time passes by itself: every cycle looks at the database's clock, and a
-replica kicks studies whose time is over (`engine.hub`). The first that comes true ends the study as completed. Then
-the trials that run are stopped. A study without any usable value fails instead, since it has nothing to show.
+to its first rung, or completes before it. Hours pass while trials run (`core.hours`). The first that comes true ends
+the study as completed. Then the trials that run are stopped. A study without any usable value fails instead, since it
+has nothing to show.
 
-The hours count from the study's beginning, and from each time that a user lets trials that are over go on. So do the
-trials without improvement. The best value stays.
+The hours count from 0 each time that a user lets trials that are over go on. So do the trials without improvement. The
+best value stays.
 """
 
 from msgspec.structs import replace
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import Until
+from headrace_services.scheduler.core import hours
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.state import CycleState
 
@@ -50,10 +51,11 @@ def look(state: CycleState) -> bool:
 
 
 def begin_anew(state: CycleState) -> None:
-    """Count hours and trials from now on: the study begins, or goes on after its end."""
+    """Count hours and trials from 0: the study goes on after its end, or trials of it do."""
     if state.study.spec.until is not None:
-        progress = state.study.standing.progress
-        state.stand(progress=replace(progress, began_s=state.study.now_s, tried=0))
+        progress, now_s = state.study.standing.progress, state.study.now_s
+        since_s = None if progress.since_s is None else now_s
+        state.stand(progress=replace(progress, spent_s=0.0, since_s=since_s, seen_s=now_s, tried=0))
 
 
 def require_unmet(state: CycleState, field: str) -> None:
@@ -79,11 +81,6 @@ def _what_came_true(state: CycleState, until: Until) -> str:
         plural = "s" * (progress.tried > 1)
         of = "" if best is None else f" on {said} of trial {progress.best_trial}"
         return f"{progress.tried} trial{plural} in a row did not improve{of}"
-    if until.hours is not None and state.study.now_s - _began_s(state) >= until.hours * 3600:
-        return f"{until.hours:g} hour{'s have' if until.hours != 1 else ' has'} passed"
+    if until.hours is not None and hours.are_over(progress, until.hours):
+        return f"its trials have run for {until.hours:g} hour{'s' * (until.hours != 1)}"
     return ""
-
-
-def _began_s(state: CycleState) -> float:
-    began_s = state.study.standing.progress.began_s
-    return state.study.create_time.timestamp() if began_s is None else began_s

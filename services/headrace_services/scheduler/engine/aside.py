@@ -65,7 +65,10 @@ async def _answered(conn: AsyncConnection, study: Brief, submission: Submission)
     outcome = _outcome(study, submission.input)
     if submission.render is None or isinstance(outcome, HeadraceError):
         return Settled(outcome=outcome)
-    response = submission.render(outcome, Shown(study=study))
+    try:
+        response = submission.render(outcome, Shown(study=study))
+    except HeadraceError as error:
+        return Settled(outcome=error)
     if request is not None:
         await requests.remember(conn, request, response)
     return Settled(outcome=outcome, response=response)
@@ -74,7 +77,7 @@ async def _answered(conn: AsyncConnection, study: Brief, submission: Submission)
 def _outcome(study: Brief, one: Input) -> Outcome | HeadraceError:
     match one:
         case Leased():
-            return Stale()
+            return Stale(why=f"study '{study.name}' has ended ({study.state.lower()}: {study.detail})")
         case Suggest():
             return Suggested(trial=None, lease=None, done=True)
         case PlaceNow() | Proposed() | ProposalsOver() | AfterEnded() | StopStudy():

@@ -81,7 +81,10 @@ def _settle(submission: Submission, outcome: Outcome | HeadraceError, shown: Sho
     """What became of a submission, with the answer to its request."""
     if isinstance(outcome, HeadraceError):
         return Settled(outcome=outcome)
-    response = submission.render(outcome, shown) if submission.render else None
+    try:
+        response = submission.render(outcome, shown) if submission.render else None
+    except HeadraceError as error:
+        return Settled(outcome=error)
     return Settled(outcome=outcome, response=response)
 
 

@@ -134,15 +134,15 @@ class Hub:
                 del self._watchers[study_id]
 
     async def run_waking(self) -> None:
-        """Wake the studies that could use a free slot, when one was left over; those whose end is not complete, since
-        the replica that was at it may be gone; and those whose time is over. Runs until cancelled."""
+        """Wake the studies that could use a free slot, when one was left over; and those whose end is not complete,
+        since the replica that was at it may be gone. Runs until cancelled."""
         while True:
             await self._wake_waiting.wait()
             self._wake_waiting.clear()
             try:
                 async with self.engine.connect() as conn:
                     waiting = await workers.studies_waiting_for_slots(conn)
-                    waiting += await studies.ending(conn) + await studies.out_of_time(conn)
+                    waiting += await studies.ending(conn)
             except Exception:
                 log.warning(
                     "could not look for studies that wait for a slot; the next sweep will", exc_info=True

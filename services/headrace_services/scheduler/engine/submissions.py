@@ -24,7 +24,8 @@ class Shown(Struct, frozen=True, kw_only=True):
 
 
 Render = Callable[[Outcome, Shown], bytes]
-"""Makes the answer to a request of what became of it. It is not called for a request that was refused."""
+"""Makes the answer to a request of what became of it. It is not called for a request that was refused. It may refuse
+one that changed nothing, by raising a HeadraceError: that is not stored."""
 
 
 class Submission(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """Ask and tell: trials of studies without a template, run in a loop of the user's own.
 
-A caller owns a trial through its lease alone. The lease lasts `lease_time` from each report. After that the
-trial is offered to another caller, and messages of the first one are stale: they change nothing.
+A caller owns a trial through its lease alone. The lease lasts `lease_time` from each report or renewal. After that the
+trial is offered to others. Until one of them has it, the first caller's messages still count (`core.gone`). From then
+on they are stale: they change nothing.
 """
 # ruff: noqa: ARG002  (every method takes the call's context)
 
@@ -20,23 +21,24 @@ from headrace_services.scheduler.core.inputs import (
     ExitedArrived,
     Outcome,
     ProposalComingError,
+    Renewed,
     ReportArrived,
     Stale,
     Suggest,
     Suggested,
 )
-from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.records import Checkpoint, Study
 from headrace_services.scheduler.engine.submissions import Shown
 from headrace_services.scheduler.rpc import convert, names
 from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.calls import Calls, Context, identity_of, shown_trial
 from headrace_services.scheduler.rpc.checks import Checks
-from headrace_services.scheduler.store import studies
+from headrace_services.scheduler.store import leases, studies
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.requests import Request
 
-DEFAULT_LEASE_S = 600.0
+DEFAULT_LEASE_S = 6 * 3600.0
+"""For callers that do not say, and so may not renew: it is to fit a long evaluation."""
 SHORTEST_LEASE_S = 1.0
 LONGEST_WAIT_S = 60.0
 ASK_AGAIN_S = 1.0
@@ -106,8 +108,9 @@ class AskTellCalls(Calls):
             )
 
         def answer(outcome: Outcome, shown: Shown) -> pb.ReportTrialResponse:
-            if not isinstance(outcome, Accepted) or outcome.decision is None:
-                return pb.ReportTrialResponse()
+            _require_held(outcome, name)
+            assert isinstance(outcome, Accepted)
+            assert outcome.decision is not None
             stops = outcome.decision.action == "STOP"
             return pb.ReportTrialResponse(
                 decision=convert.decision(outcome.decision),
@@ -116,7 +119,7 @@ class AskTellCalls(Calls):
 
         request_identity = identity_of(request, request.request_id)
         response = await self.change(request_identity, name.study, command, answer)
-        return pb.ReportTrialResponse.FromString(await self._fresh(response, request.lease, name))
+        return pb.ReportTrialResponse.FromString(response)
 
     async def CompleteTrial(
         self, request: pb.CompleteTrialRequest, context: Context
@@ -129,7 +132,33 @@ class AskTellCalls(Calls):
         outcome = "FAILED" if request.error else "FINISHED"
         ending = _exit(request.lease, name, outcome, ERROR.kept(request.error))
         identity = identity_of(request, request.request_id)
-        return await self._end(identity, request.lease, name, ending)
+        return await self._end(identity, name, ending)
+
+    async def RenewTrial(self, request: pb.RenewTrialRequest, context: Context) -> pb.RenewTrialResponse:
+        """Begin the lease time again. A lease that has lapsed is taken up again in the study's cycle.
+
+        Raises LeaseStaleError for a lease that is over."""
+        checks = Checks()
+        name = _valid_lease(checks, request.lease)
+        checks.done()
+        assert name is not None
+        ref, project = request.lease, caller().project
+        async with transaction(self.hub.engine) as conn:
+            if await leases.renew(
+                conn, project, name.study, name.number, lease_id=ref.lease_id, attempt=ref.attempt
+            ):
+                return pb.RenewTrialResponse()
+
+        def command(study: Study) -> Renewed:
+            _require_ask_tell(study)
+            return Renewed(lease_id=ref.lease_id, number=name.number, attempt=ref.attempt, sequence=None)
+
+        def answer(outcome: Outcome, _: Shown) -> pb.RenewTrialResponse:
+            _require_held(outcome, name)
+            return pb.RenewTrialResponse()
+
+        await self.change(None, name.study, command, answer)
+        return pb.RenewTrialResponse()
 
     async def ReleaseTrial(
         self, request: pb.ReleaseTrialRequest, context: Context
@@ -141,15 +170,11 @@ class AskTellCalls(Calls):
         assert name is not None
         ending = _exit(request.lease, name, "RELEASED", "given back by its client")
         identity = identity_of(request, request.request_id)
-        response = await self._end(identity, request.lease, name, ending)
+        response = await self._end(identity, name, ending)
         return pb.ReleaseTrialResponse(trial=response.trial)
 
     async def _end(
-        self,
-        request: Request | None,
-        lease: event_pb2.LeaseRef,
-        name: names.TrialName,
-        ending: ExitedArrived,
+        self, request: Request | None, name: names.TrialName, ending: ExitedArrived
     ) -> pb.CompleteTrialResponse:
         """End a lease. Raises LeaseStaleError where it was over, but for the last one of a trial that is over too."""
 
@@ -158,26 +183,20 @@ class AskTellCalls(Calls):
             return ending
 
         def answer(outcome: Outcome, shown: Shown) -> pb.CompleteTrialResponse:
-            if isinstance(outcome, Stale) and not outcome.over:
-                return pb.CompleteTrialResponse()
+            _require_held(outcome, name)
             trial = shown_trial(shown, name.number)
             ends = isinstance(outcome, Accepted) and ending.outcome == "FINISHED"
             return pb.CompleteTrialResponse(
                 trial=trial, missing_metrics=_missing(shown, trial.metrics) if ends and trial.step else ()
             )
 
-        response = await self.change(request, name.study, command, answer)
-        return pb.CompleteTrialResponse.FromString(await self._fresh(response, lease, name))
+        return pb.CompleteTrialResponse.FromString(await self.change(request, name.study, command, answer))
 
-    async def _fresh(self, response: bytes, ref: event_pb2.LeaseRef, name: names.TrialName) -> bytes:
-        """The response; raises LeaseStaleError for the empty one, which is the answer to a stale lease."""
-        if response:
-            return response
-        async with transaction(self.hub.engine) as conn:
-            study = await studies.find(conn, caller().project, name.study)
-        if study is None or study.state is not StudyState.FAILED:
-            raise LeaseStaleError(lease_gone(ref.trial))
-        raise LeaseStaleError(f"{lease_gone(ref.trial)}: study '{study.name}' has failed: {study.detail}")
+
+def _require_held(outcome: Outcome, name: names.TrialName) -> None:
+    """Refuse a message whose lease is over, with the cause. Nothing of it was stored: a repeat is looked at anew."""
+    if isinstance(outcome, Stale) and not outcome.over:
+        raise LeaseStaleError(lease_gone(name.number, outcome.why), remedy=outcome.remedy or None)
 
 
 def _suggestion(outcome: Outcome, shown: Shown) -> pb.SuggestTrialResponse:

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from headrace.errors import HeadraceError, StudyNotFoundError, TrialNotFoundError
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import trial_pb2
-from headrace_services.scheduler.core.inputs import Command, ExitedArrived, Outcome, ReportArrived
+from headrace_services.scheduler.core.inputs import Command, ExitedArrived, Outcome, Renewed, ReportArrived
 from headrace_services.scheduler.core.records import Study, TrialView
 from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.hub import Hub
@@ -44,7 +44,7 @@ Found = TypeVar("Found", Study, Brief)
 _Found = tuple[Study, studies.Figures]
 Answer = Callable[[Outcome, Shown], Message]
 Context = grpc.aio.ServicerContext[Any, Any]
-Change = Command | ReportArrived | ExitedArrived
+Change = Command | ReportArrived | ExitedArrived | Renewed
 
 
 class Calls:

@@ -53,7 +53,7 @@ class Checks:
         """A duration within bounds, in seconds."""
         seconds = value.seconds + value.nanos / 1e9
         if not least <= seconds <= most:
-            self.note(field, f"{seconds:g} s", "is out of bounds", f"Give {least:g} s to {most:g} s.")
+            self.note(field, f"{seconds:g} s", "is out of bounds", f"Give {least:g} s to {most:.10g} s.")
         return seconds
 
     def done(self) -> None:

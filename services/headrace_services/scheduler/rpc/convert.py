@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from google.protobuf import json_format
@@ -17,6 +17,7 @@ from headrace.spec import StudySpec, params_to_proto, to_proto
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
+from headrace_services.scheduler.core import hours
 from headrace_services.scheduler.core.capacity import Capacity, Profile, trusted
 from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.records import (
@@ -138,9 +139,12 @@ def _until(record: Study) -> study_pb2.UntilProgress | None:
     if until is None:
         return None
     message = study_pb2.UntilProgress(tried=progress.tried)
-    if until.hours is not None and record.after is None:
-        began = record.create_time.timestamp() if progress.began_s is None else progress.began_s
-        message.deadline.FromDatetime(datetime.fromtimestamp(began + 3600 * until.hours, UTC))
+    if until.hours is not None:
+        message.time_left.FromTimedelta(timedelta(seconds=hours.left_s(progress, until.hours)))
+        ends_s = hours.ends_s(progress, until.hours)
+        if ends_s is not None and not record.state.ended:
+            shift_s = record.now.timestamp() - record.now_s  # a study in process has a clock of its own
+            message.deadline.FromDatetime(datetime.fromtimestamp(ends_s + shift_s, UTC))
     return message
 
 

@@ -54,7 +54,8 @@ log = logging.getLogger(__name__)
 
 REPLICA = f"{socket.gethostname()}:{os.getpid()}"
 """How this replica is named in its workers' logs."""
-_LEASE_GONE = f"this worker no longer holds it ({LEASE_GONE})"
+_NO_STUDY = "its study is not there any more"
+_NOT_HELD = "this worker no longer holds it: {}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +231,7 @@ class WorkerSession:
         named = messages.trial_of(message.lease)
         study_id = await self._studies.id_of(named[0]) if named else None
         if named is None or study_id is None:
-            self._is_over(message)
+            self._is_over(message, _NO_STUDY)
             return
         if await self._in_flight.enter(study_id):
             tasks.create_task(self._submit(study_id, named[1], message, arrived))
@@ -249,7 +250,7 @@ class WorkerSession:
             settled = await self._hub.submit(study_id, submission)
         except StudyNotFoundError:  # it was deleted
             self._studies.forget(study_id)
-            self._is_over(message)
+            self._is_over(message, _NO_STUDY)
             return
         except DrainingError:
             return  # the worker sends it again, to another replica
@@ -268,8 +269,8 @@ class WorkerSession:
             await self._in_flight.leave(study_id)
         measures.ANSWERS.labels(type(message).__name__.lower()).observe(perf_counter() - arrived)
         match settled.outcome:
-            case Stale():
-                self._is_over(message)
+            case Stale(why=why):
+                self._is_over(message, _NOT_HELD.format(why or LEASE_GONE))
             case Accepted(decision=decision):
                 if decision is not None:
                     self._decide(message, decision.action != "CONTINUE", messages.decision(decision))
@@ -332,7 +333,7 @@ class WorkerSession:
         )
         self._outgoing.put(worker_pb2.SessionResponse(decision=answer))
 
-    def _is_over(self, message: Durable, why: str = _LEASE_GONE) -> None:
+    def _is_over(self, message: Durable, why: str) -> None:
         """Answer a message whose lease is over: it is final, and the process has no right to run."""
         if not isinstance(message, worker_pb2.Exited):
             cancel = worker_pb2.Cancel(lease=message.lease, reason=why)
@@ -415,7 +416,7 @@ class WorkerSession:
             await self._repeat(live[lease_id].lease, live[lease_id].trial)
         for lease_id in sorted(surplus):
             ref = event_pb2.LeaseRef(lease_id=lease_id)
-            cancel = worker_pb2.Cancel(lease=ref, reason=_LEASE_GONE)
+            cancel = worker_pb2.Cancel(lease=ref, reason=_NOT_HELD.format(LEASE_GONE))
             self._outgoing.put(worker_pb2.SessionResponse(cancel=cancel))
 
     async def _repeat(self, lease: Lease, trial: Trial) -> None:

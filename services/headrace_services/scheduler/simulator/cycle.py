@@ -9,6 +9,7 @@ from typing import Any, assert_never
 from headrace.errors import HeadraceError
 from headrace.spec import StudySpec, TrialTemplate
 from headrace_services.scheduler.core.decide import decide, named
+from headrace_services.scheduler.core.hours import NO_OUTAGES
 from headrace_services.scheduler.core.inputs import Input
 from headrace_services.scheduler.core.needs import (
     AbleWorkers,
@@ -66,8 +67,9 @@ def written(
     rows: StudyRows, studies: Studies, cluster: ClusterRows, inputs: Sequence[Input], now_s: float
 ) -> Plan:
     """Decide what follows from the inputs, and write it to the rows. The plan says which inputs were refused."""
+    first = _named(rows, cluster, named(inputs))
     deciding = decide(
-        rows.at(now_s, cluster), inputs, rows.fold, _named(rows, cluster, named(inputs)), keep_every_s=0
+        rows.at(now_s, cluster), inputs, rows.fold, first, keep_every_s=0, most_gap_s=NO_OUTAGES
     )
     answer: Any = None
     while True:

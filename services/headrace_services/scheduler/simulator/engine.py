@@ -20,6 +20,7 @@ from functools import partial
 from itertools import count
 
 from headrace.errors import HeadraceError
+from headrace_services.scheduler.core import hours
 from headrace_services.scheduler.core.capacity import TurnCost
 from headrace_services.scheduler.core.inputs import (
     Accepted,
@@ -93,9 +94,6 @@ class Simulation:
             self._break_later(machine.id, self._failures.clock(machine.id))
         for study in self.studies:
             self._step(study, PlaceNow())
-            until = study.spec.until
-            if until is not None and until.hours is not None:
-                self._at(3600 * until.hours, (0, 0), partial(self._time_is_over, study))
         self._follow()
         while not all(study.over for study in self.studies):
             if not self._waiting:
@@ -130,8 +128,17 @@ class Simulation:
         assert not isinstance(outcome, HeadraceError)  # `cycle` raises it
         return outcome
 
-    def _time_is_over(self, study: StudySimulation) -> None:
-        if not study.over:
+    def _foresee_end(self, study: StudySimulation) -> None:
+        """Have a cycle when the hours of a study are over, if its trials run without a break until then."""
+        until, before = study.spec.until, study.hours_end_s
+        if until is None or until.hours is None:
+            return
+        study.hours_end_s = hours.ends_s(study.rows.study.standing.progress, until.hours)
+        if study.hours_end_s is not None and study.hours_end_s != before:
+            self._at(study.hours_end_s, (0, 0), partial(self._hours_end, study, study.hours_end_s))
+
+    def _hours_end(self, study: StudySimulation, end_s: float) -> None:
+        if not study.over and study.hours_end_s == end_s:
             self._step(study, PlaceNow())
 
     def _wake_waiting(self, study: StudySimulation, plan: Plan) -> None:
@@ -169,6 +176,8 @@ class Simulation:
             self._obey(study, order)
         if study.over:
             study.record.end_s = self.now_s
+        else:
+            self._foresee_end(study)
         study.idle = self._idle(study)
         return plan
 

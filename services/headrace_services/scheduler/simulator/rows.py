@@ -17,7 +17,6 @@ from headrace_services.scheduler.core.lifecycle import State, StudyState
 from headrace_services.scheduler.core.placement.shares import Share
 from headrace_services.scheduler.core.plan import Plan
 from headrace_services.scheduler.core.records import Bundle, Event, Grant, Lease, Study, Trial
-from headrace_services.scheduler.core.standing import Progress, Standing
 from headrace_services.scheduler.simulator.cluster_rows import ClusterRows, OverCommitError
 
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -55,7 +54,6 @@ class StudyRows:
             early_failures=0,
             create_time=created,
             end_time=None,
-            standing=Standing(progress=Progress(began_s=0.0)),
             planned=planned,
             now=created,
         )

@@ -67,6 +67,8 @@ class StudySimulation:
     known: dict[int, Curve] = field(default_factory=dict)
     idle: float = 0.0
     """Slots that are free now although a trial waits for one."""
+    hours_end_s: float | None = None
+    """When its hours are over, as far as that can be known."""
 
     @classmethod
     def of(

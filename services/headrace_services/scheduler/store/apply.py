@@ -75,7 +75,10 @@ class Writes:
         lease reported before the time at which the next one is granted."""
         self._insert(_CREATE_TRIALS, map(_created, changes.created))
         self._append_history(after, changes)
-        self._guarded(_UPDATE_LEASES, map(_progress, changes.updated.values()))
+        late = [lease for lease in changes.updated.values() if lease.id in changes.reclaimed]
+        held = [lease for lease in changes.updated.values() if lease.id not in changes.reclaimed]
+        self._guarded(_UPDATE_LEASES, map(_progress, held))
+        self._guarded(_RECLAIM_LEASES, map(_progress, late))
         self._insert(_BEGIN_GRANTS, map(_grant, changes.grants.values()))
         self._insert(_ADD_PARTS, (part for grant in changes.grants.values() for part in _grant_parts(grant)))
         self._insert(_GRANT_LEASES, map(_granted, changes.granted.values()))
@@ -192,6 +195,7 @@ def _progress(lease: Lease) -> Columns:
         "last_sequence": lease.last_sequence,
         "step": lease.step,
         "live": lease.live,
+        "ended": lease.ended,
     }
 
 
@@ -291,17 +295,20 @@ _RUNGS = _inserting(tables.rung_result, *rows.RUNG_COLUMNS)
 _EVENTS = _inserting(tables.event, *rows.EVENT_COLUMNS)
 
 
-def _updating_leases() -> Statement:
+def _updating_leases(*here: ColumnElement[bool]) -> Statement:
     le = tables.lease
-    changed = {"last_sequence": le.c.last_sequence, "step": le.c.step, "live": le.c.live}
+    changed = {name: le.c[name] for name in ("last_sequence", "step", "live", "ended")}
     new = given({"g_lease": le.c.id} | changed)
-    query = update(le).where(le.c.id == new.c.g_lease, le.c.live)
+    query = update(le).where(le.c.id == new.c.g_lease, *here)
     values = {name: new.c[name] for name in changed}
     end = case((~new.c.live, now))
     return _guarding(query.values(**values, expires_at=now + _seconds(le.c.ttl_s), end_time=end))
 
 
-_UPDATE_LEASES = _updating_leases()
+_UPDATE_LEASES = _updating_leases(tables.lease.c.live)
+_RECLAIM_LEASES = _updating_leases(
+    ~tables.lease.c.live, tables.lease.c.worker_id.is_(None), tables.lease.c.ended == "lapse"
+)
 
 
 def _ending_grants() -> Statement:

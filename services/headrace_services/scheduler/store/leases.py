@@ -1,6 +1,8 @@
-"""Leases as records are made of them: each with its grant, the grant's parts, and how many live leases share it."""
+"""Leases as records are made of them: each with its grant, the grant's parts, and how many live leases share it; and
+what keeps those of clients."""
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.store import tables
 
@@ -27,3 +29,15 @@ COLUMNS = (
 )
 """What `rows.lease` reads of a row of `SOURCE`."""
 SOURCE = _le.outerjoin(_g, _g.c.id == _le.c.grant_id)
+
+
+async def renew(
+    conn: AsyncConnection, project: str, study: str, number: int, *, lease_id: str, attempt: int
+) -> bool:
+    """Begin the time of a client's lease again. False where there is no such live lease."""
+    le, s = tables.lease, tables.study
+    mine = (le.c.study_id == s.c.id, s.c.project == project, s.c.name == study, s.c.delete_time.is_(None))
+    which = (le.c.id == lease_id, le.c.number == number, le.c.attempt == attempt)
+    anew = func.clock_timestamp() + le.c.ttl_s * text("interval '1 second'")
+    query = update(le).where(*which, *mine, le.c.live, le.c.worker_id.is_(None)).values(expires_at=anew)
+    return bool((await conn.execute(query)).rowcount)

@@ -242,6 +242,7 @@ def lease(row: AnyRow) -> Lease:
         step=row.step,
         resume=checkpoint(row.resume),
         budget=row.budget,
+        ended=row.ended,
     )
 
 

@@ -30,6 +30,7 @@ from headrace.errors import StudyDefectError
 from headrace.spec import StudySpec
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace.spec.objective import is_feasible, objective_vector
+from headrace_services.scheduler.core import hours
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.lifecycle import LEASED, Reason, State, StudyState
 from headrace_services.scheduler.core.records import Event, Study, TrialView
@@ -148,17 +149,18 @@ async def ending(conn: AsyncConnection) -> list[int]:
     return [int(row.id) for row in await conn.execute(select(s.c.id).where(_ENDING).order_by(s.c.id))]
 
 
-async def out_of_time(conn: AsyncConnection) -> list[int]:
-    """The studies that have not ended although their `until.hours` are over (`core.until`)."""
+async def to_count(conn: AsyncConnection) -> list[int]:
+    """The studies whose hours (`core.hours`) are over, or were not counted for a while although they pass."""
     s = tables.study
-    return [int(row.id) for row in await conn.execute(select(s.c.id).where(_OUT_OF_TIME).order_by(s.c.id))]
+    return [int(row.id) for row in await conn.execute(select(s.c.id).where(_TO_COUNT).order_by(s.c.id))]
 
 
-_OUT_OF_TIME: ColumnElement[bool] = literal_column(
+_TO_COUNT: ColumnElement[bool] = literal_column(
     "state IN ('ACTIVE', 'PAUSED') AND spec #>> '{until,hours}' IS NOT NULL"  # as its index says it
-    " AND after IS NULL AND extract(epoch FROM clock_timestamp()) - coalesce("
-    "(standing #>> '{progress,began_s}')::double precision, extract(epoch FROM create_time))"
-    " >= 3600 * (spec #>> '{until,hours}')::double precision",
+    " AND standing #>> '{progress,since_s}' IS NOT NULL AND extract(epoch FROM clock_timestamp()) >= least("
+    f"(standing #>> '{{progress,seen_s}}')::double precision + {hours.COUNT_EVERY_S},"
+    " (standing #>> '{progress,since_s}')::double precision - (standing #>> '{progress,spent_s}')::double precision"
+    " + 3600 * (spec #>> '{until,hours}')::double precision)",
     Boolean,
 )
 

@@ -89,6 +89,9 @@ lease = Table(
     Column("resume", JSONB(none_as_null=True)),
     # The full budget that the attempt was told: it may have grown since.
     Column("budget", BigInteger),
+    # What ended it: an action of the lifecycle, or `lapse`, from which a client's comes back (the trigger
+    # lease_comes_back).
+    Column("ended", Text, nullable=False, server_default=""),
     time_column("grant_time", now=True),
     time_column("expires_at"),
     time_column("end_time"),
@@ -105,6 +108,8 @@ lease = Table(
     CheckConstraint("(worker_id IS NULL) = (grant_id IS NULL)", name="grant"),
     CheckConstraint("attempt >= 1", name="attempt"),
     CheckConstraint("live = (end_time IS NULL)", name="end"),
+    # What is live has not ended.
+    CheckConstraint("NOT live OR ended = ''", name="ended"),
     # A trial has at most one live lease.
     Index("lease_live_trial", "study_id", "number", unique=True, postgresql_where=text("live")),
     Index("lease_live_worker", "worker_id", postgresql_where=text("live")),

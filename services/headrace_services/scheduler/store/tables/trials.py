@@ -52,6 +52,8 @@ trial = Table(
     # That of the best value, where the study keeps it.
     Column("best_checkpoint", JSONB(none_as_null=True)),
     Column("lease_id", Text),
+    # Its last lease was a client's, who may take it up again.
+    Column("lapsed", Boolean, nullable=False, server_default="false"),
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("interruptions", Integer, nullable=False, server_default="0"),
     Column("checkpoint_missing", Boolean, nullable=False, server_default="false"),
@@ -75,6 +77,8 @@ trial = Table(
     CheckConstraint("state IN ('PENDING', 'RUNNING', 'PAUSED', 'RESUMED', 'TERMINATED')", name="state"),
     # A trial holds a lease if and only if it is on a worker.
     CheckConstraint("(state IN ('RUNNING', 'RESUMED')) = (lease_id IS NOT NULL)", name="lease"),
+    # Only a trial that waits has a lease that may be taken up again.
+    CheckConstraint("NOT lapsed OR state IN ('PENDING', 'PAUSED')", name="lapsed"),
     # A trial is paused, and resumed, on a checkpoint.
     CheckConstraint("state NOT IN ('PAUSED', 'RESUMED') OR checkpoint IS NOT NULL", name="checkpoint"),
     # The best checkpoint is that of a best value.

@@ -252,7 +252,7 @@ export type Until = Message<"headrace.v1.Until"> & {
   value?: number | undefined;
 
   /**
-   * So many hours have passed since the study began.
+   * So many hours have passed in which at least one trial of the study ran.
    *
    * @generated from field: optional double hours = 2;
    */

@@ -1,0 +1,176 @@
+"""Keeps the leases of asked trials while their program lives.
+
+    asked ─→ renewed three times a lease ─→ until the trial is over for this caller, or nobody refers to it any more
+
+A lease says how soon others get a trial whose program died. How long an evaluation takes is another matter, so the
+client renews: a thread of the blocking client, a task of the async one. Neither keeps a handle alive. A program that is
+stopped, or holds Python's lock for longer than the lease, loses nothing by that alone: its next message takes the lease
+up again, unless others were given the trial meanwhile. The server's answer to that message says which.
+
+Authority is the server's row; the clock here only says when to call.
+"""
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from headrace.client import convert, methods
+from headrace.client.flow import Flow, rpc
+from headrace.client.model import Lease
+from headrace.errors import HeadraceError
+from headrace.v1 import study_pb2 as pb
+
+SHARE = 3
+"""How often a lease is renewed while it lasts."""
+AGAIN_S = 5.0
+"""After a failure that may pass, it is tried again after so long, or sooner where the lease is short."""
+
+
+class Held(Protocol):
+    """A trial that a caller runs."""
+
+    held: bool
+
+    @property
+    def lease(self) -> Lease: ...
+
+
+class _Entry:
+    def __init__(self, handle: Held, lease_s: float) -> None:
+        self._handle = weakref.ref(handle)
+        self.lease = handle.lease
+        self.every_s = lease_s / SHARE
+        self.due = time.monotonic() + self.every_s
+
+    @property
+    def held(self) -> bool:
+        handle = self._handle()
+        return handle is not None and handle.held
+
+    def settle(self, failure: HeadraceError | None) -> bool:
+        """When it is due next, after a renewal that went so. Returns whether it is to be renewed at all."""
+        if failure is not None and not failure.retryable:
+            return False  # over, or a server that cannot renew: the next report says what matters of it
+        again_s = self.every_s if failure is None else min(self.every_s, AGAIN_S)
+        self.due = time.monotonic() + again_s
+        return True
+
+
+class _Schedule:
+    """What is to be renewed, and when."""
+
+    def __init__(self) -> None:
+        self.entries: list[_Entry] = []
+
+    def hold(self, handle: Held, lease_s: float) -> None:
+        self.entries.append(_Entry(handle, lease_s))
+
+    def wait_s(self) -> float | None:
+        """How long nothing is to be done; None where nothing is left to renew."""
+        self.entries = [entry for entry in self.entries if entry.held]
+        if not self.entries:
+            return None
+        return max(0.0, min(entry.due for entry in self.entries) - time.monotonic())
+
+    def due(self) -> list[_Entry]:
+        now = time.monotonic()
+        return [entry for entry in self.entries if entry.due <= now and entry.held]
+
+    def settle(self, entry: _Entry, failure: HeadraceError | None) -> None:
+        if not entry.settle(failure) and entry in self.entries:
+            self.entries.remove(entry)
+
+
+def renew(lease: Lease) -> Flow[None]:
+    """Tells that its holder is at work."""
+    yield from rpc(methods.RENEW_TRIAL, pb.RenewTrialRequest(lease=convert.lease_to_proto(lease)))
+
+
+class Renewer:
+    """Renews in a thread, which is there only while something is to be renewed."""
+
+    def __init__(self, run: Callable[[Flow[None]], None]) -> None:
+        self._run = run
+        self._schedule = _Schedule()
+        self._changed = threading.Condition()
+        self._working = False
+        self._closed = False
+
+    def hold(self, handle: Held, lease_s: float) -> None:
+        """Renew the lease of a trial from now on."""
+        with self._changed:
+            self._schedule.hold(handle, lease_s)
+            if self._working:
+                self._changed.notify()
+                return
+            self._working = True
+        threading.Thread(target=self._work, name="headrace-renewing", daemon=True).start()
+
+    def close(self) -> None:
+        """Renew nothing any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                wait_s = self._schedule.wait_s()
+                if self._closed or wait_s is None:
+                    self._working = False
+                    return
+                if wait_s:
+                    self._changed.wait(wait_s)
+                    continue
+                due = self._schedule.due()
+            for entry in due:
+                failure = None
+                try:
+                    self._run(renew(entry.lease))
+                except HeadraceError as error:
+                    failure = error
+                with self._changed:
+                    self._schedule.settle(entry, failure)
+
+
+class AsyncRenewer:
+    """Renews in a task, which is there only while something is to be renewed."""
+
+    def __init__(self, run: Callable[[Flow[None]], Awaitable[None]]) -> None:
+        self._run = run
+        self._schedule = _Schedule()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[Any] | None = None
+
+    def hold(self, handle: Held, lease_s: float) -> None:
+        """Renew the lease of a trial from now on."""
+        self._schedule.hold(handle, lease_s)
+        self._changed.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work(), name="headrace-renewing")
+
+    async def close(self) -> None:
+        """Renew nothing any more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _work(self) -> None:
+        while (wait_s := self._schedule.wait_s()) is not None:
+            if wait_s:
+                self._changed.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), wait_s)
+                continue
+            for entry in self._schedule.due():
+                failure = None
+                try:
+                    await self._run(renew(entry.lease))
+                except HeadraceError as error:
+                    failure = error
+                self._schedule.settle(entry, failure)

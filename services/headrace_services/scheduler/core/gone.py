@@ -1,0 +1,103 @@
+"""Why a lease is its holder's no longer, and when a client may have it back.
+
+    live ──┬── the trial leaves by a decision, an end or a failure: the lease is over for good
+           └── nothing was heard of the holder in time
+                 ├── a worker's lease is over for good: another process may run the trial, or this one twice
+                 └── a client's lease has lapsed, and its trial is offered to whoever asks
+                       ├── the client reports, completes or renews first: it has the lease back, in the same attempt
+                       └── somebody else gets the trial, or it ends: the lease is over for good
+
+The trial's row says that its last lease has lapsed (`Trial.lapsed`). Every move of the trial clears it. So a late
+message needs no clock, and no more trust than one in time: the attempt is still the trial's last one. The database
+refuses a worker's lease that would come back.
+"""
+
+from headrace_services.scheduler.core.inputs import Accepted, Leased, Outcome, Renewed, Stale
+from headrace_services.scheduler.core.lifecycle import Action, Reason, State, StudyState
+from headrace_services.scheduler.core.records import Lease, Trial
+from headrace_services.scheduler.core.state import CycleState
+
+_OVER = {
+    Reason.COMPLETED: "it has completed",
+    Reason.STOPPED_EARLY: "it was stopped early",
+    Reason.FAILED: "it has failed",
+    Reason.CANCELLED: "it was cancelled",
+}
+_STUDY_OVER = {
+    StudyState.COMPLETED: "has completed",
+    StudyState.STOPPED: "was stopped",
+    StudyState.FAILED: "has failed",
+}
+STUDY_FAILED = "the study failed"
+"""Why trials ended that a failed study left behind."""
+_LEFT = {
+    Action.PAUSE.value: "it was paused by the answer to its last report",
+    Action.VACATE.value: "it was paused by the answer to its last report",
+    Action.RETRY.value: "it was completed with an error, to be tried again",
+    Action.INTERRUPT.value: "it was given back",
+    Action.TERMINATE.value: "it was ended",
+}
+"""How a client's lease ends, but for a lapse."""
+_ASK = "Leave this trial and ask for another one."
+
+
+def may_reclaim(state: CycleState, lease: Lease) -> bool:
+    """Whether a lease that is over may be taken up again by its holder."""
+    trial = state.trials[lease.number]
+    return lease.worker_id is None and trial.lapsed and trial.attempt == lease.attempt
+
+
+def renewed(state: CycleState, message: Renewed) -> Outcome:
+    """A client is at work on its trial. It has its lease back where that has lapsed."""
+    lease = state.lease(message)
+    if lease is None or not (lease.live or may_reclaim(state, lease)):
+        return gone(state, message)
+    if not lease.live:
+        state.reclaim(lease)
+    return Accepted()
+
+
+def gone(state: CycleState, message: Leased) -> Stale:
+    """The answer to a message whose lease is over for good, with the cause in words and what to do."""
+    trial, lease = state.trials.get(message.number), state.lease(message)
+    if trial is None:
+        return Stale(why=f"study '{state.study.name}' has no such trial", remedy=_ASK)
+    if lease is None:
+        why = "the lease that was named is none of the trial's; a database that was restored knows no later ones"
+        return Stale(why=why, remedy=_ASK)
+    if trial.attempt != lease.attempt:
+        return _given_on(state, trial, lease)
+    if trial.state is State.TERMINATED:
+        return Stale(why=_ended(state, trial), remedy=_ASK)
+    if lease.worker_id is not None:
+        return Stale(why=trial.detail or "its lease is over", remedy=_ASK)
+    left = _LEFT.get(lease.ended, "its lease is over")
+    return Stale(why=f"{left}: {trial.detail}" if trial.detail else left, remedy=_ASK)
+
+
+def _given_on(state: CycleState, trial: Trial, lease: Lease) -> Stale:
+    holder = state.leases.get(trial.lease_id or "")
+    to = "given to somebody else"
+    if holder is not None and holder.client_id:
+        to = f"given to client '{holder.client_id}'"
+    elif holder is not None and lease.worker_id is not None:
+        same = holder.worker_id == lease.worker_id
+        to = "started again in a later attempt" if same else "given to another worker"
+    if lease.worker_id is not None:
+        return Stale(why=f"the trial was {to}", remedy=_ASK)
+    if lease.ended != "lapse":
+        return Stale(why=f"{_LEFT.get(lease.ended, 'its lease ended')}, and then {to}", remedy=_ASK)
+    remedy = f"{_ASK} Where an evaluation takes longer, ask with a longer lease_s, or renew the lease while it runs."
+    return Stale(
+        why=f"its lease ran out, {lease.ttl_s:g} s after you were last heard from, and it was {to}",
+        remedy=remedy,
+    )
+
+
+def _ended(state: CycleState, trial: Trial) -> str:
+    """What ended a trial: its study, or its own end."""
+    study = state.study
+    if study.state in _STUDY_OVER and trial.detail in (study.detail, STUDY_FAILED):
+        return f"study '{study.name}' {_STUDY_OVER[study.state]}: {study.detail}"
+    how = _OVER[trial.reason] if trial.reason is not None else "it is over"
+    return f"{how}: {trial.detail}" if trial.detail else how

@@ -1,0 +1,90 @@
+"""What counts of a study's hours (`until.hours`). This is the one place that decides it.
+
+**Time counts while at least one of the study's trials holds slots, or a client of ask and tell holds one.**
+
+    nothing runs ──── a trial starts ───→ the hours count
+    the hours count ─ the last one leaves → nothing runs
+
+So they begin with the first start of the first trial. What keeps a study off the cluster takes nothing from them: other
+studies before it, a quota, workers that are away, the study that it begins after, a user who paused it (trials that run
+leave at their next rung, and count until then), a sampler at work while nothing else runs.
+
+An outage of all schedulers, or of the database, takes at most `MOST_GAP_S` from them: nothing can be decided meanwhile,
+though trials run on to their next rung. An outage shows as a gap between two cycles. So that there is none otherwise, a
+replica has a cycle every `COUNT_EVERY_S` of each study whose hours count (`engine.budgets`).
+
+The account is in the study's row and changes under its lock, by the database's clock: two replicas cannot count the
+same second twice, and a crash between two cycles loses nothing, since the next one counts from where the last one was.
+The end comes with the first cycle after it, at most some seconds late. In simulations and in process, nothing is ever
+away: there a gap counts whatever its length.
+"""
+
+from math import inf
+
+from msgspec.structs import replace
+
+from headrace_services.scheduler.core.needs import Candidates, Deciding, ask
+from headrace_services.scheduler.core.standing import Progress
+from headrace_services.scheduler.core.state import CycleState
+
+COUNT_EVERY_S = 10.0
+"""How often a study whose hours count has a cycle, if nothing else asks for one."""
+MOST_GAP_S = 60.0
+"""What counts between two cycles at most."""
+NO_OUTAGES = inf
+"""Instead of that, where nothing is ever away."""
+_ROUNDING_S = 1e-3
+
+
+def seen(progress: Progress, now_s: float, most_gap_s: float) -> Progress:
+    """The account as of now. A clock that was put back counts nothing."""
+    if progress.since_s is None:
+        return progress
+    counts_s = min(max(0.0, now_s - progress.seen_s), most_gap_s)
+    return replace(progress, since_s=progress.since_s + (now_s - progress.seen_s) - counts_s, seen_s=now_s)
+
+
+def turned(progress: Progress, now_s: float, *, runs: bool) -> Progress:
+    """The account, which is as of now, once it is known whether anything runs from now on."""
+    if runs == (progress.since_s is not None):
+        return progress
+    if runs:
+        return replace(progress, since_s=now_s, seen_s=now_s)
+    return replace(progress, spent_s=progress.spent_s + progress.running_s, since_s=None)
+
+
+def left_s(progress: Progress, hours: float) -> float:
+    """How much is left, as of the last cycle."""
+    return max(0.0, 3600 * hours - progress.spent_s - progress.running_s)
+
+
+def ends_s(progress: Progress, hours: float) -> float | None:
+    """When they are over if trials run without a break from now on; None while none runs."""
+    return None if progress.since_s is None else progress.since_s + 3600 * hours - progress.spent_s
+
+
+def are_over(progress: Progress, hours: float) -> bool:
+    """Whether nothing is left, and something has run."""
+    has_run = progress.spent_s + progress.running_s > 0
+    return has_run and left_s(progress, hours) <= _ROUNDING_S
+
+
+def bring_up(state: CycleState, most_gap_s: float) -> Deciding[None]:
+    """At the beginning of a cycle: count up to now, and learn whether anything runs."""
+    if not _counts(state) or state.study.state.ended:
+        return
+    state.live_before((yield from ask(Candidates(limit=0))).live)
+    progress = state.study.standing.progress
+    state.stand(progress=seen(progress, state.study.now_s, most_gap_s))
+
+
+def settle(state: CycleState) -> None:
+    """At the end of a cycle: whether anything runs from now on."""
+    if _counts(state):
+        runs = state.live > 0 and not state.study.state.ended
+        state.stand(progress=turned(state.study.standing.progress, state.study.now_s, runs=runs))
+
+
+def _counts(state: CycleState) -> bool:
+    until = state.study.spec.until
+    return until is not None and until.hours is not None

@@ -1,0 +1,36 @@
+"""Counts the hours of studies that have some, and ends those that have none left (`core/hours.py`). One a replica."""
+
+import asyncio
+import logging
+import random
+
+from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.store import studies
+from headrace_services.scheduler.store.database import transaction
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 2.0
+
+
+class Budgets:
+    """Several at once do no harm: the study's row says up to when its hours are counted."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    async def run(self) -> None:
+        """Look every two seconds, with jitter, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
+            try:
+                await self.look()
+            except Exception:
+                log.warning("could not look for studies whose hours are to be counted", exc_info=True)
+
+    async def look(self) -> None:
+        """Look once; those that are found get a cycle."""
+        async with transaction(self._hub.engine) as conn:
+            found = await studies.to_count(conn)
+        for study_id in found:
+            self._hub.kick(study_id, "its hours are counted")
