@@ -170,9 +170,9 @@ def _unrecorded_before(
     """The same of trials that completed a full budget of before and were let continue since: each completion counts at
     its budget."""
     t, r = tables.trial, tables.rung_result
-    end = func.jsonb_array_elements(t.c.earlier_ends).column_valued("ends")
+    end = func.jsonb_array_elements(t.c.earlier_ends).column_valued("ends", joins_implicitly=True)
     budget, told = cast(end.op("->>")("budget"), BigInteger), cast(end.op("->>")("cursor"), BigInteger)
-    other = func.jsonb_array_elements(t.c.earlier_ends).column_valued("others")
+    other = func.jsonb_array_elements(t.c.earlier_ends).column_valued("others", joins_implicitly=True)
     first = select(func.min(cast(other.op("->>")("budget"), BigInteger))).scalar_subquery()
     which = {FIRST: budget == first, EVERY: budget.in_(among)}.get(level, budget == level)
     at = true() if level == FIRST else r.c.milestone == budget

@@ -344,7 +344,7 @@ async def _failures(conn: AsyncConnection, study_id: int) -> tuple[Failure, ...]
 async def _schedules(conn: AsyncConnection, study_id: int) -> tuple[EndingSchedule, ...]:
     """The schedules of trials that completed, or did before they failed."""
     t = tables.trial
-    one = func.jsonb_array_elements(t.c.schedules).column_valued("one")
+    one = func.jsonb_array_elements(t.c.schedules).column_valued("one", joins_implicitly=True)
     names = ("name", "kind", "last_step", "past_end")
     parts = [one.op("->>")(name).label(name) for name in names]
     completed = t.c.reason == Reason.COMPLETED.value
