@@ -99,7 +99,9 @@ async def test_a_winner_that_fails_on_its_way_to_a_larger_budget_stays_the_winne
     assert (end.reason, end.budget, end.step, end.score) == ("completed", 9, 9, 0.5)
     assert [one.number for one in Outcome(study).best_first(found.values())] == [0, 1]
     notes = [event.message for event in await site.events("note")]
-    assert any("trial 0 keeps its result: loss 0.5 at step 9; it had completed the full" in one for one in notes)
+    assert any(
+        "trial 0 keeps its result: loss 0.5 at step 9; it had completed the full" in one for one in notes
+    )
     assert replay(await spec_now(site), await site.log()).identical
 
 
@@ -269,7 +271,8 @@ async def test_the_checkpoint_of_an_earlier_end_is_pinned(engine: AsyncEngine) -
     async with transaction(engine) as conn:
         record = await studies.get(conn, site.study_id)
         view = await trials.one(conn, site.study_id, 0)
-    assert record is not None and view is not None
+    assert record is not None
+    assert view is not None
     columns = (await site.study()).spec
     told = assign(workers.StudyInfo(site.study_id, record.uid, site.name, columns), view.trial, lease)
     assert told.checkpoints_shared
@@ -287,7 +290,8 @@ async def test_checkpoints_that_age_take_their_references_from_earlier_ends(engi
     await train(site)
     async with transaction(engine) as conn:
         study = await studies.get(conn, site.study_id)
-        assert study is not None and study.end_time is not None
+        assert study is not None
+        assert study.end_time is not None
         due = aging.Due(id=site.study_id, end_time=study.end_time, ended="")
         keep = await aging.worth_keeping(conn, due)
         assert keep == {1}
@@ -328,7 +332,9 @@ async def test_samplers_keep_the_completion_of_the_baseline(engine: AsyncEngine)
     assert len(await known(proposals.EVERY)) == 4
 
 
-async def test_other_studies_take_the_configuration_of_a_winner_that_failed_since(engine: AsyncEngine) -> None:
+async def test_other_studies_take_the_configuration_of_a_winner_that_failed_since(
+    engine: AsyncEngine,
+) -> None:
     site = await complete(engine, 0.5, 0.6)
     await site.step(by_steps(18))
     await fail(site, 0)
@@ -337,5 +343,7 @@ async def test_other_studies_take_the_configuration_of_a_winner_that_failed_sinc
     async with transaction(engine) as conn:
         source = await proposals.source(conn, "default", site.name)
         best = await proposals.best_left(conn, site.study_id, other.study_id, maximize=False)
-    assert source is not None and source.has_full
-    assert best is not None and best.number == 0
+    assert source is not None
+    assert source.has_full
+    assert best is not None
+    assert best.number == 0

@@ -399,7 +399,9 @@ def test_an_extension_past_the_end_of_a_schedule_warns_and_loses_no_result(
         assert service.cli("extend", name, "--steps", "12", "--yes").code == 0
         study.wait(120)
         best, other = study.trials()
-        assert [(one.reason, one.step, one.counted_end) for one in (best, other)] == [("completed", 12, None)] * 2
+        assert [(one.reason, one.step, one.counted_end) for one in (best, other)] == [
+            ("completed", 12, None)
+        ] * 2
         assert [(end.budget, end.score) for end in best.earlier_ends] == [(4, 0.25)]
         assert [report.step for report in study.trial(0).reports()] == list(range(1, 13))
         assert study.extension_warnings(steps=16) == []

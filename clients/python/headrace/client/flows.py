@@ -363,9 +363,9 @@ def extend_study(
     """Lets a study go on that may have ended: with so many `trials` more, or with `steps` as the new full budget.
 
     With a new budget the policy's rungs go on up to it. Trials that had the old one go on from their checkpoints
-    if the policy lets them. What they had come to stays: a trial that fails or gets worse counts with its earlier result
-    (`TrialInfo.counted_end`). Before anything is changed, each of `extension_warnings` is a `UserWarning`, unless
-    `warn=False`.
+    if the policy lets them. What they had come to stays: a trial that fails or gets worse counts with its earlier
+    result (`TrialInfo.counted_end`). Before anything is changed, each of `extension_warnings` is a `UserWarning`,
+    unless `warn=False`.
     """
     if steps and warn:
         for message in (yield from extension_warnings(study, steps=steps)):

@@ -49,8 +49,9 @@ def load(
     """The states of the objects that a trial tracked, by name, as in `model.load_state_dict(load("digits")["model"])`.
 
     Without `trial` it is the study's best one. The checkpoint is that of its best value where the study says
-    `keep: best`, else its last one. Of a trial that counts with an earlier end (`TrialInfo.counted_end`) it is that one's; `last=True` asks for the last one, `best=True` for none but the best, and `rung`
-    for that of the rung at this step. Tensors are on the CPU. Of a gang it is what rank 0 saved.
+    `keep: best`, else its last one; of a trial that counts with an earlier end (`TrialInfo.counted_end`) it is that
+    end's. `last=True` asks for the last one, `best=True` for none but the best, and `rung` for that of the rung at this
+    step. Tensors are on the CPU. Of a gang it is what rank 0 saved.
 
     Raises `NoCheckpointError` where there is no such checkpoint, or its store cannot be reached from this machine.
     `address` is the scheduler's, as in `Client`.

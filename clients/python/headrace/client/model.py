@@ -347,8 +347,8 @@ class TrialInfo:
 
     @property
     def sound(self) -> bool:
-        """Whether what counts of it is to be relied on: it neither failed nor diverged, or an earlier end counts. Others
-        are the best only where no sound trial has a value."""
+        """Whether what counts of it is to be relied on: it neither failed nor diverged, or an earlier end counts.
+        Others are the best only where no sound trial has a value."""
         return not self.flaw
 
     @property

@@ -187,7 +187,8 @@ def _cards(data: StudyData) -> list[str]:
             document.card(
                 f"best {data.metric}",
                 wording.number(best.score),
-                f"trial {best.number} at step {best.score_step}{failed}{kept}" + (f"; {gain}" if gain else ""),
+                f"trial {best.number} at step {best.score_step}{failed}{kept}"
+                + (f"; {gain}" if gain else ""),
                 "best",
             )
         )

@@ -10,9 +10,10 @@ reports: from the start of the process to its first report, and from that one on
 imported here: classes are known by their names.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from headrace.bounds.numbers import STEPS
 from headrace.trial.runtime import PastEnd, Schedule
@@ -51,17 +52,15 @@ class _Seen:
 class Schedules:
     """What one process says of its schedules."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, resumed: bool) -> None:
         self._seen: dict[str, _Seen] = {}
-        self._told: tuple[Schedule, ...] | None = None
+        # A resumed trial may have said more before than is true now.
+        self._told: tuple[Schedule, ...] | None = None if resumed else ()
 
-    def begin(self, tracked: Mapping[str, Tracked | TrackedFiles], step: int, *, resumed: bool) -> None:
-        """The loop begins behind this step. A resumed trial may have said more before than is true now."""
-        ends = dict(_ends(tracked))
-        self._seen = {
-            name: _Seen(since=(step, end.count), newest=(step, end.count)) for name, end in ends.items()
-        }
-        self._told = None if resumed else ()
+    def begin(self, tracked: Mapping[str, Tracked | TrackedFiles], step: int) -> None:
+        """What is tracked is restored, and the trial is behind this step. Called again where more comes to be known."""
+        for name, end in _ends(tracked):
+            self._see(name, step, end)
 
     def at_report(
         self, tracked: Mapping[str, Tracked | TrackedFiles], step: int
@@ -69,8 +68,7 @@ class Schedules:
         """What is to be said with the report of this step; None where it is what was said before, or not known yet."""
         found: list[Schedule] = []
         for name, end in _ends(tracked):
-            seen = self._seen.setdefault(name, _Seen(since=(step, end.count), newest=(step, end.count)))
-            last_step = _last_step(seen, step, end)
+            last_step = _last_step(self._see(name, step, end), step, end)
             if last_step is not None:
                 found.append(Schedule(name=name, kind=end.kind, last_step=last_step, past_end=end.past_end))
             elif end.count < end.last:
@@ -80,6 +78,10 @@ class Schedules:
             return None
         self._told = told
         return told
+
+    def _see(self, name: str, step: int, end: End) -> _Seen:
+        now = (step, end.count)
+        return self._seen.setdefault(name, _Seen(since=now, newest=now))
 
 
 def _last_step(seen: _Seen, step: int, end: End) -> int | None:
@@ -99,16 +101,23 @@ def _last_step(seen: _Seen, step: int, end: End) -> int | None:
     return min(step + max(0, end.last - end.count) * steps // counts, STEPS)
 
 
-def _ends(tracked: Mapping[str, Tracked | TrackedFiles]) -> Iterator[tuple[str, End]]:
+def _ends(tracked: Mapping[str, Tracked | TrackedFiles]) -> list[tuple[str, End]]:
     """The schedules that end, of those that are tracked and those inside a framework's object that says so."""
+    found: list[tuple[str, End]] = []
     for name, entry in tracked.items():
-        inside = getattr(entry.target, "lr_schedules", None)
-        if isinstance(inside, list | tuple):
-            for place, schedule in enumerate(inside):
-                if (end := end_of(schedule)) is not None:
-                    yield f"{name}[{place}]", end
-        elif (end := end_of(entry.target)) is not None:
-            yield name, end
+        with suppress(
+            Exception
+        ):  # whatever an object of the script's does when it is asked, its trial goes on
+            found += _ends_in(name, entry.target)
+    return found
+
+
+def _ends_in(name: str, target: Any) -> list[tuple[str, End]]:
+    inside = getattr(target, "lr_schedules", None)
+    named = [(name, target)]
+    if isinstance(inside, list | tuple):
+        named = [(f"{name}[{place}]", schedule) for place, schedule in enumerate(inside)]
+    return [(called, end) for called, schedule in named if (end := end_of(schedule)) is not None]
 
 
 def end_of(schedule: Any) -> End | None:
@@ -140,6 +149,6 @@ def _end_of_sequence(schedule: Any) -> End | None:
     return End(f"SequentialLR of {part.kind}", int(count), int(milestones[-1]) + part.last, part.past_end)
 
 
-def _is_count(value: object) -> bool:
+def _is_count(value: object) -> TypeGuard[float]:
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     return whole and not isinstance(value, bool)

@@ -66,7 +66,7 @@ class Trial:
         self._restore = (
             None if folder is None else Restore(folder, assignment.rank, assignment.ranks, assignment.seed)
         )
-        self._schedules = Schedules()
+        self._schedules = Schedules(resumed=self._restore is not None)
         self._steps_taken = StepsTaken(self._restore.member.get("step") if self._restore else 0)
         self._step = self._restore.loop_step if self._restore else 0
         self._reported_step = self._saved_step = self._restore.step if self._restore else 0
@@ -257,6 +257,7 @@ class Trial:
                 self._steps_taken.follow(target)
         if self._restore is not None:
             self._restore.put_back(self.state)
+        self._schedules.begin(self._tracked, self._reported_step)
         if self._observer is not None:
             self._observer.tracked(self)
 
@@ -415,7 +416,7 @@ class Trial:
                     ", ".join(forgotten),
                 )
             self._runtime.restored(read_time_s=self._restore.read_time_s)
-        self._schedules.begin(self._tracked, self._reported_step, resumed=self.resumed)
+        self._schedules.begin(self._tracked, self._reported_step)
         self._train_started = time.monotonic()
 
     def _checked_step(self, given: int | None) -> int:

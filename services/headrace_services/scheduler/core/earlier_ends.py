@@ -112,7 +112,7 @@ def _present_end(spec: StudySpec, trial: Trial, cursor: int) -> EarlierEnd:
     if trial.reason is Reason.COMPLETED:
         budget = max((one for one in spec.budgets if one <= trial.step), default=spec.budgets[0])
     score = _score_now(spec, trial)
-    read = {one.metric for one in (*spec.objectives, *spec.constraints)}
+    read = {one.metric for one in spec.objectives} | {one.metric for one in spec.constraints}
     by_itself = replace(trial, score=score, counted_end=None)
     return EarlierEnd(
         reason=trial.reason,

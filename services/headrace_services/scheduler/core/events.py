@@ -372,7 +372,9 @@ def result_stays(number: int, end: EarlierEnd, spec: StudySpec) -> Event:
     how = end.reason.lower().replace("_", " ")
     if end.budget is not None:
         how = f"completed the full budget of {end.budget} step{'s' * (end.budget != 1)}"
-    message = f"trial {number} keeps its result: {said} at step {end.score_step}; it had {how} before it continued"
+    message = (
+        f"trial {number} keeps its result: {said} at step {end.score_step}; it had {how} before it continued"
+    )
     return Event(number=number, kind="note", message=message, detail={})
 
 

@@ -42,5 +42,5 @@ def is_sound(trial: Any) -> ColumnElement[bool]:
 
 def _counted(trial: Any) -> ColumnElement[Any]:
     """The earlier end that counts, as JSON; NULL where none does."""
-    return trial.c.earlier_ends.op("->")(trial.c.counted_end)
-
+    end: ColumnElement[Any] = trial.c.earlier_ends.op("->")(trial.c.counted_end)
+    return end

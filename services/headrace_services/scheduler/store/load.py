@@ -323,7 +323,9 @@ async def _results(conn: AsyncConnection, study_id: int, need: ResultsAfter) -> 
     t = tables.trial
     columns = (t.c.number, t.c.baseline, t.c.step, t.c.score, t.c.reason, t.c.detail)
     furthest = func.greatest(t.c.step, counting.step(t)).label("furthest")
-    query = select(*columns, furthest, counting.metrics(t).label("metrics"), counting.reason(t).label("counts_as"))
+    query = select(
+        *columns, furthest, counting.metrics(t).label("metrics"), counting.reason(t).label("counts_as")
+    )
     page = query.where(t.c.study_id == study_id, t.c.number > need.number).order_by(t.c.number).limit(PAGE)
     return tuple(
         Result(

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Select,
     Text,
     and_,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     false,
     func,
     literal,
+    literal_column,
     or_,
     select,
     text,
@@ -160,8 +162,11 @@ def _unrecorded(study_id: int, level: int, cursor: int, upto: int, budgets: Sequ
         t.c.reason == Reason.COMPLETED.value,
         ~exists().where(r.c.study_id == t.c.study_id, r.c.number == t.c.number, at),
         ~_had_budget(budgets[:-1]),
-        ~func.jsonb_path_exists(t.c.earlier_ends, "$[*].budget ? (@ != null)") if level == FIRST else true(),
+        ~func.jsonb_path_exists(t.c.earlier_ends, _COMPLETED_BEFORE) if level == FIRST else true(),
     )
+
+
+_COMPLETED_BEFORE: ColumnElement[Any] = literal_column("'$[*].budget ? (@ != null)'")
 
 
 def _unrecorded_before(
@@ -176,13 +181,9 @@ def _unrecorded_before(
     first = select(func.min(cast(other.op("->>")("budget"), BigInteger))).scalar_subquery()
     which = {FIRST: budget == first, EVERY: budget.in_(among)}.get(level, budget == level)
     at = true() if level == FIRST else r.c.milestone == budget
-    return select(
-        told.label("cursor"),
-        t.c.params,
-        t.c.generation,
-        cast(end.op("->")("metrics"), columns.Metrics).label("metrics"),
-        budget.label("level"),
-    ).where(
+    metrics = cast(end.op("->")("metrics"), columns.Metrics).label("metrics")
+    query = select(told.label("cursor"), t.c.params, t.c.generation, metrics, budget.label("level"))
+    return query.select_from(t).where(
         t.c.study_id == study_id,
         told > cursor,
         told <= upto,

@@ -352,6 +352,7 @@ async def _schedules(conn: AsyncConnection, study_id: int) -> tuple[EndingSchedu
     last_step = func.min(cast(one.op("->>")("last_step"), BigInteger))
     query = (
         select(*parts, func.count().label("trials"), func.min(t.c.number).label("first"))
+        .select_from(t)
         .where(t.c.study_id == study_id, t.c.schedules != text("'[]'"), or_(completed, before))
         .group_by(*parts)
         .order_by(last_step, func.min(t.c.number))
@@ -380,7 +381,9 @@ async def _measured(conn: AsyncConnection, study: Study) -> tuple[tuple[int, tup
     parts = [part for name in sorted(names) for part in (name, counts[name])]
     wanted = func.jsonb_strip_nulls(func.jsonb_build_object(*parts))
     query = (
-        select(t.c.number, counting.has_failed(t).label("failed"), wanted.cast(columns.Metrics).label("metrics"))
+        select(
+            t.c.number, counting.has_failed(t).label("failed"), wanted.cast(columns.Metrics).label("metrics")
+        )
         .where(t.c.study_id == study.id, ~t.c.baseline, t.c.step > 0)
         .order_by(t.c.number)
     )
