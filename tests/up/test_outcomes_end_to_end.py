@@ -378,7 +378,7 @@ def train(t):
 def test_an_extension_past_the_end_of_a_schedule_warns_and_loses_no_result(
     service: Service, program: str
 ) -> None:
-    name = "cycle" if program is ONE_CYCLE else "cycle-torch"
+    name = "cycle" if program is ONE_CYCLE else "cycletorch"
     (service.folder / "held").unlink(missing_ok=True)
     assert service.run(name, program + STEPS_IT, ENDING).code == 0
     refused = service.cli("extend", name, "--steps", "8")
@@ -402,7 +402,10 @@ def test_an_extension_past_the_end_of_a_schedule_warns_and_loses_no_result(
         assert [(one.reason, one.step, one.counted_end) for one in (best, other)] == [
             ("completed", 12, None)
         ] * 2
-        assert [(end.budget, end.score) for end in best.earlier_ends] == [(4, 0.25)]
+        (end,) = best.earlier_ends
+        assert (end.budget, end.score) == (4, 0.25)
+        assert end.checkpoint is not None
+        assert read_checkpoint(urlsplit(end.checkpoint.uri).path).state == {"step": 4}  # no retention took it
         assert [report.step for report in study.trial(0).reports()] == list(range(1, 13))
         assert study.extension_warnings(steps=16) == []
     assert read_checkpoint(urlsplit(service.json("best", name)["checkpoint"]).path).state == {"step": 12}
