@@ -316,6 +316,7 @@ async def test_samplers_keep_the_completion_of_the_baseline(engine: AsyncEngine)
         return sorted((float(one.params["x"]), one.metrics["loss"]) for one in found)
 
     before = await known(9)
+    since = (await site.study()).cursor
     assert len(before) == 2
     assert await known(proposals.FIRST) == before
     await site.step(by_steps(18))
@@ -330,6 +331,11 @@ async def test_samplers_keep_the_completion_of_the_baseline(engine: AsyncEngine)
     await train(site)
     assert await known(proposals.FIRST) == before
     assert len(await known(proposals.EVERY)) == 4
+    async with transaction(engine) as conn:  # who knew it before is not told again
+        told = await proposals.results_since(
+            conn, site.study_id, proposals.FIRST, since, since + 99, budgets=(9, 18)
+        )
+    assert told == []
 
 
 async def test_other_studies_take_the_configuration_of_a_winner_that_failed_since(

@@ -105,9 +105,7 @@ def _ends(tracked: Mapping[str, Tracked | TrackedFiles]) -> list[tuple[str, End]
     """The schedules that end, of those that are tracked and those inside a framework's object that says so."""
     found: list[tuple[str, End]] = []
     for name, entry in tracked.items():
-        with suppress(
-            Exception
-        ):  # whatever an object of the script's does when it is asked, its trial goes on
+        with suppress(Exception):  # an object of the script's own may not answer
             found += _ends_in(name, entry.target)
     return found
 

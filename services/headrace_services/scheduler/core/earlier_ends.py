@@ -34,18 +34,19 @@ def settled(spec: StudySpec, trial: Trial) -> Trial:
     place, counts = None, None
     for at, end in enumerate(trial.earlier_ends):
         one = _Result(reason=end.reason, step=end.step, score=end.score, metrics=end.metrics)
-        if has_values(spec, one.score, one.metrics) and not (counts and _beats(spec, counts, one)):
+        usable = has_values(spec, one.score, one.metrics)
+        if usable and (counts is None or not _beats(spec, counts, one)):
             place, counts = at, one
     now = _now(spec, trial)
-    if now is not None and not (counts and _beats(spec, counts, now)):
+    if now is not None and (counts is None or not _beats(spec, counts, now)):
         place = None
     score = _score_now(spec, trial) if place is None else trial.earlier_ends[place].score
     return replace(trial, counted_end=place, score=score)
 
 
 def kept(spec: StudySpec, trial: Trial, cursor: int) -> tuple[EarlierEnd, ...]:
-    """The earlier ends of a trial that is over and is reopened by an event: its present end is one of them now, if it
-    has completed or counts."""
+    """The earlier ends of a trial that is over, since this event, and is reopened: its present end is one of them now,
+    if it has completed or counts."""
     ends = [
         end
         for place, end in enumerate(trial.earlier_ends)

@@ -86,7 +86,7 @@ class EarlierEnd(Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint | None
     """The one to load: that of the best value where the study keeps it, else the last. It stays."""
     cursor: int
-    """The event by which it was let continue."""
+    """The event that ended it."""
     end_time_s: float | None = None
 
 
@@ -212,6 +212,8 @@ class Over(Struct, frozen=True, kw_only=True):
     """Whether it had gone past the last rung where it was recorded."""
     cut_off: bool
     """Whether the end of its study ended it."""
+    end_cursor: int
+    """The event that ended it."""
 
 
 class Proposal(Struct, frozen=True, kw_only=True):

@@ -306,7 +306,7 @@ def _reopen(state: CycleState, over: Over, why: str) -> None:
     start = "from the beginning" if saved is None else f"from its checkpoint at step {saved.step}"
     if milestone is None:
         start = "it waits to be promoted"
-    state.reopen(trial.number, milestone, f"{why}: {start}")
+    state.reopen(trial.number, milestone, f"{why}: {start}", ended=over.end_cursor)
 
 
 def _next_level(trial: Trial, ladder: tuple[int, ...]) -> int:

@@ -214,10 +214,10 @@ class CycleState:
             self.emit(events.result_stays(number, end, self.study.spec))
         self.wants_placement = True
 
-    def reopen(self, number: int, milestone: int | None, why: str) -> None:
-        """Let a trial that is over go on up to a milestone, or wait; its failures count anew. What it had come to
-        stays."""
-        ends = earlier_ends.kept(self.study.spec, self.trials[number], self.study.cursor + 1)
+    def reopen(self, number: int, milestone: int | None, why: str, *, ended: int) -> None:
+        """Let a trial that an event has `ended` go on up to a milestone, or wait; its failures count anew. What it had
+        come to stays."""
+        ends = earlier_ends.kept(self.study.spec, self.trials[number], ended)
         anew: dict[str, Any] = {"reason": None, "failures": 0, "losses_in_row": 0, "kills_in_row": 0}
         anew["earlier_ends"] = ends
         anew["checkpoint_missing"] = False

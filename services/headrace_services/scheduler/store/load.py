@@ -379,7 +379,7 @@ async def _over(conn: AsyncConnection, study_id: int, need: OverTrials) -> tuple
         .limit(PAGE)
     )
     return tuple(
-        Over(trial=rows.trial(row), went_on=row.went_on, cut_off=row.cut_off)
+        Over(trial=rows.trial(row), went_on=row.went_on, cut_off=row.cut_off, end_cursor=row.end_cursor or 0)
         for row in await conn.execute(query)
     )
 
