@@ -5,6 +5,9 @@ import json
 import pytest
 from commands_run import Invoke
 from fake_study_service import FakeStudyService
+from scripted_study import race
+
+from headrace.v1 import trial_pb2
 
 
 def test_all_failed_trials_or_named_ones_are_tried_again(fake: FakeStudyService, invoke: Invoke) -> None:
@@ -27,6 +30,36 @@ def test_an_extension_says_what_there_is_now(fake: FakeStudyService, invoke: Inv
         "a full budget of 27 steps, with rungs at 1, 3, 9" in invoke("extend", "digits", "--steps", "81").out
     )
     assert json.loads(invoke("extend", "digits", "--trials", "1", "--json").out)["max_trials"] == 28
+
+
+def test_a_schedule_that_ends_before_the_new_budget_is_warned_of_before_anything_is_sent(
+    fake: FakeStudyService, invoke: Invoke
+) -> None:
+    script = race("cycle")
+    for last_step, past_end in ((27, trial_pb2.PAST_END_RAISES), (90, trial_pb2.PAST_END_RISES)):
+        script.final.study.status.schedules.add(
+            schedule=trial_pb2.Schedule(
+                name="schedule", kind="OneCycleLR", last_step=last_step, past_end=past_end
+            ),
+            trials=3,
+            first_trial=1,
+        )
+    fake.add(script)
+    refused = invoke("extend", "cycle", "--steps", "81")
+    assert (refused.code, fake.requests["ExtendStudy"]) == (2, [])
+    said = " ".join(refused.err.split())
+    assert "3 trials track OneCycleLR as 'schedule', which ends at step 27: it raises" in said
+    assert "`if schedule.last_epoch < schedule.total_steps: schedule.step()`" in said
+    assert "step 90" not in said
+    assert "Add --yes" in said
+    assert "which ends at step 27" in invoke("extend", "cycle", "--steps", "81", "--yes").err
+    assert len(fake.requests["ExtendStudy"]) == 1
+    assert not invoke("extend", "cycle", "--trials", "2").err.startswith("3 trials")
+    shown = json.loads(invoke("show", "cycle", "--json").out)["schedules"]
+    assert [(one["last_step"], one["past_end"], one["trials"]) for one in shown] == [
+        (27, "raises", 3),
+        (90, "rises", 3),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,7 @@ BROKEN_ROWS = {
     "trial_reasons": (State.TERMINATED, {"reason": "BORED"}),
     "trial_baseline": (State.PENDING, {"baseline": True, "number": 1}),
     "trial_counts": (State.PENDING, {"step": -1}),
+    "trial_counted_end": (State.PENDING, {"counted_end": 0}),
     "trial_generation": (State.PENDING, {"generation": -1}),
     "trial_state": (State.PENDING, {"state": "ASLEEP", "lapsed": False}),
 }

@@ -244,6 +244,7 @@ def test_a_gate_has_passed_only_where_its_own_trial_came_to_its_end(
             score=0.1,
             metrics={"loss": 0.1},
             reason=reason,
+            counts_as=reason,
             detail="",
         )
     )

@@ -4,6 +4,7 @@ scheduler that restarts (an empty cache) decides like one that does not."""
 
 import asyncio
 import os
+from math import isfinite
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -33,7 +34,7 @@ from headrace_services.scheduler.core.inputs import (
     RetryTrials,
     StopTrial,
 )
-from headrace_services.scheduler.core.lifecycle import TRANSITIONS
+from headrace_services.scheduler.core.lifecycle import TRANSITIONS, Reason
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.replay.replaying import replay
 from headrace_services.scheduler.samplers import make_sampler
@@ -94,6 +95,7 @@ class StepMachine(RuleBasedStateMachine):
         self.run(self.greet_beside(offered=True))
         self.said: list[ReportArrived] = []
         self.answers: dict[tuple[str, int | None], Accepted] = {}
+        self.completions: dict[int, list[tuple[int, float | None]]] = {}
         self.run(self.site.kick())
 
     def run(self, awaitable: Any) -> Any:
@@ -218,6 +220,17 @@ class StepMachine(RuleBasedStateMachine):
     @rule(command=st.sampled_from([PauseStudy, ResumeStudy]))
     def pause(self, command: Any) -> None:
         self.step(command(), PlaceNow())
+
+    @rule(data=st.data())
+    def completes(self, data: st.DataObject) -> None:
+        """A trial reports at its full budget: a result that stays."""
+        lease = self.lease(data)
+        value = data.draw(st.sampled_from([0.25, 0.5, 1.0, 2.0]))
+        report = self.site.report(lease, lease.budget or 4, value)
+        (outcome, _) = self.step(report, PlaceNow())
+        if isinstance(outcome, Accepted):
+            self.said.append(report)
+            self.answers[report.lease_id, report.sequence] = outcome
 
     @rule(number=st.none() | st.integers(0, 7))
     def retry(self, number: int | None) -> None:
@@ -363,6 +376,24 @@ class StepMachine(RuleBasedStateMachine):
         )
         low = self.site.spec.bubbles and any(trial.milestone < self.spec.max_steps for trial in runnable)
         assert not ([slot for slot in free if low or not slot.owner] and runnable)
+
+    @invariant()
+    def what_a_trial_had_come_to_when_it_was_over_stays(self) -> None:
+        """However it goes on from there: its completions are on record, and it never counts for less."""
+        for row in self.query("SELECT * FROM trial WHERE study_id = :study"):
+            trial = rows.trial(row)
+            known = self.completions.setdefault(trial.number, [])
+            if trial.reason is Reason.COMPLETED and trial.step not in [step for step, _ in known]:
+                known.append((trial.step, trial.value))
+            ends = [*trial.earlier_ends, *([trial] if trial.reason is Reason.COMPLETED else [])]
+            assert {end.step for end in ends if end.reason is Reason.COMPLETED} == {step for step, _ in known}
+            finite = [value for _, value in known if value is not None and isfinite(value)]
+            if finite:
+                assert trial.counts_as is not Reason.FAILED
+                assert trial.score is not None
+                assert trial.score <= min(finite)
+            if not trial.earlier_ends:
+                assert trial.counted_end is None
 
     @invariant()
     def an_ended_study_leaves_nothing_behind(self) -> None:

@@ -17,6 +17,7 @@ from test_up_end_to_end import up
 
 import headrace
 from headrace import Client
+from headrace.client import TrialInfo
 from headrace.errors import InvalidFieldError
 from headrace.home import address_in
 from headrace.trial import read_checkpoint
@@ -317,6 +318,119 @@ def test_a_study_that_is_extended_twice_retried_and_stopped_by_a_target(service:
     page = service.folder / "race.html"
     assert service.cli("report", "race", "-o", str(page)).code == 0
     assert "loss 0.1 (until: loss ≤ 0.1)" in page.read_text()
+
+
+ENDING = """
+objective: {metric: loss, goal: minimize}
+trial: {callable: PROGRAM:train}
+space: {x: {type: categorical, values: [0, 1]}}
+sampler: {kind: grid}
+policy: {kind: run_all}
+trials: 2
+steps: 4
+retries: 0
+"""
+ONE_CYCLE = """
+from pathlib import Path
+
+class OneCycleLR:
+    def __init__(self, total_steps):
+        self.total_steps, self.last_epoch = total_steps, 0
+
+    def step(self):
+        if self.last_epoch == self.total_steps:
+            said = f"Tried to step {self.last_epoch + 1} times"
+            raise ValueError(f"{said}. The specified number of total steps is {self.total_steps}")
+        self.last_epoch += 1
+
+    def state_dict(self):
+        return dict(self.__dict__)
+
+    def load_state_dict(self, state):
+        self.__dict__.update(state)
+
+def schedule_of(steps):
+    return OneCycleLR(steps)
+"""
+TORCHS_ONE_CYCLE = """
+from pathlib import Path
+
+import torch
+
+def schedule_of(steps):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1, momentum=0.9)
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
+"""
+STEPS_IT = """
+def train(t):
+    schedule = schedule_of(t.max_steps)
+    t.track(schedule=schedule)
+    for step in t.steps():
+        if not Path("held").exists() or schedule.last_epoch < schedule.total_steps:
+            schedule.step()
+        t.state["step"] = step
+        t.report(loss=(1 + t.params["x"]) / step)
+"""
+
+
+@pytest.mark.cases(1)
+@pytest.mark.parametrize("program", [ONE_CYCLE, TORCHS_ONE_CYCLE], ids=["one of its kind", "PyTorch"])
+def test_an_extension_past_the_end_of_a_schedule_warns_and_loses_no_result(
+    service: Service, program: str
+) -> None:
+    name = "cycle" if program is ONE_CYCLE else "cycletorch"
+    (service.folder / "held").unlink(missing_ok=True)
+    assert service.run(name, program + STEPS_IT, ENDING).code == 0
+    refused = service.cli("extend", name, "--steps", "8")
+    assert (refused.code, service.json("show", name)["state"]) == (2, "completed")
+    for said in ("2 trials track OneCycleLR as 'schedule', which ends at step 4: it raises", "Add --yes"):
+        assert said in refused.err, refused
+    with Client(service.env["HEADRACE_ADDRESS"]) as client:
+        study = client.study(name)
+        with pytest.warns(UserWarning, match="the trial fails there and keeps the result"):
+            study.extend(steps=8)
+        final = study.wait(120)
+        assert_the_winner_is_there(service, name, study.trials())
+        assert final.state == "completed"
+        assert study.retry().trials == (0, 1)
+        study.wait(120)
+        assert_the_winner_is_there(service, name, study.trials())
+        (service.folder / "held").touch()
+        assert service.cli("extend", name, "--steps", "12", "--yes").code == 0
+        study.wait(120)
+        best, other = study.trials()
+        assert [(one.reason, one.step, one.counted_end) for one in (best, other)] == [
+            ("completed", 12, None)
+        ] * 2
+        (end,) = best.earlier_ends
+        assert (end.budget, end.score) == (4, 0.25)
+        assert end.checkpoint is not None
+        assert read_checkpoint(urlsplit(end.checkpoint.uri).path).state == {"step": 4}  # no retention took it
+        assert [report.step for report in study.trial(0).reports()] == list(range(1, 13))
+        assert study.extension_warnings(steps=16) == []
+    assert read_checkpoint(urlsplit(service.json("best", name)["checkpoint"]).path).state == {"step": 12}
+    replayed = service.cli("replay", name)
+    assert (replayed.code, "none differ." in replayed.out) == (0, True), replayed
+
+
+def assert_the_winner_is_there(service: Service, name: str, trials: list[TrialInfo]) -> None:
+    """The trials failed behind step 4, where both had completed."""
+    assert [(one.reason, one.counts_as, one.step) for one in trials] == [("failed", "completed", 4)] * 2
+    best = service.json("best", name)
+    assert (best["trial"], best["score"], best["score_step"]) == (0, 0.25, 4)
+    assert best["counted_end"]["budget"] == 4
+    folder = service.folder / f"{name}-got"
+    shutil.rmtree(folder, ignore_errors=True)
+    got = service.json("checkpoint", "get", name, "--out", str(folder))
+    assert (got["trial"], got["step"], read_checkpoint(folder).state) == (0, 4, {"step": 4})
+    keeps = "keeps its result of step 4: before it continued it had completed the full budget of 4 steps"
+    for command in (("best",), ("show",), ("trials",), ("show", "0"), ("why", "0")):
+        said = service.cli(command[0], name, *command[1:]).out
+        assert keeps in " ".join(said.split()), (command, said)
+    assert "ValueError: Tried to step 5 times" in service.cli("why", name, "0").out
+    page = service.folder / f"{name}.html"
+    assert service.cli("report", name, "-o", str(page)).code == 0
+    assert keeps in page.read_text()
 
 
 @pytest.mark.cases(1)

@@ -75,5 +75,10 @@ class Prepared:
         """Those of all optimizers: the trial warns where a checkpoint brought back other values than its parameters."""
         return [group for optimizer in self._accelerator._optimizers for group in optimizer.param_groups]
 
+    @property
+    def lr_schedules(self) -> list[Any]:
+        """The learning-rate schedules: the trial says where they end."""
+        return [prepared.scheduler for prepared in self._accelerator._schedulers]
+
     def _loaders(self) -> list[Any]:
         return list(self._accelerator._dataloaders)

@@ -71,6 +71,12 @@ class TrialCallback:
         optimizers = self.trainer.optimizers if self.trainer is not None else ()
         return [group for optimizer in optimizers for group in optimizer.param_groups]
 
+    @property
+    def lr_schedules(self) -> list[Any]:
+        """The learning-rate schedules: the trial says where they end."""
+        configs = self.trainer.lr_scheduler_configs if self.trainer is not None else ()
+        return [config.scheduler for config in configs]
+
     # What Lightning keeps of a callback, in that checkpoint.
 
     def state_dict(self) -> dict[str, Any]:

@@ -226,6 +226,7 @@ class Reports:
                 train_time=request.train_time,
                 warnings=request.warnings,
                 turn=request.turn if request.HasField("turn") else None,
+                schedules=request.schedules if request.HasField("schedules") else None,
             )
             await self._courier.room_for(self._lease.lease_id, MAX_KEPT, MAX_KEPT_BYTES)
             sequence = await self._courier.post(

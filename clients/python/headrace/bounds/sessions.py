@@ -12,6 +12,7 @@ TIME: Final = Span(0, n.SECONDS)
 TROUBLE: Final = Told(500)
 WARNING: Final = Told(2000)
 WARNINGS: Final = Items(16, WARNING)
+SCHEDULE_NAME: Final = Told(200)
 LOG_TAIL: Final = Told(n.LOG_TAIL, end=True)
 LOG_CHUNK_BYTES: Final = 64 << 10
 """Of a part of a log that is read over a session: it delays what else there is to say by a few milliseconds."""
@@ -73,6 +74,13 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "warnings": WARNINGS,
     },
     "Reports": {"reports": MEMBERS},
+    "Schedules": {"schedules": Items(16)},
+    "Schedule": {
+        "name": SCHEDULE_NAME,
+        "kind": SCHEDULE_NAME,
+        "last_step": STEPS,
+        "past_end": Unbounded("an unknown one is told as not known"),
+    },
     "JudgeFoldersRequest": {"folders": Items(n.FOLDERS, NAME)},
     "CheckpointRef": {
         "uri": TEXT,

@@ -56,18 +56,20 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
         session.output.note(f"No trial has reported a finite {info.spec.objective.metric}{met} yet.")
     else:
         trial = info.best
-        if trial.failed:
+        if trial.flaw == "failed":
             session.output.note(
                 f"Every trial with a value failed; trial {trial.number}, the best of them, failed after it had "
                 f"reported: see `headrace why {study} {trial.number}`."
             )
-        elif trial.diverged:
+        elif trial.flaw:
             session.output.note(
                 f"Every trial with a finite {info.spec.objective.metric} failed or diverged; the last value of trial "
                 f"{trial.number}, the best of them, is {wording.number(trial.value)}."
             )
         value = f"{info.spec.objective.metric} {wording.scored(trial, info.spec.objective)}"
         session.output.line(f"# trial {trial.number}: {value}")
+        if keeps := wording.kept_result(trial):
+            session.output.line(f"# it {keeps}")
         if trial.kept_checkpoint is not None:
             kept = saved(trial, trial.kept_checkpoint, info.spec.objective.metric)
             session.output.line(f"# checkpoint: {kept}")

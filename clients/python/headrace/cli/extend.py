@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import views, wording
+from headrace.cli.control import Yes, confirm
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.session import AsJson, Session, StudyArgument
 
@@ -22,12 +23,17 @@ def extend(
             metavar="N", min=1, help="The new full budget of a trial, in steps.", show_default=False
         ),
     ] = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Let a study go on that has ended, or give one that runs more to do. Results that are there stay.
 
     With --trials the sampler proposes further configurations. With --steps the policy's rungs go on up to the new
-    budget: trials that had the old one go on from their checkpoints if the policy lets them.
+    budget: trials that had the old one go on from their checkpoints if the policy lets them. One that fails on the way,
+    diverges or gets worse counts with the result that it had, and keeps that checkpoint.
+
+    Where trials track a learning-rate schedule that ends before the new budget, this says what will happen there and
+    asks first; without a terminal, give --yes.
 
     [bold]Examples[/bold]
 
@@ -44,7 +50,13 @@ def extend(
             code=USAGE,
         )
     with session.client() as client:
-        info = client.study(study).extend(trials=trials or 0, steps=steps or 0)
+        handle = client.study(study)
+        warnings = handle.extension_warnings(steps=steps) if steps is not None else []
+        for warning in warnings:
+            session.output.note(warning)
+        if warnings:
+            confirm(f"Extend study {study} to {steps} steps all the same?", yes=yes)
+        info = handle.extend(trials=trials or 0, steps=steps or 0, warn=False)
     if as_json:
         session.output.json(views.study(info))
         return

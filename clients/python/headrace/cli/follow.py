@@ -119,7 +119,7 @@ def _best_so_far(study: StudyInfo) -> str:
     best = None if study.spec.further_objectives else study.best
     if best is None:
         return ""
-    failed = " (failed)" if best.failed else " (diverged since)" if best.diverged else ""
+    failed = {"failed": " (failed)", "diverged": " (diverged since)"}.get(best.flaw, "")
     so_far = "" if study.state.ended else " so far"
     return (
         f"best{so_far}{failed}: {study.spec.objective.metric} {wording.number(best.score)}, "

@@ -202,7 +202,7 @@ def _best_value(study: StudyInfo) -> str:
     best = study.best
     if best is None:
         return "-"
-    since = " (failed)" if best.failed else " (diverged since)" if best.diverged else ""
+    since = {"failed": " (failed)", "diverged": " (diverged since)"}.get(best.flaw, "")
     return wording.number(best.score) + since
 
 
@@ -231,6 +231,8 @@ def _trial_row(trial: TrialInfo, study: StudyInfo, front: set[int], output: Outp
         why = f"{why}; {wording.misses(trial, study.spec)}".removeprefix("; ")
     if unreported := wording.unreported(trial, study.spec):
         why = f"{why}; {unreported}".removeprefix("; ")
+    if keeps := wording.kept_result(trial):
+        why = f"{why}; {keeps}".removeprefix("; ")
     if trial.diverged:
         why = f"{why}; its last value is {trial.value}".removeprefix("; ")
     return [

@@ -211,7 +211,7 @@ class Picture:
             lines += _with_params(Text(f"trial {trial.number}: {clean(values)}"), trial, width)
         for label, one in (("best", best), ("baseline", self.study.baseline)):
             if one is not None:
-                label = f"{label} (failed)" if one.failed else label
+                label = f"{label} (failed)" if one.flaw == "failed" else label
                 line = Text.assemble(
                     (f"{label:<8}  ", "dim"),
                     (wording.number(_shown(one)), "bold"),

@@ -16,7 +16,7 @@ from headrace.cli.shipping import described
 from headrace.cli.summary import Summary, show_summary, transferred
 from headrace.cli.unshown import note_unshown
 from headrace.client.importance import importance_or_reason
-from headrace.client.model import StudyInfo, TrialInfo
+from headrace.client.model import EarlierEnd, StudyInfo, TrialInfo
 from headrace.last_words import printed_last
 from headrace.spec import BestOfSampler, Scope
 
@@ -132,6 +132,9 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         if study.spec.objective.scope is not Scope.BEST:
             counts = wording.scored(trial, study.spec.objective) if trial.score is not None else "none"
             lines.append(("counts", counts))
+    lines += [("had ended before", _earlier_end(end, study)) for end in trial.earlier_ends]
+    if keeps := wording.kept_result(trial):
+        lines.append(("", keeps))
     if trial.feasible is not None:
         lines.append(("feasible", "yes" if trial.feasible else f"no: {wording.misses(trial, study.spec)}"))
     if trial.source is not None and isinstance(study.spec.sampler, BestOfSampler):
@@ -186,3 +189,13 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
     width = max(len(label) for label, _ in lines)
     for label, text in lines:
         output.line(f"  {label.ljust(width)}  {text}")
+
+
+def _earlier_end(end: EarlierEnd, study: StudyInfo) -> str:
+    """What the trial had come to when it was over: how, with which values, and what was saved."""
+    values = {one.metric: end.metrics.get(one.metric) for one in study.spec.objectives}
+    if not study.spec.further_objectives:
+        values = {study.spec.objective.metric: end.score}
+    said = ", ".join(f"{name} {wording.number(value)}" for name, value in values.items())
+    saved = f", checkpoint {end.checkpoint.uri} (step {end.checkpoint.step})" if end.checkpoint else ""
+    return f"{wording.earlier_end(end)} with {said}{saved}"

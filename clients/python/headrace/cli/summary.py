@@ -89,8 +89,10 @@ class Summary:
         elif study.best is None:
             lines.append(("best", f"no trial reported a finite value{self._that_meets()}"))
         else:
-            failed = ", which failed after it had reported" if study.best.failed else ""
+            failed = ", which failed after it had reported" if study.best.flaw == "failed" else ""
             lines.append(("best", f"{metric} {self._at(study.best)}, trial {study.best.number}{failed}"))
+            if keeps := wording.kept_result(study.best):
+                lines.append(("", f"it {keeps}"))
             lines += [(f"  {name}", exact(value)) for name, value in study.best.params.items()]
             lines += schedule_lines(self.schedule, study)
         lines += self._transfer_lines()
@@ -167,7 +169,7 @@ class Summary:
             return [("checkpoint", saved(best, best.kept_checkpoint, self.study.spec.objective.metric))]
         if self.study.spec.template is None or not (best.rungs or best.state is TrialState.TERMINATED):
             return []
-        if best.failed and not best.rungs:
+        if best.flaw == "failed" and not best.rungs:
             return [("checkpoint", "none: the trial failed before its first rung, where it would have saved")]
         return [
             (

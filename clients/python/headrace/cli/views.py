@@ -14,7 +14,16 @@ from headrace.cli import plans
 from headrace.cli.loads import loads_json
 from headrace.client import events as ev
 from headrace.client.machines import Worker
-from headrace.client.model import Exploit, Preview, RungResult, StudyInfo, TrialFailure, TrialInfo
+from headrace.client.model import (
+    EarlierEnd,
+    Exploit,
+    Preview,
+    RungResult,
+    Schedule,
+    StudyInfo,
+    TrialFailure,
+    TrialInfo,
+)
 from headrace.client.transfer import Transferred
 from headrace.spec import TrialPlan
 from headrace.spec.code import Code
@@ -75,6 +84,10 @@ def study(info: StudyInfo) -> Json:
             for r in info.rungs
         ],
         "until": asdict(info.until) if info.until else None,
+        "schedules": [
+            {**schedule(one.schedule), "trials": one.trials, "first_trial": one.first_trial}
+            for one in info.schedules
+        ],
         "steps_spent": info.steps_spent,
         "steps_run_all": info.steps_run_all,
         "max_trials": info.spec.max_trials,
@@ -131,6 +144,10 @@ def trial(info: TrialInfo) -> Json:
         "lineage": [exploit(copied) for copied in info.lineage],
         "checkpoint": info.checkpoint.uri if info.checkpoint else None,
         "best_checkpoint": info.best_checkpoint.uri if info.best_checkpoint else None,
+        "earlier_ends": [earlier_end(end) for end in info.earlier_ends],
+        "counted_end": earlier_end(info.counted_end) if info.counted_end else None,
+        "counts_as": info.counts_as.value if info.counts_as else None,
+        "schedules": [schedule(one) for one in info.schedules],
     }
 
 
@@ -140,6 +157,20 @@ _TRIAL_FIELDS = [
 """What `--json` shows of a trial: all but these."""
 _TRIAL_KEYS = {"number": "trial", "objective_values": "objectives"}
 """Keys that differ from the SDK's names."""
+
+
+def earlier_end(end: EarlierEnd) -> Json:
+    """What a trial had come to when it was over, before it was let continue."""
+    return {
+        **asdict(end),
+        "reason": end.reason.value if end.reason else None,
+        "checkpoint": end.checkpoint.uri if end.checkpoint else None,
+    }
+
+
+def schedule(one: Schedule) -> Json:
+    """A learning-rate schedule that ends."""
+    return {**asdict(one), "past_end": one.past_end.value}
 
 
 def rung_result(result: RungResult) -> Json:

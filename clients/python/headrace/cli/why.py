@@ -116,6 +116,8 @@ def _show(story: TrialStory, spec: StudySpec, output: Output) -> None:
     if trial.detail and not trial.waits_for:  # else it is of the time before; what it waits for is said above
         output.line()
         output.line(f"Now {trial.outcome}: {_once(trial.detail, errors)}")
+    if keeps := wording.kept_result(trial):
+        output.line(f"It {keeps}.")
     _show_log_tail(trial, output)
 
 

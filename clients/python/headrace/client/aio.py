@@ -78,6 +78,7 @@ class AsyncStudy(StudyBase[AsyncTransport]):
     add_trials = awaiting(flows.add_trials)
     retry = awaiting(flows.retry_trials)
     extend = awaiting(flows.extend_study)
+    extension_warnings = awaiting(flows.extension_warnings)
 
     def trial(self, number: int) -> AsyncTrial:
         """The handle of a trial."""

@@ -93,6 +93,12 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
         unshown=proto.unshown,
         scale_choice=_scale_choice(proto.scale_choice) if proto.HasField("scale_choice") else None,
         until=_until(status.until) if status.HasField("until") else None,
+        schedules=tuple(
+            model.EndingSchedule(
+                schedule=schedule(one.schedule), trials=one.trials, first_trial=one.first_trial
+            )
+            for one in status.schedules
+        ),
     )
 
 
@@ -168,8 +174,45 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
         "ended": time_of(proto, "end_time", proto.end_time),
         "log_path": proto.log_path or None,
         "lineage": lineage,
+        "earlier_ends": (ends := tuple(earlier_end(one) for one in proto.earlier_ends)),
+        "counted_end": _at(ends, proto.counted_end) if proto.HasField("counted_end") else None,
+        "schedules": tuple(schedule(one) for one in proto.schedules),
     }
     return model.TrialInfo(**plain(proto, model.TrialInfo) | converted)
+
+
+def earlier_end(proto: trial_pb2.EarlierEnd) -> model.EarlierEnd:
+    """What a trial had come to when it was over."""
+    return model.EarlierEnd(
+        reason=REASONS.get(proto.reason),
+        step=proto.step,
+        budget=proto.budget if proto.HasField("budget") else None,
+        score=proto.score if proto.HasField("score") else None,
+        score_step=proto.score_step,
+        metrics=dict(proto.metrics),
+        checkpoint=checkpoint(proto.checkpoint) if proto.HasField("checkpoint") else None,
+        ended=time_of(proto, "end_time", proto.end_time),
+    )
+
+
+def _at(ends: tuple[model.EarlierEnd, ...], place: int) -> model.EarlierEnd | None:
+    return ends[place] if place < len(ends) else None
+
+
+def schedule(proto: trial_pb2.Schedule) -> model.Schedule:
+    """A learning-rate schedule that ends."""
+    return model.Schedule(
+        name=proto.name,
+        kind=proto.kind,
+        last_step=proto.last_step,
+        past_end=_PAST_ENDS.get(proto.past_end, model.PastEnd.UNKNOWN),
+    )
+
+
+_PAST_ENDS = {
+    trial_pb2.PAST_END_RAISES: model.PastEnd.RAISES,
+    trial_pb2.PAST_END_RISES: model.PastEnd.RISES,
+}
 
 
 def exploit(proto: trial_pb2.Exploit, *, order: Iterable[str] = ()) -> model.Exploit:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from headrace.client import cluster, convert, convert_events, methods
 from headrace.client.events import TrialStory
+from headrace.client.extension import extension_warnings as warnings_of
 from headrace.client.flow import Flow, rpc
 from headrace.client.machines import Room, StudyShare, Worker
 from headrace.client.model import (
@@ -28,6 +29,7 @@ from headrace.client.model import (
 )
 from headrace.client.names import study_name, trial_name
 from headrace.client.upkeep import KeptKind, LogPart, ServerInfo, TableSize, Upkeep
+from headrace.client.warning import warn as tell
 from headrace.errors import (
     InvalidFieldError,
     StudyExistsError,
@@ -349,12 +351,25 @@ def retry_trials(study: StudyHandle, trials: Iterable[int] | int = ()) -> Flow[R
     return Retried(trials=tuple(response.trial_numbers), others=response.others)
 
 
-def extend_study(study: StudyHandle, *, trials: int = 0, steps: int = 0) -> Flow[StudyInfo]:
+def extension_warnings(study: StudyHandle, *, steps: int) -> Flow[list[str]]:
+    """What to know before `extend(steps=...)`: which learning-rate schedules of trials that would continue end before
+    that budget, what will happen there, and the remedy. Empty where there is nothing to say."""
+    return warnings_of((yield from status(study)), steps)
+
+
+def extend_study(
+    study: StudyHandle, *, trials: int = 0, steps: int = 0, warn: bool = True
+) -> Flow[StudyInfo]:
     """Lets a study go on that may have ended: with so many `trials` more, or with `steps` as the new full budget.
 
     With a new budget the policy's rungs go on up to it. Trials that had the old one go on from their checkpoints
-    if the policy lets them.
+    if the policy lets them. What they had come to stays: a trial that fails or gets worse counts with its earlier
+    result (`TrialInfo.counted_end`). Before anything is changed, each of `extension_warnings` is a `UserWarning`,
+    unless `warn=False`.
     """
+    if steps and warn:
+        for message in (yield from extension_warnings(study, steps=steps)):
+            tell(message)
     request = pb.ExtendStudyRequest(
         request_id=request_id(), name=study_name(study.name), trials=trials, steps=steps
     )

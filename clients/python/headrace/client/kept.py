@@ -49,8 +49,9 @@ def load(
     """The states of the objects that a trial tracked, by name, as in `model.load_state_dict(load("digits")["model"])`.
 
     Without `trial` it is the study's best one. The checkpoint is that of its best value where the study says
-    `keep: best`, else its last one; `last=True` asks for the last one, `best=True` for none but the best, and `rung`
-    for that of the rung at this step. Tensors are on the CPU. Of a gang it is what rank 0 saved.
+    `keep: best`, else its last one; of a trial that counts with an earlier end (`TrialInfo.counted_end`) it is that
+    end's. `last=True` asks for the last one, `best=True` for none but the best, and `rung` for that of the rung at this
+    step. Tensors are on the CPU. Of a gang it is what rank 0 saved.
 
     Raises `NoCheckpointError` where there is no such checkpoint, or its store cannot be reached from this machine.
     `address` is the scheduler's, as in `Client`.
@@ -96,18 +97,23 @@ def choose(
     """The checkpoints that may be meant, the likeliest first; raises `NoCheckpointError` where there is none."""
     if rung is not None:
         return _at_rung(study, trial, rung, reports)
-    if trial.checkpoint is None:
+    meant = trial.checkpoint if last else trial.kept_checkpoint
+    if meant is None:
+        end = None if last else trial.counted_end
+        of = trial.outcome if end is None else f"its result is of step {end.step}, where none was saved"
         raise NoCheckpointError(
-            f"Trial {trial.number} of study {study.name} has saved no checkpoint ({trial.outcome}).",
+            f"Trial {trial.number} of study {study.name} has saved no checkpoint ({of}).",
             remedy="A trial saves what it gives to t.track(...) or keeps in t.state, at its first rung at the latest.",
         )
-    if best and trial.best_checkpoint is None and trial.checkpoint.step != trial.best_step:
+    if trial.counted_end is not None and not last:
+        return [meant]
+    if best and trial.best_checkpoint is None and meant.step != trial.best_step:
         raise NoCheckpointError(
             f"The best value of trial {trial.number} of study {study.name} is of step {trial.best_step}, and its "
-            f"checkpoint is the last one, of step {trial.checkpoint.step}.",
+            f"checkpoint is the last one, of step {meant.step}.",
             remedy=_KEEPS_LAST,
         )
-    return [trial.checkpoint if last else trial.kept_checkpoint or trial.checkpoint]
+    return [meant]
 
 
 def open_store(url: str) -> CheckpointStore:

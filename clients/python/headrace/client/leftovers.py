@@ -164,7 +164,7 @@ def _good(study: StudyInfo, trials: Sequence[TrialInfo]) -> frozenset[str]:
     good = trials if Outcome(study).front_left_out else (*best, *study.front)
     numbers = {trial.number for trial in good}
     good = (*good, *(trial for trial in trials if trial.number in numbers))
-    kept = [one for trial in good for one in (trial.checkpoint, trial.best_checkpoint) if one is not None]
+    kept = [one for trial in good for one in trial.checkpoints]
     lent = {place.trial for one in kept if (place := Place.of(one.uri)) is not None}
     return frozenset(lent | {f"{_place(study)}/trials/{number}" for number in numbers})
 
@@ -176,7 +176,7 @@ def _place(study: StudyInfo) -> str:
 def _stores(study: StudyInfo, trials: Iterable[TrialInfo]) -> list[str]:
     """The stores in which workers have put checkpoints of a study, as far as its trials say. An address of a user's own
     is none, nor is one that does not lie in the study's own place."""
-    kept = [one for trial in trials for one in (trial.checkpoint, trial.best_checkpoint) if one is not None]
+    kept = [one for trial in trials for one in trial.checkpoints]
     places = [place for one in kept if one.manifest_sha256 and (place := Place.of(one.uri)) is not None]
     return list(dict.fromkeys(place.store for place in places if place.study == _place(study)))
 

@@ -174,6 +174,51 @@ class Exploit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierEnd:
+    """What a trial had come to when it was over, before `extend` or `retry` let it continue."""
+
+    reason: TerminationReason | None
+    step: int
+    budget: int | None
+    """The full budget that it completed; None where it ended otherwise."""
+    score: float | None
+    score_step: int
+    metrics: Mapping[str, float]
+    """Objectives and constraints, in its last report then."""
+    checkpoint: Checkpoint | None
+    """The one to load: that of the best value where the study keeps it, else the last one. It stays."""
+    ended: datetime | None
+
+
+class PastEnd(StrEnum):
+    """What a learning-rate schedule does when it is stepped past its end."""
+
+    UNKNOWN = "unknown"
+    RAISES = "raises"
+    RISES = "rises"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A learning-rate schedule that a trial tracks, and that ends: its name there, its class, and the last step of the
+    trial that it covers."""
+
+    name: str
+    kind: str
+    last_step: int
+    past_end: PastEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndingSchedule:
+    """A schedule that ends, as some trials of a study track it alike."""
+
+    schedule: Schedule
+    trials: int
+    first_trial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialInfo:
     """One configuration and all that is known of it, as of one moment.
 
@@ -240,11 +285,33 @@ class TrialInfo:
     best_checkpoint: Checkpoint | None = None
     """Where the study says `keep: best`: the checkpoint of the best value; of an earlier step than `best_step` where
     nothing was saved at that one."""
+    earlier_ends: tuple[EarlierEnd, ...] = ()
+    """What it had come to each time that it was over, before `extend` or `retry` let it continue; the first end
+    first."""
+    counted_end: EarlierEnd | None = None
+    """The one of these that counts in place of what the trial has come to since, because that is worse, or it failed or
+    diverged: `score`, `score_step`, `objective_values` and `feasible` are of it. None where none of them does."""
+    schedules: tuple[Schedule, ...] = ()
+    """The learning-rate schedules that it tracks and that end, as far as it has said."""
 
     @property
     def kept_checkpoint(self) -> Checkpoint | None:
-        """The one to load the trial's model from: that of the best value where the study keeps it, else the last."""
+        """The one to load the trial's model from: that of the earlier end that counts, else that of the best value
+        where the study keeps it, else the last."""
+        if self.counted_end is not None:
+            return self.counted_end.checkpoint
         return self.best_checkpoint or self.checkpoint
+
+    @property
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """All that it refers to: its last one, that of its best value, and those of its earlier ends."""
+        known = (self.checkpoint, self.best_checkpoint, *(end.checkpoint for end in self.earlier_ends))
+        return tuple(dict.fromkeys(one for one in known if one is not None))
+
+    @property
+    def counts_as(self) -> TerminationReason | None:
+        """How it ended with the result that counts; None where that is of a trial that is not over."""
+        return self.reason if self.counted_end is None else self.counted_end.reason
 
     def __repr__(self) -> str:
         said = f"step {self.step}, value {self.value}, score {self.score}, params {dict(self.params)}"
@@ -262,18 +329,27 @@ class TrialInfo:
 
     @property
     def failed(self) -> bool:
-        """Whether its own code ended it: then its values are not to be relied on."""
+        """Whether its own code ended it: then its values are not to be relied on, unless an earlier end counts."""
         return self.reason is TerminationReason.FAILED
 
     @property
     def diverged(self) -> bool:
-        """Whether its last value is not finite: then its best value is no sign of a good configuration."""
+        """Whether its last value is not finite: then its best value is no sign of a good configuration, unless an
+        earlier end counts."""
         return self.value is not None and not math.isfinite(self.value)
 
     @property
+    def flaw(self) -> str:
+        """Why what counts of it is not to be relied on: `failed`, `diverged`, or empty."""
+        if self.counted_end is not None:
+            return ""
+        return "failed" if self.failed else "diverged" if self.diverged else ""
+
+    @property
     def sound(self) -> bool:
-        """Whether it neither failed nor diverged. Others are the best only where no sound trial has a value."""
-        return not (self.failed or self.diverged)
+        """Whether what counts of it is to be relied on: it neither failed nor diverged, or an earlier end counts.
+        Others are the best only where no sound trial has a value."""
+        return not self.flaw
 
     @property
     def outcome(self) -> str:
@@ -438,6 +514,9 @@ class StudyInfo:
     """With `surrogate: {scale: auto}`: how small its copies are, and why. None until its pilot has found out."""
     until: UntilProgress | None = None
     """With `until`: how near it is to its end. None of any other study."""
+    schedules: tuple[EndingSchedule, ...] = ()
+    """The learning-rate schedules that end, of trials that `extend(steps=...)` may let continue. Empty in lists of
+    studies."""
 
     @property
     def best(self) -> TrialInfo | None:

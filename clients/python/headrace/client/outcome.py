@@ -39,7 +39,7 @@ class Outcome:
         """Whether a trial that did not fail has a result: the best one, or those on the Pareto front. Where the front
         is left out, the best one by the first objective tells."""
         found = self.study.front if self.several and not self.front_left_out else (self.study.leader,)
-        return any(trial is not None and not trial.failed for trial in found)
+        return any(trial is not None and trial.flaw != "failed" for trial in found)
 
     @property
     def baseline_value(self) -> float | None:
@@ -94,8 +94,8 @@ class Outcome:
         return frozenset(trial.number for trial in best if trial is not None)
 
     def values(self, trial: TrialInfo) -> dict[str, float | None]:
-        """The values by which a trial counts, by metric: its score or, of several objectives, those of its last report,
-        which belong together."""
+        """The values by which a trial counts, by metric: its score or, of several objectives, those of the report that
+        counts, which belong together."""
         if self.several:
             return {one.metric: trial.objective_values.get(one.metric) for one in self.study.spec.objectives}
         return {self.study.spec.objective.metric: trial.score}
@@ -122,7 +122,7 @@ class Outcome:
             value = self.values(trial)[self.study.spec.objective.metric]
             if value is None or not math.isfinite(value):
                 return (place, True, True, math.inf, False, 0, trial.number)
-            completed = trial.reason is TerminationReason.COMPLETED
+            completed = trial.counts_as is TerminationReason.COMPLETED
             signed = -value if self.maximize else value
             late = full_first and not completed
             return (place, not trial.sound, late, signed, not completed, -trial.step, trial.number)
@@ -145,7 +145,7 @@ def fallen(before: StudyInfo, now: StudyInfo) -> str:
     objective = now.spec.objective
     if failed:
         why = "failed, so it counts no more"
-    elif objective.full_budget_first and new.reason is TerminationReason.COMPLETED:
+    elif objective.full_budget_first and new.counts_as is TerminationReason.COMPLETED:
         why = f"has not come to its end, and trial {new.number} has"
     elif objective.scope is not Scope.BEST:
         why = "has a worse value since, or none that counts"

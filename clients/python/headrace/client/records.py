@@ -1,18 +1,20 @@
 """Trials and reports as flat rows: what `export` writes and `dataframe()` holds.
 
 The columns of a trial, in this order: `study`, `trial`, `state`, `reason`, `baseline`, `bracket`, `step`, `value`,
-`best_value`, `best_step`, `score` (the value that counts, by the objective's `scope`), `score_step`, `sound` (whether
-it neither failed nor diverged), `feasible` (whether it meets the constraints; None without any), `front` (whether it is
-on the Pareto front; None with one objective), `rung` (the highest recorded, counted from 0), `rung_step` (the step of
-that rung), `steps_spent`, `failures`, `interruptions`, `worker` (where it runs, or ran last), `created`, `started`,
-`ended`, `checkpoint`, `detail`, then `param.NAME` for each parameter of the space, with its value at `score_step`,
-`last_param.NAME` for each one that a member of a population changed since, with the value that it went on with, and
-`metric.NAME` for each metric of any trial's last report. Of a report: `study`, `trial`, `attempt` (which placement of
-the trial, counted from 1), `sequence`, `step`, `time`, then `metric.NAME` for each metric that any report has.
+`best_value`, `best_step`, `score` (the value that counts, by the objective's `scope`), `score_step`, `counts_as` (how
+it ended with the result that counts: `reason`, unless it was let continue and counts with an earlier end), `sound`
+(whether that neither failed nor diverged), `feasible` (whether it meets the constraints; None without any), `front`
+(whether it is on the Pareto front; None with one objective), `rung` (the highest recorded, counted from 0), `rung_step`
+(the step of that rung), `steps_spent`, `failures`, `interruptions`, `worker` (where it runs, or ran last), `created`,
+`started`, `ended`, `checkpoint` (the last one), `kept_checkpoint` (the one to load), `detail`, then `param.NAME` for
+each parameter of the space, with its value at `score_step`, `last_param.NAME` for each one that a member of a
+population changed since, with the value that it went on with, and `metric.NAME` for each metric of any trial's last
+report. Of a report: `study`, `trial`, `attempt` (which placement of the trial, counted from 1), `sequence`, `step`,
+`time`, then `metric.NAME` for each metric that any report has.
 
 `score` counts whatever became of the trial. `best` counts unsound trials only where no sound one has a score, so
 compare sound rows alone: `frame[frame.sound & ~frame.baseline].score.min()`. With `scope: full_budget` the rows whose
-`reason` is `completed` come before all others.
+`counts_as` is `completed` come before all others.
 
 A parameter that a conditional space leaves out, and any value that does not exist, is None. Times are in UTC;
 `export` writes them as ISO 8601.
@@ -85,6 +87,7 @@ def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str], chang
         "best_step": trial.best_step,
         "score": trial.score,
         "score_step": trial.score_step,
+        "counts_as": trial.counts_as.value if trial.counts_as else None,
         "sound": trial.sound,
         "feasible": trial.feasible,
         "front": trial.number in {one.number for one in study.front}
@@ -100,6 +103,7 @@ def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str], chang
         "started": trial.started,
         "ended": trial.ended,
         "checkpoint": trial.checkpoint.uri if trial.checkpoint else None,
+        "kept_checkpoint": trial.kept_checkpoint.uri if trial.kept_checkpoint else None,
         "detail": trial.detail or None,
         **{f"param.{name}": trial.params.get(name) for name in study.spec.space},
         **{f"last_param.{name}": trial.last_params.get(name) for name in changed},

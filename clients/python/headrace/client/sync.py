@@ -80,6 +80,7 @@ class Study(StudyBase[BlockingTransport]):
     add_trials = blocking(flows.add_trials)
     retry = blocking(flows.retry_trials)
     extend = blocking(flows.extend_study)
+    extension_warnings = blocking(flows.extension_warnings)
 
     def trial(self, number: int) -> Trial:
         """The handle of a trial."""

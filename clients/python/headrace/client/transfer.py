@@ -53,7 +53,7 @@ class Transferred:
         better = max if Outcome(self.study).maximize else min
         best: list[float | None] = []
         for trial in self.trials:
-            known = [] if trial.failed or trial.score is None else [trial.score]
+            known = [] if trial.flaw == "failed" or trial.score is None else [trial.score]
             known += [value for value in best[-1:] if value is not None]
             best.append(better(known) if known else None)
         last = best[-1] if best else None

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, assert_never
 
 from headrace.bounds.numbers import SEATS
 from headrace.client.machines import Holder
-from headrace.client.model import Listing, StudyInfo, TrialFailure, TrialInfo, TrialState
+from headrace.client.model import EarlierEnd, Listing, StudyInfo, TrialFailure, TrialInfo, TrialState
 from headrace.last_words import cause, likeness
 from headrace.spec import Objective, Scope, StartsWithDraws, StudySpec, Value
 
@@ -105,6 +105,23 @@ def scored(trial: TrialInfo, objective: Objective) -> str:
     """`0.31 at step 27`: the value that counts, and of which report it is."""
     mean = f", the mean of its last {plural(objective.k, 'report')}," if objective.k else ""
     return f"{number(trial.score)}{mean} at step {scalar(trial.score_step)}"
+
+
+def earlier_end(end: EarlierEnd) -> str:
+    """`completed the full budget of 27 steps`, or `stopped early at step 9`."""
+    if end.budget is not None:
+        return f"completed the full budget of {plural(end.budget, 'step')}"
+    how = end.reason.value.replace("_", " ") if end.reason is not None else "ended"
+    return f"{how} at step {end.step}"
+
+
+def kept_result(trial: TrialInfo) -> str:
+    """`keeps its result of step 27, where it had completed …`: what a trial counts with that was let continue; empty
+    where what it has come to since counts."""
+    end = trial.counted_end
+    if end is None:
+        return ""
+    return f"keeps its result of step {end.score_step}: before it continued it had {earlier_end(end)}"
 
 
 def what_counts(objective: Objective) -> str:

@@ -40,7 +40,7 @@ def learning_curves(data: StudyData) -> go.Figure:
     for trial in data.trials:
         if curves[trial.number] and trial.number in marked:
             what = "Pareto front" if data.outcome.several else "best"
-            label = f"{what} (trial {trial.number}{', failed' if trial.failed else ''})"
+            label = f"{what} (trial {trial.number}{', failed' if trial.flaw == 'failed' else ''})"
             _add_one(figure, data, trial, curves[trial.number], label, style.BEST, dash="solid", width=3.5)
     figure.update_layout(**style.layout(height=520, hovermode="closest"))
     _axes(figure, data, [value for curve in curves.values() for _, value in curve])

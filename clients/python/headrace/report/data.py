@@ -20,7 +20,7 @@ from headrace.client.model import (
 )
 from headrace.client.outcome import Outcome
 from headrace.client.sync import Study
-from headrace.client.wording import left_out
+from headrace.client.wording import kept_result, left_out
 from headrace.errors import StudyNotFoundError
 from headrace.spec import BestOfSampler
 
@@ -109,7 +109,11 @@ class StudyData:
         }
 
     def why(self, trial: TrialInfo) -> str:
-        """Why a trial is where it is, in one line."""
+        """Why a trial is where it is, in one line, and which result it keeps."""
+        keeps = kept_result(trial)
+        return "; ".join(said for said in (self._why_there(trial), keeps) if said)
+
+    def _why_there(self, trial: TrialInfo) -> str:
         if trial.detail:
             return trial.detail.splitlines()[0]
         return {

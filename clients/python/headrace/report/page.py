@@ -180,13 +180,15 @@ def _cards(data: StudyData) -> list[str]:
             found, what = "-", study.unshown
         cards.append(document.card(f"Pareto front of {names}", found, what, "best"))
     elif (best := study.best) is not None:
-        failed = "; it failed, as did every trial with a value" if best.failed else ""
+        failed = "; it failed, as did every trial with a value" if best.flaw == "failed" else ""
+        kept = f"; it {keeps}" if (keeps := wording.kept_result(best)) else ""
         gain = (data.outcome.improvement_text() or "").removeprefix("none: ")
         cards.append(
             document.card(
                 f"best {data.metric}",
                 wording.number(best.score),
-                f"trial {best.number} at step {best.score_step}{failed}" + (f"; {gain}" if gain else ""),
+                f"trial {best.number} at step {best.score_step}{failed}{kept}"
+                + (f"; {gain}" if gain else ""),
                 "best",
             )
         )

@@ -1,5 +1,6 @@
 """Messages of the worker daemon, turned into the trial library's values, and back."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from google.protobuf.duration_pb2 import Duration
@@ -11,12 +12,14 @@ from headrace.trial.runtime import (
     Decision,
     KeepBest,
     MetricBound,
+    PastEnd,
     Report,
+    Schedule,
     Surrogate,
     TrialRuntimeError,
     TurnCost,
 )
-from headrace.v1 import event_pb2, runtime_pb2, spec_pb2
+from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2
 
 # Of an error's text and of a traceback, which may hold whole tensors; the worker keeps less.
 _TOLD_CHARACTERS = 16 << 10
@@ -25,6 +28,11 @@ _ACTIONS = {
     event_pb2.DECISION_ACTION_CONTINUE: Action.CONTINUE,
     event_pb2.DECISION_ACTION_PAUSE: Action.PAUSE,
     event_pb2.DECISION_ACTION_STOP: Action.STOP,
+}
+_PAST_ENDS = {
+    PastEnd.UNKNOWN: trial_pb2.PAST_END_UNSPECIFIED,
+    PastEnd.RAISES: trial_pb2.PAST_END_RAISES,
+    PastEnd.RISES: trial_pb2.PAST_END_RISES,
 }
 
 
@@ -83,6 +91,18 @@ def report(lease_id: str, told: Report, *, rank: int = 0) -> runtime_pb2.ReportR
         rank=rank,
         warnings=told.warnings,
         turn=_turn_cost(told.turn) if told.turn is not None else None,
+        schedules=None if told.schedules is None else _schedules(told.schedules),
+    )
+
+
+def _schedules(told: Sequence[Schedule]) -> trial_pb2.Schedules:
+    return trial_pb2.Schedules(
+        schedules=[
+            trial_pb2.Schedule(
+                name=one.name, kind=one.kind, last_step=one.last_step, past_end=_PAST_ENDS[one.past_end]
+            )
+            for one in told
+        ]
     )
 
 

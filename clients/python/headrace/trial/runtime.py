@@ -129,6 +129,28 @@ class TurnCost:
     fresh: bool
 
 
+class PastEnd(Enum):
+    """What a learning-rate schedule does when it is stepped past its end."""
+
+    UNKNOWN = "unknown"
+    # It raises an error.
+    RAISES = "raises"
+    # The learning rate rises again.
+    RISES = "rises"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A learning-rate schedule with an end, as the trial tracks it."""
+
+    name: str
+    # Its class.
+    kind: str
+    # The last step of the trial that it covers.
+    last_step: int
+    past_end: PastEnd
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """One report; a repeat carries the same sequence."""
@@ -143,6 +165,8 @@ class Report:
     warnings: tuple[str, ...] = ()
     # What the turns of its bundle cost since the last report.
     turn: TurnCost | None = None
+    # The schedules that end; None where they are as it was said before.
+    schedules: tuple[Schedule, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from headrace.trial.counts import counts_on
 from headrace.trial.restore import Restore, has_setting
 from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime, Surrogate
 from headrace.trial.saving import Content, Saver
+from headrace.trial.schedules import Schedules
 from headrace.trial.shared_files import shared_checkpoints, told
 from headrace.trial.steps_taken import OPTIMIZER, StepsTaken
 from headrace.trial.tracking import Tracked, TrackedFiles, named_by_type, tracked
@@ -65,6 +66,7 @@ class Trial:
         self._restore = (
             None if folder is None else Restore(folder, assignment.rank, assignment.ranks, assignment.seed)
         )
+        self._schedules = Schedules(resumed=self._restore is not None)
         self._steps_taken = StepsTaken(self._restore.member.get("step") if self._restore else 0)
         self._step = self._restore.loop_step if self._restore else 0
         self._reported_step = self._saved_step = self._restore.step if self._restore else 0
@@ -255,6 +257,7 @@ class Trial:
                 self._steps_taken.follow(target)
         if self._restore is not None:
             self._restore.put_back(self.state)
+        self._schedules.begin(self._tracked, self._reported_step)
         if self._observer is not None:
             self._observer.tracked(self)
 
@@ -354,6 +357,7 @@ class Trial:
                 train_time_s=train_time_s,
                 save_time_s=time.monotonic() - started if folder is not None else 0.0,
                 warnings=tuple(self._to_tell),
+                schedules=self._schedules.at_report(self._tracked, step),
             )
         )
         self._to_tell.clear()
@@ -412,6 +416,7 @@ class Trial:
                     ", ".join(forgotten),
                 )
             self._runtime.restored(read_time_s=self._restore.read_time_s)
+        self._schedules.begin(self._tracked, self._reported_step)
         self._train_started = time.monotonic()
 
     def _checked_step(self, given: int | None) -> int:

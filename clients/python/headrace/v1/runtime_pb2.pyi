@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from headrace.v1 import event_pb2 as _event_pb2
 from headrace.v1 import spec_pb2 as _spec_pb2
+from headrace.v1 import trial_pb2 as _trial_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -227,6 +228,7 @@ class ReportRequest(_message.Message):
     RANK_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
+    SCHEDULES_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     sequence: _builtins.int
     """Counts this process's reports from 1; a repeat has the same sequence."""
@@ -253,6 +255,10 @@ class ReportRequest(_message.Message):
     def turn(self) -> _event_pb2.TurnCost:
         """What the turn cost that this report tells of: on one of the reports of a bundle's turn."""
 
+    @_builtins.property
+    def schedules(self) -> _trial_pb2.Schedules:
+        """The learning-rate schedules that the trial tracks and that end; absent where they are as it said before."""
+
     def __init__(
         self,
         *,
@@ -266,10 +272,11 @@ class ReportRequest(_message.Message):
         rank: _builtins.int = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         turn: _event_pb2.TurnCost | None = ...,
+        schedules: _trial_pb2.Schedules | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["save_time", b"save_time", "train_time", b"train_time", "turn", b"turn"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["save_time", b"save_time", "schedules", b"schedules", "train_time", b"train_time", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "lease_id", b"lease_id", "metrics", b"metrics", "rank", b"rank", "save_time", b"save_time", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "turn", b"turn", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "lease_id", b"lease_id", "metrics", b"metrics", "rank", b"rank", "save_time", b"save_time", "schedules", b"schedules", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "turn", b"turn", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -250,6 +250,7 @@ class StudyStatus(_message.Message):
     WARM_RESULTS_FIELD_NUMBER: _builtins.int
     BUNDLE_SIZES_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
+    SCHEDULES_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """The number of trials in each state."""
     running: _builtins.int
@@ -308,6 +309,12 @@ class StudyStatus(_message.Message):
     def until(self) -> Global___UntilProgress:
         """With `until`: how near the study is to its end. Absent of any other."""
 
+    @_builtins.property
+    def schedules(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndingSchedule]:
+        """The learning-rate schedules that end, of trials that a larger full budget may let continue; those that end first come
+        first, at most 20. Not in lists of studies.
+        """
+
     def __init__(
         self,
         *,
@@ -332,16 +339,46 @@ class StudyStatus(_message.Message):
         warm_results: _builtins.int | None = ...,
         bundle_sizes: _abc.Iterable[Global___BundleSize] | None = ...,
         until: Global___UntilProgress | None = ...,
+        schedules: _abc.Iterable[Global___EndingSchedule] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "until", b"until", "warm_results", b"warm_results"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "bundle_sizes", b"bundle_sizes", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated", "until", b"until", "waits_for", b"waits_for", "warm_results", b"warm_results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "bundle_sizes", b"bundle_sizes", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "schedules", b"schedules", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated", "until", b"until", "waits_for", b"waits_for", "warm_results", b"warm_results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__warm_results: _TypeAlias = _typing.Literal["warm_results"]  # noqa: Y015
     _WhichOneofArgType__warm_results: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__warm_results) -> _WhichOneofReturnType__warm_results | None: ...
 
 Global___StudyStatus: _TypeAlias = StudyStatus  # noqa: Y015
+
+@_typing.final
+class EndingSchedule(_message.Message):
+    """A learning-rate schedule that ends, as some trials of a study track it alike."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEDULE_FIELD_NUMBER: _builtins.int
+    TRIALS_FIELD_NUMBER: _builtins.int
+    FIRST_TRIAL_FIELD_NUMBER: _builtins.int
+    trials: _builtins.int
+    """How many trials track it so, and the first of them."""
+    first_trial: _builtins.int
+    @_builtins.property
+    def schedule(self) -> _trial_pb2.Schedule: ...
+    def __init__(
+        self,
+        *,
+        schedule: _trial_pb2.Schedule | None = ...,
+        trials: _builtins.int = ...,
+        first_trial: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["schedule", b"schedule"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_trial", b"first_trial", "schedule", b"schedule", "trials", b"trials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndingSchedule: _TypeAlias = EndingSchedule  # noqa: Y015
 
 @_typing.final
 class UntilProgress(_message.Message):

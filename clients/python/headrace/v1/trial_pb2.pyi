@@ -22,6 +22,28 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _PastEnd:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PastEndEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PastEnd.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PAST_END_UNSPECIFIED: _PastEnd.ValueType  # 0
+    PAST_END_RAISES: _PastEnd.ValueType  # 1
+    """It raises an error, by which the trial fails."""
+    PAST_END_RISES: _PastEnd.ValueType  # 2
+    """The learning rate rises again."""
+
+class PastEnd(_PastEnd, metaclass=_PastEndEnumTypeWrapper):
+    """What a schedule does when it is stepped past its end."""
+
+PAST_END_UNSPECIFIED: PastEnd.ValueType  # 0
+PAST_END_RAISES: PastEnd.ValueType  # 1
+"""It raises an error, by which the trial fails."""
+PAST_END_RISES: PastEnd.ValueType  # 2
+"""The learning rate rises again."""
+Global___PastEnd: _TypeAlias = PastEnd  # noqa: Y015
+
 class _TrialState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -175,6 +197,9 @@ class Trial(_message.Message):
     BUNDLE_SEATS_FIELD_NUMBER: _builtins.int
     BUBBLES_FIELD_NUMBER: _builtins.int
     BEST_CHECKPOINT_FIELD_NUMBER: _builtins.int
+    EARLIER_ENDS_FIELD_NUMBER: _builtins.int
+    COUNTED_END_FIELD_NUMBER: _builtins.int
+    SCHEDULES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`studies/{study}/trials/{number}`."""
     number: _builtins.int
@@ -232,6 +257,11 @@ class Trial(_message.Message):
     bundle_members: _builtins.int
     """How many trials the bundle has now, this one included, and how many it may have."""
     bundle_seats: _builtins.int
+    counted_end: _builtins.int
+    """The index of the earlier end that counts in place of what the trial has come to since: where it failed since,
+    diverged, or has a worse value. `score`, `score_step`, `objective_values` and `feasible` are then of that end. Absent
+    where what it has come to counts.
+    """
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
     @_builtins.property
@@ -271,6 +301,16 @@ class Trial(_message.Message):
         """With `KEEP_BEST`: the checkpoint of the best value. It is of an earlier step than `best_step` where the trial saved
         nothing at that one.
         """
+
+    @_builtins.property
+    def earlier_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___EarlierEnd]:
+        """What the trial had come to each time it was over, before a user let it continue (`ExtendStudy`, `RetryTrials`); the
+        first end first. Their checkpoints stay.
+        """
+
+    @_builtins.property
+    def schedules(self) -> _containers.RepeatedCompositeFieldContainer[Global___Schedule]:
+        """The learning-rate schedules that the trial tracks and that end, as far as it has said."""
 
     def __init__(
         self,
@@ -318,13 +358,18 @@ class Trial(_message.Message):
         bundle_seats: _builtins.int = ...,
         bubbles: _abc.Iterable[_builtins.str] | None = ...,
         best_checkpoint: Global___CheckpointRef | None = ...,
+        earlier_ends: _abc.Iterable[Global___EarlierEnd] | None = ...,
+        counted_end: _builtins.int | None = ...,
+        schedules: _abc.Iterable[Global___Schedule] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "best_checkpoint", b"best_checkpoint", "best_value", b"best_value", "checkpoint", b"checkpoint", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "score", b"score", "source", b"source", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "best_checkpoint", b"best_checkpoint", "best_value", b"best_value", "checkpoint", b"checkpoint", "counted_end", b"counted_end", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "score", b"score", "source", b"source", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "score", b"score", "score_step", b"score_step", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "counted_end", b"counted_end", "create_time", b"create_time", "detail", b"detail", "earlier_ends", b"earlier_ends", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "schedules", b"schedules", "score", b"score", "score_step", b"score_step", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_value: _TypeAlias = _typing.Literal["best_value"]  # noqa: Y015
     _WhichOneofArgType__best_value: _TypeAlias = _typing.Literal["_best_value", b"_best_value"]  # noqa: Y015
+    _WhichOneofReturnType__counted_end: _TypeAlias = _typing.Literal["counted_end"]  # noqa: Y015
+    _WhichOneofArgType__counted_end: _TypeAlias = _typing.Literal["_counted_end", b"_counted_end"]  # noqa: Y015
     _WhichOneofReturnType__feasible: _TypeAlias = _typing.Literal["feasible"]  # noqa: Y015
     _WhichOneofArgType__feasible: _TypeAlias = _typing.Literal["_feasible", b"_feasible"]  # noqa: Y015
     _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
@@ -340,6 +385,8 @@ class Trial(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__best_value) -> _WhichOneofReturnType__best_value | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__counted_end) -> _WhichOneofReturnType__counted_end | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__feasible) -> _WhichOneofReturnType__feasible | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
@@ -353,6 +400,140 @@ class Trial(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___Trial: _TypeAlias = Trial  # noqa: Y015
+
+@_typing.final
+class EarlierEnd(_message.Message):
+    """What a trial had come to when it was over. It counts, whatever became of the trial since."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    REASON_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    BUDGET_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    SCORE_STEP_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    reason: Global___TerminationReason.ValueType
+    step: _builtins.int
+    """The step of its last report then."""
+    budget: _builtins.int
+    """The full budget that it completed; absent where it ended otherwise."""
+    score: _builtins.float
+    """The value that counted, and the step of the report that made it so."""
+    score_step: _builtins.int
+    @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """The metrics that the study reads (objectives and constraints) in its last report then."""
+
+    @_builtins.property
+    def checkpoint(self) -> Global___CheckpointRef:
+        """The one to load: that of the best value with `KEEP_BEST`, else the last one."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        reason: Global___TerminationReason.ValueType = ...,
+        step: _builtins.int = ...,
+        budget: _builtins.int | None = ...,
+        score: _builtins.float | None = ...,
+        score_step: _builtins.int = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        checkpoint: Global___CheckpointRef | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_budget", b"_budget", "_score", b"_score", "budget", b"budget", "checkpoint", b"checkpoint", "end_time", b"end_time", "score", b"score"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget", b"_budget", "_score", b"_score", "budget", b"budget", "checkpoint", b"checkpoint", "end_time", b"end_time", "metrics", b"metrics", "reason", b"reason", "score", b"score", "score_step", b"score_step", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__budget: _TypeAlias = _typing.Literal["budget"]  # noqa: Y015
+    _WhichOneofArgType__budget: _TypeAlias = _typing.Literal["_budget", b"_budget"]  # noqa: Y015
+    _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
+    _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__budget) -> _WhichOneofReturnType__budget | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
+
+Global___EarlierEnd: _TypeAlias = EarlierEnd  # noqa: Y015
+
+@_typing.final
+class Schedule(_message.Message):
+    """A learning-rate schedule with an end, as a trial tracks it. A schedule that stays constant behind its end has none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    LAST_STEP_FIELD_NUMBER: _builtins.int
+    PAST_END_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name that it is tracked by."""
+    kind: _builtins.str
+    """Its class, such as `OneCycleLR`."""
+    last_step: _builtins.int
+    """The last step of the trial that it covers."""
+    past_end: Global___PastEnd.ValueType
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        last_step: _builtins.int = ...,
+        past_end: Global___PastEnd.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "last_step", b"last_step", "name", b"name", "past_end", b"past_end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Schedule: _TypeAlias = Schedule  # noqa: Y015
+
+@_typing.final
+class Schedules(_message.Message):
+    """All schedules of a trial that end. None where there are none any more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEDULES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def schedules(self) -> _containers.RepeatedCompositeFieldContainer[Global___Schedule]: ...
+    def __init__(
+        self,
+        *,
+        schedules: _abc.Iterable[Global___Schedule] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["schedules", b"schedules"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Schedules: _TypeAlias = Schedules  # noqa: Y015
 
 @_typing.final
 class Exploit(_message.Message):

@@ -605,6 +605,7 @@ class Report(_message.Message):
     TRAIN_TIME_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
+    SCHEDULES_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """The worker's own count of durable messages; increases over restarts of the daemon too."""
     step: _builtins.int
@@ -631,6 +632,10 @@ class Report(_message.Message):
     def turn(self) -> _event_pb2.TurnCost:
         """As in ReportRequest."""
 
+    @_builtins.property
+    def schedules(self) -> _trial_pb2.Schedules:
+        """As in ReportRequest."""
+
     def __init__(
         self,
         *,
@@ -642,10 +647,11 @@ class Report(_message.Message):
         train_time: _duration_pb2.Duration | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         turn: _event_pb2.TurnCost | None = ...,
+        schedules: _trial_pb2.Schedules | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "train_time", b"train_time", "turn", b"turn"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "schedules", b"schedules", "train_time", b"train_time", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "metrics", b"metrics", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "turn", b"turn", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "metrics", b"metrics", "schedules", b"schedules", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "turn", b"turn", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

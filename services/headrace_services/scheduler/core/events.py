@@ -10,6 +10,7 @@ from headrace_services.scheduler.core.lifecycle import Action, State, StudyState
 from headrace_services.scheduler.core.policies import Explanation, PausePrice
 from headrace_services.scheduler.core.records import (
     Checkpoint,
+    EarlierEnd,
     Event,
     Exploit,
     Lease,
@@ -362,6 +363,21 @@ def study_extended(before: StudySpec, after: StudySpec) -> Event:
 def trial_stays(number: int, why: str) -> Event:
     """A trial that had the full budget does not go on to a larger one."""
     message = f"trial {number} does not go on to the new full budget: {why}"
+    return Event(number=number, kind="note", message=message, detail={})
+
+
+def result_stays(number: int, end: EarlierEnd, spec: StudySpec) -> Event:
+    """A trial that a user let continue has failed since, and counts with what it had come to before."""
+    values = {one.metric: end.metrics.get(one.metric) for one in spec.objectives}
+    if not spec.further_objectives:
+        values = {spec.objective.metric: end.score}
+    said = ", ".join(f"{name} {_short(value)}" for name, value in values.items() if value is not None)
+    how = end.reason.lower().replace("_", " ")
+    if end.budget is not None:
+        how = f"completed the full budget of {end.budget} step{'s' * (end.budget != 1)}"
+    message = (
+        f"trial {number} keeps its result: {said} at step {end.score_step}; it had {how} before it continued"
+    )
     return Event(number=number, kind="note", message=message, detail={})
 
 

@@ -17,6 +17,7 @@ from headrace_services.scheduler.core.records import (
     Params,
     Proposal,
     ProposalFailure,
+    Schedule,
     Trial,
 )
 from headrace_services.scheduler.core.scales import ScaleChoice
@@ -43,6 +44,8 @@ class ReportArrived(Leased, frozen=True, kw_only=True):
     """What is wrong with how the script uses its trial."""
     turn: TurnCost | None = None
     """What the turn of its bundle cost; one member of the turn says so."""
+    schedules: tuple[Schedule, ...] | None = None
+    """The schedules of the trial that end; None where they are as it said before."""
 
 
 class RestoredArrived(Leased, frozen=True, kw_only=True):

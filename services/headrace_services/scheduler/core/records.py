@@ -71,6 +71,38 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     write_time_s: float = 0.0
 
 
+class EarlierEnd(Struct, frozen=True, kw_only=True):
+    """What a trial had come to when it was over, before a user let it continue (`core.earlier_ends`)."""
+
+    reason: Reason
+    step: int
+    """Of its last report then."""
+    budget: int | None = None
+    """The full budget that it completed; None where it ended otherwise."""
+    score: float | None
+    score_step: int
+    metrics: dict[str, float]
+    """Of its last report then: those that the study reads."""
+    checkpoint: Checkpoint | None
+    """The one to load: that of the best value where the study keeps it, else the last. It stays."""
+    cursor: int
+    """The event that ended it."""
+    end_time_s: float | None = None
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
+    """A learning-rate schedule that a trial tracks, and that ends."""
+
+    name: str
+    """As it is tracked."""
+    kind: str
+    """Its class."""
+    last_step: int
+    """The last step of the trial that it covers."""
+    past_end: str
+    """What it does when it is stepped on: RAISES, or RISES (the learning rate); empty where that is not known."""
+
+
 class Trial(Struct, frozen=True, kw_only=True):
     """One configuration.
 
@@ -128,6 +160,12 @@ class Trial(Struct, frozen=True, kw_only=True):
     speeds: Speeds = field(default_factory=dict)
     read_s: float | None = None
     """How long its last restore took."""
+    earlier_ends: tuple[EarlierEnd, ...] = ()
+    """What it had come to each time that it was over and a user let it continue, the first end first."""
+    counted_end: int | None = None
+    """Which of these counts in place of what the trial has come to since; None: none of them."""
+    schedules: tuple[Schedule, ...] = ()
+    """The learning-rate schedules that it tracks and that end, as far as it has said."""
     create_time: datetime | None = None
     start_time: datetime | None = None
     end_time: datetime | None = None
@@ -149,6 +187,25 @@ class Trial(Struct, frozen=True, kw_only=True):
         """Whether it is on a worker."""
         return self.state in LEASED
 
+    def retains_checkpoints(self, spec: StudySpec) -> bool:
+        """Whether more than its last checkpoints may have to stay, as each decision says."""
+        return spec.retains_checkpoints or bool(self.earlier_ends)
+
+    @property
+    def counted(self) -> EarlierEnd | None:
+        """The earlier end that counts; None where what the trial has come to since does."""
+        return None if self.counted_end is None else self.earlier_ends[self.counted_end]
+
+    @property
+    def counts_as(self) -> Reason | None:
+        """How the trial ended with the result that counts; None where that is of a trial that is not over."""
+        return self.reason if self.counted is None else self.counted.reason
+
+    @property
+    def counted_metrics(self) -> dict[str, float]:
+        """The metrics of the report behind the result that counts."""
+        return self.metrics if self.counted is None else self.counted.metrics
+
 
 class Over(Struct, frozen=True, kw_only=True):
     """A trial that is over, with what its row alone does not say."""
@@ -158,6 +215,8 @@ class Over(Struct, frozen=True, kw_only=True):
     """Whether it had gone past the last rung where it was recorded."""
     cut_off: bool
     """Whether the end of its study ended it."""
+    end_cursor: int
+    """The event that ended it."""
 
 
 class Proposal(Struct, frozen=True, kw_only=True):

@@ -10,6 +10,9 @@ stopped stays stopped.
 A larger full budget adds rungs behind the old one and moves none. A trial that had the old budget was recorded there:
 the policy is asked about it as at any rung. It goes on, waits for a promotion, or stays as it ended. A trial that
 trains meanwhile was told the old budget. It pauses there, and its next attempt is told the new one (`core.leaving`).
+A trial that completed a budget of before and failed on its way to the next one continues on its way, as with a retry.
+
+What a trial had come to when it was over still counts, whatever becomes of it now (`core.earlier_ends`).
 
 The policy was told that these trials are over, and cannot be told otherwise. So a new one folds the rows in, and the
 reopened trials are not withdrawn there. The study's revision counts such changes: other replicas drop their folds.
@@ -86,18 +89,22 @@ def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
         trials=before.max_trials + command.trials, steps=command.steps or before.max_steps
     )
     _require_extensible(state, command, after)
-    over = yield from _over(state, frozenset({Reason.COMPLETED}) if command.steps else frozenset())
+    ends = frozenset({Reason.COMPLETED, Reason.FAILED}) if command.steps else frozenset[Reason]()
+    over = yield from _over(state, ends)
     full = [one for one in over if _had_all(state, one.trial)]
-    known = set(_numbers(full))
+    again = [one for one in over if _failed_since(state, one.trial)]
+    known = {*_numbers(full), *_numbers(again)}
     others = [one for one in over if one.cut_off and one.trial.number not in known]
     yield from _require_room(state)
     fold = Fold.empty(
         after, state.fold.sampler
     )  # a policy of the user's own may refuse; nothing has changed yet
     state.extend(after)
-    yield from _begin_again(state, "extended by a user", fold, [*full, *others])
+    yield from _begin_again(state, "extended by a user", fold, [*full, *again, *others])
     for one in others:
         _reopen(state, one, "the study goes on")
+    for one in again:
+        _reopen(state, one, "it had completed an earlier budget, and is tried again")
     go_on = [one for one in full if not _stays(state, one.trial)]
     for one in go_on:
         why = f"the full budget is {after.max_steps} steps now"
@@ -105,7 +112,7 @@ def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
     for one in go_on:
         if not one.trial.baseline:
             _judge(state, one.trial)
-    return Reopened(numbers=_numbers(go_on), others=len(others))
+    return Reopened(numbers=tuple(sorted(_numbers([*go_on, *again]))), others=len(others))
 
 
 def _numbers(over: Sequence[Over]) -> tuple[int, ...]:
@@ -252,6 +259,14 @@ def _had_all(state: CycleState, trial: Trial) -> bool:
     return trial.rungs == len(state.fold.policy.ladder(trial.bracket))
 
 
+def _failed_since(state: CycleState, trial: Trial) -> bool:
+    """Whether a trial completed a full budget of before and failed on its way to the present one, where it has company:
+    in a population nobody waits for it."""
+    if trial.reason is not Reason.FAILED or all(end.budget is None for end in trial.earlier_ends):
+        return False
+    return trial.baseline or not state.fold.policy.left(trial.rungs)
+
+
 def _begin_again(state: CycleState, why: str, fold: Fold, over: Sequence[Over]) -> Deciding[None]:
     """Let the study go on with a new fold, whose policy knows these trials as not over."""
     state.study = replace(state.study, revision=state.study.revision + 1)
@@ -291,7 +306,7 @@ def _reopen(state: CycleState, over: Over, why: str) -> None:
     start = "from the beginning" if saved is None else f"from its checkpoint at step {saved.step}"
     if milestone is None:
         start = "it waits to be promoted"
-    state.reopen(trial.number, milestone, f"{why}: {start}")
+    state.reopen(trial.number, milestone, f"{why}: {start}", ended=over.end_cursor)
 
 
 def _next_level(trial: Trial, ladder: tuple[int, ...]) -> int:

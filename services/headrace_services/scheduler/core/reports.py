@@ -125,14 +125,14 @@ def _metric_violations(state: CycleState, report: ReportArrived) -> list[Violati
 
 
 def _pinning(state: CycleState, number: int, decision: Decision) -> Decision:
-    """The decision with the trial's checkpoints that are not to be deleted: others stand on them or may come to, or it
-    is the best one and kept."""
-    spec = state.study.spec
-    if not spec.retains_checkpoints:
+    """The decision with the trial's checkpoints that are not to be deleted: others stand on them or may come to, it is
+    the best one and kept, or that of an earlier end."""
+    spec, trial = state.study.spec, state.trials[number]
+    if not trial.retains_checkpoints(spec):
         return decision
     pinned = set(state.fold.policy.pinned(number)) if spec.shares_checkpoints else set()
-    if (best := state.trials[number].best_checkpoint) is not None:
-        pinned.add(best.uri)
+    stay = (trial.best_checkpoint, *(end.checkpoint for end in trial.earlier_ends))
+    pinned |= {one.uri for one in stay if one is not None}
     return replace(decision, pinned=tuple(sorted(pinned)))
 
 
@@ -161,6 +161,7 @@ def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Tr
         checkpoint=saved or trial.checkpoint,
         losses_in_row=0 if further else trial.losses_in_row,
         kills_in_row=0 if further else trial.kills_in_row,
+        schedules=trial.schedules if report.schedules is None else report.schedules,
     )
     feasible = is_feasible(spec.constraints, report.metrics)
     if (

@@ -1,6 +1,7 @@
 """Which trials have a usable result, and why a study has none.
 
-A usable result is what a study is run for: a trial, other than the baseline, that did not fail, and that has a score:
+A usable result is what a study is run for: a trial, other than the baseline, that counts as one that did not fail
+(`core.earlier_ends`), and that has a score:
 a finite value of the objective that counts (`core.scores`), of a report that met every constraint. With several
 objectives all of them count, in the trial's last report. A study without one ends FAILED, and the reason says what to
 do.
@@ -14,10 +15,11 @@ from msgspec import Struct
 
 from headrace.last_words import cause, error_line, likeness
 from headrace.spec import Scope, StudySpec
-from headrace.spec.objective import is_feasible, objective_vector
+from headrace.spec.objective import objective_vector
 from headrace.spec.surrogate import GATE
 from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.records import Trial
+from headrace_services.scheduler.core.scores import has_values
 
 
 def with_attempts(error: str, attempt: int, attempts: int) -> str:
@@ -33,10 +35,14 @@ class Result(Struct, frozen=True, kw_only=True):
     number: int
     baseline: bool
     step: int
+    """The furthest of its last report and of the result that counts."""
     score: float | None
     metrics: Mapping[str, float]
-    """Of its last report."""
+    """Of the report that counts: its last one, or that of an earlier end."""
     reason: Reason | None
+    """How it ended last."""
+    counts_as: Reason | None
+    """How it ended with the result that counts."""
     detail: str
 
     @classmethod
@@ -45,20 +51,13 @@ class Result(Struct, frozen=True, kw_only=True):
         return cls(
             number=trial.number,
             baseline=trial.baseline,
-            step=trial.step,
+            step=max(trial.step, trial.counted.step if trial.counted else 0),
             score=trial.score,
-            metrics=trial.metrics,
+            metrics=trial.counted_metrics,
             reason=trial.reason,
+            counts_as=trial.counts_as,
             detail=trial.detail,
         )
-
-
-def has_values(spec: StudySpec, result: Result) -> bool:
-    """Whether the trial, failed or not, reported values that can be compared and meet the constraints."""
-    if not spec.further_objectives:
-        return result.score is not None
-    complete = objective_vector(spec.objectives, result.metrics) is not None
-    return complete and is_feasible(spec.constraints, result.metrics)
 
 
 class Results:
@@ -92,8 +91,8 @@ class Results:
         if result.reason is Reason.FAILED:
             self._errors[cause(result.detail)] += 1
         self._seen.update(result.metrics)
-        if has_values(self._spec, result):
-            if result.reason is Reason.FAILED:
+        if has_values(self._spec, result.score, result.metrics):
+            if result.counts_as is Reason.FAILED:
                 self._failed = _first(self._failed, result)
             elif not self._is_gate or self._passes(result):
                 self.usable = True

@@ -7,11 +7,12 @@ Only a finite value of a report that meets the constraints is a score. By `best`
 the others it has none until a report has one again. A report without the objective's metric leaves all as it was.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import fsum, isfinite
 from typing import Any, assert_never
 
-from headrace.spec import Objective, Scope
+from headrace.spec import Objective, Scope, StudySpec
+from headrace.spec.objective import is_feasible, objective_vector
 from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.records import Trial
 
@@ -33,10 +34,30 @@ def scored(objective: Objective, trial: Trial, value: float | None, *, feasible:
             assert_never(never)
 
 
+def score_now(objective: Objective, trial: Trial, *, feasible: bool) -> float | None:
+    """The score of a trial by what it has reported, where its record has that of an earlier end. None where its last
+    report lacked the objective."""
+    if objective.scope is Scope.BEST:
+        return trial.best_value
+    if trial.value is None or not (feasible and isfinite(trial.value)):
+        return None
+    return _mean(trial.recent) if objective.scope is Scope.MEAN_LAST_K else trial.value
+
+
+def has_values(spec: StudySpec, score: float | None, metrics: Mapping[str, float]) -> bool:
+    """Whether a result has values that can be compared and meet the constraints. With several objectives all of them
+    count, as the last report has them."""
+    if not spec.further_objectives:
+        return score is not None
+    return objective_vector(spec.objectives, metrics) is not None and is_feasible(spec.constraints, metrics)
+
+
 def score_step(objective: Objective, trial: Trial) -> int:
     """The step of the report that made a trial's score what it is; 0 where it has none."""
     if trial.score is None:
         return 0
+    if trial.counted is not None:
+        return trial.counted.score_step
     return trial.best_step if objective.scope is Scope.BEST else trial.step
 
 
@@ -48,11 +69,11 @@ def ranked(objective: Objective, trials: Iterable[Trial]) -> list[Trial]:
 
     def key(trial: Trial) -> tuple[bool, float, int, int]:
         assert trial.score is not None
-        late = objective.full_budget_first and trial.reason is not Reason.COMPLETED
+        late = objective.full_budget_first and trial.counts_as is not Reason.COMPLETED
         return (late, objective.sign * trial.score, -trial.step, trial.number)
 
     candidates = (trial for trial in trials if not trial.baseline and trial.score is not None)
-    return sorted((trial for trial in candidates if trial.reason is not Reason.FAILED), key=key)
+    return sorted((trial for trial in candidates if trial.counts_as is not Reason.FAILED), key=key)
 
 
 def _mean(values: tuple[float, ...]) -> float | None:

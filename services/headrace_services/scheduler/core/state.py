@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core import earlier_ends, events
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.changes import Changes, PromotionChange, TrialChange
 from headrace_services.scheduler.core.fold import Fold
@@ -196,6 +196,7 @@ class CycleState:
             start_time=after.start_time or (self.study.now if after.attempt else None),
             end_time=self.study.now if state is State.TERMINATED else None,
         )
+        after = earlier_ends.settled(self.study.spec, after)
         if before.leased and not after.leased:
             assert before.lease_id is not None
             after = replace(after, lease_id=None)
@@ -216,11 +217,16 @@ class CycleState:
         if number in self.queue:
             self.queue.remove(number)
         self.fold.policy.withdraw(number)
+        if reason is Reason.FAILED and (end := self.trials[number].counted) is not None:
+            self.emit(events.result_stays(number, end, self.study.spec))
         self.wants_placement = True
 
-    def reopen(self, number: int, milestone: int | None, why: str) -> None:
-        """Let a trial that is over go on up to a milestone, or wait; its failures count anew."""
+    def reopen(self, number: int, milestone: int | None, why: str, *, ended: int) -> None:
+        """Let a trial that an event has `ended` go on up to a milestone, or wait; its failures count anew. What it had
+        come to stays."""
+        ends = earlier_ends.kept(self.study.spec, self.trials[number], ended)
         anew: dict[str, Any] = {"reason": None, "failures": 0, "losses_in_row": 0, "kills_in_row": 0}
+        anew["earlier_ends"] = ends
         anew["checkpoint_missing"] = False
         self.move(number, Action.REOPEN, detail=why, milestone=milestone, **anew)
         if self.fold.policy.new_trials_first and self.trials[number].runnable:
@@ -230,7 +236,7 @@ class CycleState:
     def update(self, number: int, **changes: Any) -> Trial:
         """Change a trial without moving it."""
         before = self.trials[number]
-        after = replace(before, **changes)
+        after = earlier_ends.settled(self.study.spec, replace(before, **changes))
         if after != before:
             self._note(before, after, self.study.cursor)
         return after

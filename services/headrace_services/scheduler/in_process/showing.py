@@ -89,6 +89,6 @@ def _front(study: StudyInfo, trials: list[TrialInfo]) -> tuple[TrialInfo, ...]:
         and (vector := objective_vector(spec.objectives, trial.metrics)) is not None
         and is_feasible(spec.constraints, trial.metrics)
     ]
-    found = [one for one in measured if not one[0].failed] or measured
+    found = [one for one in measured if one[0].flaw != "failed"] or measured
     places = front([vector for _, vector in found], [objective.sign for objective in spec.objectives])
     return tuple(found[place][0] for place in places)

@@ -23,9 +23,11 @@ from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.records import (
     Checkpoint,
     Decision,
+    EarlierEnd,
     Exploit,
     Lease,
     RungView,
+    Schedule,
     Study,
     Trial,
     TrialView,
@@ -113,6 +115,12 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
         waits_for=study_waits_for(record, figures),
         warm_results=figures.warm_results,
         until=_until(record),
+        schedules=[
+            study_pb2.EndingSchedule(
+                schedule=_schedule(one.schedule), trials=one.trials, first_trial=one.first_trial
+            )
+            for one in figures.schedules
+        ],
     )
     if figures.best:
         status.best.CopyFrom(trial(record.name, figures.best, record.spec, most_bytes=NAMED_TRIAL_BYTES))
@@ -214,17 +222,46 @@ def trial(
         start_time=_time(record.start_time),
         end_time=_time(record.end_time),
         lineage=[_exploit(study_id, exploit) for exploit in view.lineage],
+        earlier_ends=[_earlier_end(end) for end in record.earlier_ends],
+        schedules=[_schedule(one) for one in record.schedules],
     )
     if spec.further_objectives:
-        values = {one.metric: record.metrics.get(one.metric) for one in spec.objectives}
+        values = {one.metric: record.counted_metrics.get(one.metric) for one in spec.objectives}
         message.objective_values.update({name: value for name, value in values.items() if value is not None})
     if spec.constraints and record.step:
-        message.feasible = is_feasible(spec.constraints, record.metrics)
+        message.feasible = is_feasible(spec.constraints, record.counted_metrics)
     if record.reason:
-        message.termination_reason = trial_pb2.TerminationReason.Value(f"TERMINATION_REASON_{record.reason}")
+        message.termination_reason = _reason(record.reason)
     if message.ByteSize() > most_bytes:
         _abridge(message, spec, most_bytes)
     return message
+
+
+def _reason(reason: Reason) -> trial_pb2.TerminationReason.ValueType:
+    return trial_pb2.TerminationReason.Value(f"TERMINATION_REASON_{reason}")
+
+
+def _earlier_end(end: EarlierEnd) -> trial_pb2.EarlierEnd:
+    message = trial_pb2.EarlierEnd(
+        reason=_reason(end.reason),
+        step=end.step,
+        budget=end.budget,
+        score=end.score,
+        score_step=end.score_step,
+        metrics=end.metrics,
+        checkpoint=checkpoint(end.checkpoint) if end.checkpoint else None,
+    )
+    if end.end_time_s is not None:
+        message.end_time.FromDatetime(datetime.fromtimestamp(end.end_time_s, UTC))
+    return message
+
+
+def _schedule(one: Schedule) -> trial_pb2.Schedule:
+    past_end = _PAST_ENDS.get(one.past_end, trial_pb2.PAST_END_UNSPECIFIED)
+    return trial_pb2.Schedule(name=one.name, kind=one.kind, last_step=one.last_step, past_end=past_end)
+
+
+_PAST_ENDS = {"RAISES": trial_pb2.PAST_END_RAISES, "RISES": trial_pb2.PAST_END_RISES}
 
 
 def _plain_parts(record: type[Struct], message: type[Message]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from headrace import bounds
 from headrace.bounds.calls import ERROR
-from headrace.bounds.sessions import LOG_TAIL, TROUBLE, WARNING
+from headrace.bounds.sessions import LOG_TAIL, SCHEDULE_NAME, TROUBLE, WARNING
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec.convert import params_to_proto, to_proto
 from headrace.spec.convert_resources import resources_to_proto
@@ -19,7 +19,14 @@ from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_services.scheduler.core.capacity import TurnCost
 from headrace_services.scheduler.core.inputs import ExitedArrived, ReportArrived, RestoredArrived
 from headrace_services.scheduler.core.placement.joints import Link
-from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease, LeaseName, Trial
+from headrace_services.scheduler.core.records import (
+    Checkpoint,
+    Decision,
+    Lease,
+    LeaseName,
+    Schedule,
+    Trial,
+)
 from headrace_services.scheduler.session.refusals import Durable
 from headrace_services.scheduler.store.workers import Device, Greeting, StudyInfo
 
@@ -124,7 +131,24 @@ def _report(message: worker_pb2.Report, number: int) -> ReportArrived:
         train_time_s=seconds(message.train_time),
         warnings=tuple(WARNING.kept(text) for text in message.warnings),
         turn=_turn(message.turn) if message.HasField("turn") else None,
+        schedules=_schedules(message.schedules) if message.HasField("schedules") else None,
     )
+
+
+def _schedules(told: trial_pb2.Schedules) -> tuple[Schedule, ...]:
+    return tuple(
+        Schedule(
+            name=SCHEDULE_NAME.kept(one.name),
+            kind=SCHEDULE_NAME.kept(one.kind),
+            last_step=one.last_step,
+            past_end=_PAST_ENDS.get(one.past_end, ""),
+        )
+        for one in told.schedules
+    )
+
+
+_PAST_ENDS = {trial_pb2.PAST_END_RAISES: "RAISES", trial_pb2.PAST_END_RISES: "RISES"}
+"""How records name what a schedule does past its end; an unknown one is empty."""
 
 
 def _turn(cost: event_pb2.TurnCost) -> TurnCost:
@@ -207,6 +231,7 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
         max_steps=budget,
     )
     message.MergeFrom(_same_for_all(study))
+    message.checkpoints_shared = trial.retains_checkpoints(study.spec)
     if study.spec.keeps_best and trial.best_value is not None:
         message.keep_best.best_value = trial.best_value
     by = message.surrogate.scale_by
@@ -240,7 +265,6 @@ def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
         further_metrics=[objective.metric for objective in spec.further_objectives],
         constraint_metrics=[constraint.metric for constraint in spec.constraints],
         checkpoints_kept=spec.checkpoints_kept,
-        checkpoints_shared=spec.retains_checkpoints,
         study_uid=study.uid,
         surrogate=wanted.surrogate if spec.surrogate is not None else None,
         gate=wanted.gate if spec.gate is not None else None,

@@ -42,7 +42,7 @@ def _source(rows: StudyRows) -> Source:
         planned=rows.fold.sampled_limit,
         ended=sum(trial.state is State.TERMINATED for trial in rows.trials.values()),
         decided=sum(_is_decided(trial) for trial in own),
-        has_full=any(one.reason is Reason.COMPLETED and one.score is not None for one in own),
+        has_full=any(one.counts_as is Reason.COMPLETED and one.score is not None for one in own),
     )
 
 

@@ -157,7 +157,7 @@ def _ranked_scores(study: StudySimulation) -> list[_Score]:
         reports.setdefault(trial, []).append(_Score(trial, at_s, step, value))
 
     def place(score: _Score) -> tuple[bool, float, float, int]:
-        late = objective.full_budget_first and rows[score.trial].reason is not Reason.COMPLETED
+        late = objective.full_budget_first and rows[score.trial].counts_as is not Reason.COMPLETED
         return (late, objective.sign * score.value, score.at_s, score.trial)
 
     if objective.scope is Scope.BEST:

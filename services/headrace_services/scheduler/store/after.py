@@ -7,9 +7,9 @@ from sqlalchemy import ColumnElement, and_, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import Goal, StudySpec
-from headrace_services.scheduler.core.lifecycle import Reason, StudyState
+from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.scales import PilotTrial, ScaleChoice
-from headrace_services.scheduler.store import rows, studies, tables
+from headrace_services.scheduler.store import counting, rows, studies, tables
 
 
 async def passed_gate(conn: AsyncConnection, project: str, key: str) -> str | None:
@@ -92,12 +92,12 @@ async def pilot_trials(conn: AsyncConnection, project: str, name: str) -> list[P
     """The trials of the pilot of this name, in the order of their numbers. A failed one has no value."""
     t, s = tables.trial, tables.study
     query = (
-        select(t.c.params, t.c.reason, t.c.score)
+        select(t.c.params, counting.has_completed(t).label("completed"), t.c.score)
         .select_from(t.join(s, s.c.id == t.c.study_id))
         .where(studies.named(project, name))
         .order_by(t.c.number)
     )
     return [
-        PilotTrial(params=row.params, value=row.score if row.reason == Reason.COMPLETED.value else None)
+        PilotTrial(params=row.params, value=row.score if row.completed else None)
         for row in await conn.execute(query)
     ]

@@ -136,9 +136,11 @@ async def forget_checkpoints(
     last = (await conn.execute(query.offset(most - 1).limit(1))).scalar_one_or_none()
     upto = [] if last is None else [_t.c.number <= last]
     which = (_t.c.study_id == one.id, *beyond, *upto, _t.c.number.not_in(sorted(keep)))
-    has = or_(_t.c.checkpoint.is_not(None), _t.c.best_checkpoint.is_not(None))
+    of_ends = func.jsonb_path_exists(_t.c.earlier_ends, _checkpoints_of_ends)
+    has = or_(_t.c.checkpoint.is_not(None), _t.c.best_checkpoint.is_not(None), of_ends)
     forget = update(_t).where(*which, has, _t.c.state == "TERMINATED")
-    done = await conn.execute(forget.values(checkpoint=None, best_checkpoint=None))
+    gone = {"checkpoint": None, "best_checkpoint": None, "earlier_ends": _ends_without_checkpoints}
+    done = await conn.execute(forget.values(gone))
     return Batch(rows=done.rowcount, through=None if last is None else (last,))
 
 
@@ -166,6 +168,11 @@ def _is_over_age(kind: str, age: timedelta) -> ColumnElement[bool]:
     return and_(is_over(age), _s.c.delete_time.is_(None), ~is_noted(kind))
 
 
+_checkpoints_of_ends: ColumnElement[Any] = literal_column("'$[*].checkpoint.uri'")
+_ends_without_checkpoints: ColumnElement[Any] = literal_column(
+    "(SELECT coalesce(jsonb_agg(one || '{\"checkpoint\": null}' ORDER BY place), '[]')"
+    " FROM jsonb_array_elements(trial.earlier_ends) WITH ORDINALITY AS ends (one, place))"
+)
 _ended: ColumnElement[str] = cast(func.extract("epoch", _s.c.end_time), Text)
 is_ending = _s.c.standing.op("->>")("ended_through").is_not(None)
 _PATHS: list[ColumnElement[str]] = [literal_column(f"'{path}'", Text) for path in REFERRING]

@@ -55,10 +55,12 @@ async def judge(conn: AsyncConnection, folders: Sequence[str], ages: Ages) -> li
 async def _kept(conn: AsyncConnection, study_id: int) -> tuple[str, ...]:
     """The checkpoints that the trials of a study still refer to."""
     columns = (_t.c.checkpoint, _t.c.best_checkpoint)
-    query = select(*columns).where(
-        _t.c.study_id == study_id, or_(*(column.is_not(None) for column in columns))
-    )
-    found = {one["uri"] for row in await conn.execute(query) for one in row if one is not None}
+    has = or_(*(column.is_not(None) for column in columns), _t.c.earlier_ends != text("'[]'"))
+    query = select(*columns, _t.c.earlier_ends).where(_t.c.study_id == study_id, has)
+    found: set[str] = set()
+    for row in await conn.execute(query):
+        ends = (end["checkpoint"] for end in row.earlier_ends)
+        found |= {one["uri"] for one in (row.checkpoint, row.best_checkpoint, *ends) if one is not None}
     return tuple(sorted(found))
 
 

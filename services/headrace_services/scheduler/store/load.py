@@ -62,6 +62,7 @@ from headrace_services.scheduler.core.records import Decision, History, Over, Ru
 from headrace_services.scheduler.core.results import Result
 from headrace_services.scheduler.store import (
     bundles,
+    counting,
     exploits,
     leases,
     neighbours,
@@ -320,16 +321,21 @@ async def _user_paused_count(conn: AsyncConnection, study_id: int) -> int:
 
 async def _results(conn: AsyncConnection, study_id: int, need: ResultsAfter) -> tuple[Result, ...]:
     t = tables.trial
-    query = select(t.c.number, t.c.baseline, t.c.step, t.c.score, t.c.metrics, t.c.reason, t.c.detail)
+    columns = (t.c.number, t.c.baseline, t.c.step, t.c.score, t.c.reason, t.c.detail)
+    furthest = func.greatest(t.c.step, counting.step(t)).label("furthest")
+    query = select(
+        *columns, furthest, counting.metrics(t).label("metrics"), counting.reason(t).label("counts_as")
+    )
     page = query.where(t.c.study_id == study_id, t.c.number > need.number).order_by(t.c.number).limit(PAGE)
     return tuple(
         Result(
             number=row.number,
             baseline=row.baseline,
-            step=row.step,
+            step=row.furthest,
             score=row.score,
             metrics=row.metrics,
             reason=Reason(row.reason) if row.reason else None,
+            counts_as=Reason(row.counts_as) if row.counts_as else None,
             detail=row.detail,
         )
         for row in await conn.execute(page)
@@ -373,7 +379,7 @@ async def _over(conn: AsyncConnection, study_id: int, need: OverTrials) -> tuple
         .limit(PAGE)
     )
     return tuple(
-        Over(trial=rows.trial(row), went_on=row.went_on, cut_off=row.cut_off)
+        Over(trial=rows.trial(row), went_on=row.went_on, cut_off=row.cut_off, end_cursor=row.end_cursor or 0)
         for row in await conn.execute(query)
     )
 

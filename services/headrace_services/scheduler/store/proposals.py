@@ -10,14 +10,30 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import Select, Text, and_, exists, false, func, literal, or_, select, true
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    Text,
+    and_,
+    cast,
+    exists,
+    false,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    text,
+    true,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.spec import Scope
 from headrace_services.scheduler.core.best_of import Found, Source
 from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
 from headrace_services.scheduler.core.records import Params, Study
-from headrace_services.scheduler.store import rows, studies, tables
+from headrace_services.scheduler.store import columns, counting, rows, studies, tables
 
 FIRST = 0
 """The level that stands for each trial's first result."""
@@ -90,7 +106,7 @@ async def results_since(
     For `EVERY` a trial has one for each rung of those `among` that it crossed. A report that crossed several counts at
     the highest of them. At the top level a completed trial without an entry at a rung counts with its last report: the
     baseline, and a program that ended by itself. One that ended with a full budget of before is not compared with the
-    present one's.
+    present one's, but at its own: also where it was let continue since (`core.earlier_ends`).
     """
     top = budgets[-1]
     r, t, p = tables.rung_result, tables.trial, tables.report
@@ -112,11 +128,12 @@ async def results_since(
     if most is not None:
         recorded = recorded.order_by(r.c.cursor.desc(), r.c.milestone.desc()).limit(most)
     found = [*await conn.execute(recorded)]
-    if level in (FIRST, EVERY, top):
-        unrecorded = _unrecorded(study_id, level, cursor, upto, budgets)
-        if most is not None:
-            unrecorded = unrecorded.order_by(tables.trial.c.end_cursor.desc()).limit(most)
-        found += await conn.execute(unrecorded)
+    unrecorded = [_unrecorded(study_id, level, cursor, upto, budgets)] if level in (FIRST, EVERY, top) else []
+    if len(budgets) > 1 and level in (FIRST, EVERY, *budgets[:-1]):
+        unrecorded.append(_unrecorded_before(study_id, level, cursor, upto, among))
+    for ends in unrecorded:
+        newest = ends if most is None else ends.order_by(text("cursor DESC")).limit(most)
+        found += await conn.execute(newest)
     found.sort(key=lambda row: (row.cursor, row.level))
     return [_measured(row) for row in found[-most if most else 0 :]]
 
@@ -145,6 +162,34 @@ def _unrecorded(study_id: int, level: int, cursor: int, upto: int, budgets: Sequ
         t.c.reason == Reason.COMPLETED.value,
         ~exists().where(r.c.study_id == t.c.study_id, r.c.number == t.c.number, at),
         ~_had_budget(budgets[:-1]),
+        ~func.jsonb_path_exists(t.c.earlier_ends, _COMPLETED_BEFORE) if level == FIRST else true(),
+    )
+
+
+_COMPLETED_BEFORE: ColumnElement[Any] = literal_column("'$[*].budget ? (@ != null)'")
+
+
+def _unrecorded_before(
+    study_id: int, level: int, cursor: int, upto: int, among: Sequence[int]
+) -> Select[Any]:
+    """The same of trials that completed a full budget of before and were let continue since: each completion counts at
+    its budget."""
+    t, r = tables.trial, tables.rung_result
+    end = func.jsonb_array_elements(t.c.earlier_ends).column_valued("ends", joins_implicitly=True)
+    budget, told = cast(end.op("->>")("budget"), BigInteger), cast(end.op("->>")("cursor"), BigInteger)
+    other = func.jsonb_array_elements(t.c.earlier_ends).column_valued("others", joins_implicitly=True)
+    first = select(func.min(cast(other.op("->>")("budget"), BigInteger))).scalar_subquery()
+    which = {FIRST: budget == first, EVERY: budget.in_(among)}.get(level, budget == level)
+    at = true() if level == FIRST else r.c.milestone == budget
+    metrics = cast(end.op("->")("metrics"), columns.Metrics).label("metrics")
+    query = select(told.label("cursor"), t.c.params, t.c.generation, metrics, budget.label("level"))
+    return query.select_from(t).where(
+        t.c.study_id == study_id,
+        told > cursor,
+        told <= upto,
+        budget.is_not(None),
+        which,
+        ~exists().where(r.c.study_id == t.c.study_id, r.c.number == t.c.number, at),
     )
 
 
@@ -228,7 +273,7 @@ async def source(conn: AsyncConnection, project: str, name: str) -> Source | Non
     s, t = tables.study, tables.trial
     has_ended = t.c.state == State.TERMINATED.value
     is_decided = or_(has_ended, and_(t.c.state == State.PAUSED.value, t.c.milestone.is_(None)))
-    had_full = and_(t.c.reason == Reason.COMPLETED.value, t.c.score.is_not(None), ~t.c.baseline)
+    had_full = and_(counting.has_completed(t), t.c.score.is_not(None), ~t.c.baseline)
     counts = (
         select(
             func.count().filter(has_ended).label("ended"),
@@ -266,14 +311,14 @@ async def best_left(conn: AsyncConnection, source_id: int, study_id: int, *, max
     value = t.c.score.desc() if maximize else t.c.score.asc()
     scope = s.c.spec["objective"]["scope"].as_string()
     counts = (await conn.execute(select(scope).where(s.c.id == source_id))).scalar_one_or_none()
-    late = [t.c.reason.is_distinct_from(Reason.COMPLETED.value)] if counts == Scope.FULL_BUDGET else []
+    late = [~counting.has_completed(t)] if counts == Scope.FULL_BUDGET else []
     query = (
         select(t.c.number, t.c.params)
         .where(
             t.c.study_id == source_id,
             ~t.c.baseline,
             t.c.score.is_not(None),
-            t.c.reason.is_distinct_from(Reason.FAILED.value),
+            ~counting.has_failed(t),
             t.c.number.not_in(taken),
         )
         .order_by(*late, value, t.c.step.desc(), t.c.number)

@@ -16,6 +16,7 @@ from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
 from headrace_services.scheduler.core.records import (
     Checkpoint,
     Decision,
+    EarlierEnd,
     Event,
     Grant,
     Lease,
@@ -23,6 +24,7 @@ from headrace_services.scheduler.core.records import (
     Report,
     RungCost,
     RungEntry,
+    Schedule,
     Slot,
     Study,
     Trial,
@@ -223,6 +225,36 @@ def checkpoint_columns(record: Checkpoint | None) -> Columns | None:
 
 
 _CHECKPOINT = tuple(part.name for part in fields(Checkpoint))
+
+
+def earlier_ends(columns: list[Columns]) -> tuple[EarlierEnd, ...]:
+    """The earlier ends of a trial, from their JSON column."""
+    return tuple(
+        EarlierEnd(
+            **{
+                **end,
+                "reason": Reason(end["reason"]),
+                "metrics": metrics_of_json(end["metrics"]),
+                "checkpoint": checkpoint(end["checkpoint"]),
+            }
+        )
+        for end in columns
+    )
+
+
+def _earlier_end_columns(records: tuple[EarlierEnd, ...]) -> list[Columns]:
+    return [
+        {
+            **asdict(end),
+            "metrics": finite_json(end.metrics),
+            "checkpoint": checkpoint_columns(end.checkpoint),
+        }
+        for end in records
+    ]
+
+
+def _schedules(columns: list[Columns]) -> tuple[Schedule, ...]:
+    return tuple(Schedule(**one) for one in columns)
 
 
 def lease(row: AnyRow) -> Lease:
@@ -429,6 +461,8 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "speeds": speeds,
     "bubbles": tuple,
     "recent": tuple,
+    "earlier_ends": earlier_ends,
+    "schedules": _schedules,
 }
 """How columns are read that are not as the record has them."""
 _WRITTEN: dict[str, Callable[[Any], Any]] = {
@@ -441,6 +475,8 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "best_checkpoint": checkpoint_columns,
     "speeds": dict,
     "bubbles": list,
+    "earlier_ends": _earlier_end_columns,
+    "schedules": lambda records: [asdict(one) for one in records],
 }
 """How fields are written that are not as the column has them. Enums are texts."""
 _TRIAL_FIELDS = tuple(part.name for part in fields(Trial))

@@ -5,21 +5,24 @@ a second for a watched study and cost a few milliseconds at 10,000 trials. A stu
 figures, so the figures are as new as the row's cursor or newer.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     ColumnElement,
     Select,
     and_,
     case,
+    cast,
     func,
     insert,
     literal_column,
+    or_,
     select,
+    text,
     true,
     tuple_,
     union_all,
@@ -33,14 +36,16 @@ from headrace.spec.objective import is_feasible, objective_vector
 from headrace_services.scheduler.core import hours
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.lifecycle import LEASED, Reason, State, StudyState
-from headrace_services.scheduler.core.records import Event, Study, TrialView
-from headrace_services.scheduler.store import columns, profiles, rows, tables, trials
+from headrace_services.scheduler.core.records import Event, Schedule, Study, TrialView
+from headrace_services.scheduler.store import columns, counting, profiles, rows, tables, trials
 from headrace_services.scheduler.store.defects import is_transient, reason_of
 
 FRONT_AT_MOST = 200
 """How many trials of a front a status names."""
 FAILURES_AT_MOST = 20
 """How many trials that failed a status names."""
+SCHEDULES_AT_MOST = 20
+"""How many kinds of schedules that end a status names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +73,15 @@ class Failure:
     number: int
     detail: str
     worker: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndingSchedule:
+    """A schedule that ends, as some trials track it alike."""
+
+    schedule: Schedule
+    trials: int
+    first_trial: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,6 +113,8 @@ class Figures:
     """How many results of an earlier study the sampler began with, once it has proposed a trial."""
     bundle_sizes: tuple[tuple[Profile, Capacity], ...] = ()
     """With `fuse`: what is known of bundles, and how many trials share a process."""
+    schedules: tuple[EndingSchedule, ...] = ()
+    """The schedules that end, of trials that an extension may let continue; those that end first come first."""
     unshown: str = ""
     """What could not be counted, and why; empty where all is there."""
 
@@ -268,6 +284,8 @@ async def figures(
         await _add_rungs(conn, study.id, found[study.id])
         if Reason.FAILED in found[study.id].reasons:
             found[study.id].failures = await _failures(conn, study.id)
+        if Reason.COMPLETED in found[study.id].reasons or Reason.FAILED in found[study.id].reasons:
+            found[study.id].schedules = await _schedules(conn, study.id)
         if study.spec.warm_start is not None:
             found[study.id].warm_results = await _warm_results(conn, study.id)
         if study.spec.fuse is not None:
@@ -325,17 +343,49 @@ async def _failures(conn: AsyncConnection, study_id: int) -> tuple[Failure, ...]
     )
 
 
+async def _schedules(conn: AsyncConnection, study_id: int) -> tuple[EndingSchedule, ...]:
+    """The schedules of trials that completed, or did before they failed."""
+    t = tables.trial
+    one = func.jsonb_array_elements(t.c.schedules).column_valued("one", joins_implicitly=True)
+    names = ("name", "kind", "last_step", "past_end")
+    parts = [one.op("->>")(name).label(name) for name in names]
+    completed = t.c.reason == Reason.COMPLETED.value
+    before = and_(t.c.reason == Reason.FAILED.value, t.c.earlier_ends != text("'[]'"))
+    last_step = func.min(cast(one.op("->>")("last_step"), BigInteger))
+    query = (
+        select(*parts, func.count().label("trials"), func.min(t.c.number).label("first"))
+        .select_from(t)
+        .where(t.c.study_id == study_id, t.c.schedules != text("'[]'"), or_(completed, before))
+        .group_by(*parts)
+        .order_by(last_step, func.min(t.c.number))
+        .limit(SCHEDULES_AT_MOST)
+    )
+    return tuple(
+        EndingSchedule(
+            schedule=Schedule(
+                name=row.name, kind=row.kind, last_step=int(row.last_step), past_end=row.past_end
+            ),
+            trials=row.trials,
+            first_trial=row.first,
+        )
+        for row in await conn.execute(query)
+    )
+
+
 async def _measured(conn: AsyncConnection, study: Study) -> tuple[tuple[int, tuple[float, ...]], ...]:
-    """The feasible trials of a study with several objectives, by their last reports.
+    """The feasible trials of a study with several objectives, by the reports that count.
 
     Reads the objectives of all trials: some 50 ms at 10,000 of them.
     """
     t, spec = tables.trial, study.spec
     names = {one.metric for one in spec.objectives} | {one.metric for one in spec.constraints}
-    parts = [part for name in sorted(names) for part in (name, t.c.metrics[name])]
+    counts = counting.metrics(t)
+    parts = [part for name in sorted(names) for part in (name, counts[name])]
     wanted = func.jsonb_strip_nulls(func.jsonb_build_object(*parts))
     query = (
-        select(t.c.number, t.c.reason, wanted.cast(columns.Metrics).label("metrics"))
+        select(
+            t.c.number, counting.has_failed(t).label("failed"), wanted.cast(columns.Metrics).label("metrics")
+        )
         .where(t.c.study_id == study.id, ~t.c.baseline, t.c.step > 0)
         .order_by(t.c.number)
     )
@@ -344,7 +394,7 @@ async def _measured(conn: AsyncConnection, study: Study) -> tuple[tuple[int, tup
     for row in await conn.execute(query):
         vector = objective_vector(spec.objectives, row.metrics)
         if vector is not None and is_feasible(spec.constraints, row.metrics):
-            (failed if row.reason == Reason.FAILED else sound).append((row.number, vector))
+            (failed if row.failed else sound).append((row.number, vector))
     return tuple(sound or failed)
 
 
@@ -422,16 +472,14 @@ def _best(ids: list[int], *, greatest: bool, full_first: bool) -> Select[Any]:
 
 
 def _first(*, greatest: bool, sound: bool, full: bool = False) -> Any:
-    """A trial is sound unless it failed, or diverged: its last value is not finite. `full`: among those that completed.
+    """The first of the sound trials, or of the others. `full`: among those that completed.
 
     Of equals the trial that completed, then the one that trained further: what it reached is known best. The index has
     the order of scores, so only equals are sorted.
     """
     s, t = tables.study, tables.trial.alias()
     value = t.c.score.desc() if greatest else t.c.score.asc()
-    completed = t.c.reason.is_not_distinct_from(Reason.COMPLETED.value)
-    diverged = func.coalesce(t.c.value.in_([math.nan, math.inf, -math.inf]), False)
-    is_sound = and_(t.c.reason.is_distinct_from(Reason.FAILED.value), ~diverged)
+    completed, is_sound = counting.has_completed(t), counting.is_sound(t)
     return (
         select(t.c.number)
         .where(t.c.study_id == s.c.id, ~t.c.baseline, t.c.score.is_not(None))

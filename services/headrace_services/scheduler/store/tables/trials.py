@@ -68,6 +68,11 @@ trial = Table(
     Column("speeds", JSONB, nullable=False, server_default="{}"),
     # How long its last restore took, in seconds.
     Column("read_s", Float),
+    # What it had come to each time that it was over and was let continue, and which of these counts.
+    Column("earlier_ends", JSONB, nullable=False, server_default="[]"),
+    Column("counted_end", Integer),
+    # The learning-rate schedules that it tracks and that end.
+    Column("schedules", JSONB, nullable=False, server_default="[]"),
     # The event that ended the trial, for caches that catch up; none of a trial that was reopened.
     Column("end_cursor", BigInteger),
     time_column("create_time", now=True),
@@ -92,6 +97,11 @@ trial = Table(
     CheckConstraint("(state = 'TERMINATED') = (end_time IS NOT NULL)", name="end"),
     CheckConstraint("state <> 'TERMINATED' OR milestone IS NULL", name="over"),
     CheckConstraint("reason IN ('COMPLETED', 'STOPPED_EARLY', 'FAILED', 'CANCELLED')", name="reasons"),
+    # One of the earlier ends counts, or none.
+    CheckConstraint(
+        "counted_end IS NULL OR counted_end BETWEEN 0 AND jsonb_array_length(earlier_ends) - 1",
+        name="counted_end",
+    ),
     # Only the first trial is a baseline.
     CheckConstraint("NOT baseline OR number = 0", name="baseline"),
     CheckConstraint("step >= 0 AND rungs >= 0 AND failures >= 0 AND steps_spent >= 0", name="counts"),

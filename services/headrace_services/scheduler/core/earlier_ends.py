@@ -1,0 +1,128 @@
+"""What a trial had come to each time it was over, before a user let it continue (`headrace extend`, `headrace retry`).
+
+A trial that continues may fail, diverge or get worse. Its earlier result stays a fact of its own, beside what becomes
+of the trial: the value, the step, and a checkpoint that no retention deletes.
+
+    over, with a result ── reopened ──┬── fails, diverges, gets worse ── the earlier end counts
+      (an earlier end, kept)          └── gets at least as good ──────── what it has come to counts
+
+One of them counts: the best of the earlier ends and of what the trial has come to since. So a trial never counts for
+less because a user let it continue. Which one it is (`Trial.counted_end`) is decided here, with each change of the
+trial, and stored. Readers ask the record alone: `Trial.score`, `counts_as`, `counted_metrics`, and the same columns
+in `store.counting`.
+
+Completions are kept for good. An end of another kind is kept while it counts.
+"""
+
+from collections.abc import Mapping
+from math import isfinite
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headrace.spec import StudySpec
+from headrace.spec.objective import is_feasible, objective_vector
+from headrace_services.scheduler.core.lifecycle import Reason
+from headrace_services.scheduler.core.records import EarlierEnd, Trial
+from headrace_services.scheduler.core.scores import has_values, score_now, score_step
+
+
+def settled(spec: StudySpec, trial: Trial) -> Trial:
+    """The trial with the result that counts now, as its `counted_end` and its `score`."""
+    if not trial.earlier_ends:
+        return trial
+    place, counts = None, None
+    for at, end in enumerate(trial.earlier_ends):
+        one = _Result(reason=end.reason, step=end.step, score=end.score, metrics=end.metrics)
+        usable = has_values(spec, one.score, one.metrics)
+        if usable and (counts is None or not _beats(spec, counts, one)):
+            place, counts = at, one
+    now = _now(spec, trial)
+    if now is not None and (counts is None or not _beats(spec, counts, now)):
+        place = None
+    score = _score_now(spec, trial) if place is None else trial.earlier_ends[place].score
+    return replace(trial, counted_end=place, score=score)
+
+
+def kept(spec: StudySpec, trial: Trial, cursor: int) -> tuple[EarlierEnd, ...]:
+    """The earlier ends of a trial that is over, since this event, and is reopened: its present end is one of them now,
+    if it has completed or counts."""
+    ends = [
+        end
+        for place, end in enumerate(trial.earlier_ends)
+        if end.budget is not None or place == trial.counted_end
+    ]
+    counts = trial.counted_end is None and _now(spec, trial) is not None
+    if trial.reason is Reason.COMPLETED or counts:
+        ends.append(_present_end(spec, trial, cursor))
+    return tuple(ends)
+
+
+class _Result(Struct, frozen=True, kw_only=True):
+    """What two results of a trial are compared by."""
+
+    reason: Reason | None
+    step: int
+    score: float | None
+    metrics: Mapping[str, float]
+
+
+def _beats(spec: StudySpec, earlier: _Result, later: _Result) -> bool:
+    """Whether the earlier one of two usable results counts, as `scores.ranked` would rank them. Of equals the one that
+    trained further does. With several objectives the earlier one counts where it is at least as good in all."""
+    if spec.further_objectives:
+        pairs = zip(_signed(spec, earlier), _signed(spec, later), strict=True)
+        compared = [(one, other) for one, other in pairs]
+        if any(one > other for one, other in compared):
+            return False
+        return any(one < other for one, other in compared) or earlier.step >= later.step
+    return _rank(spec, earlier) <= _rank(spec, later)
+
+
+def _rank(spec: StudySpec, one: _Result) -> tuple[bool, float, int]:
+    assert one.score is not None
+    late = spec.objective.full_budget_first and one.reason is not Reason.COMPLETED
+    return (late, spec.objective.sign * one.score, -one.step)
+
+
+def _signed(spec: StudySpec, one: _Result) -> list[float]:
+    vector = objective_vector(spec.objectives, one.metrics)
+    assert vector is not None
+    return [objective.sign * value for objective, value in zip(spec.objectives, vector, strict=True)]
+
+
+def _now(spec: StudySpec, trial: Trial) -> _Result | None:
+    """What the trial has come to since; None where that is no usable result: it failed, or diverged."""
+    diverged = trial.value is not None and not isfinite(trial.value)
+    score = _score_now(spec, trial)
+    if trial.reason is Reason.FAILED or diverged or not has_values(spec, score, trial.metrics):
+        return None
+    return _Result(reason=trial.reason, step=trial.step, score=score, metrics=trial.metrics)
+
+
+def _score_now(spec: StudySpec, trial: Trial) -> float | None:
+    """The score of what the trial has reported. Without earlier ends that is its score."""
+    if not trial.earlier_ends:
+        return trial.score
+    return score_now(spec.objective, trial, feasible=is_feasible(spec.constraints, trial.metrics))
+
+
+def _present_end(spec: StudySpec, trial: Trial, cursor: int) -> EarlierEnd:
+    assert trial.reason is not None
+    budget = None
+    if trial.reason is Reason.COMPLETED:
+        budget = max((one for one in spec.budgets if one <= trial.step), default=spec.budgets[0])
+    score = _score_now(spec, trial)
+    read = {one.metric for one in spec.objectives} | {one.metric for one in spec.constraints}
+    by_itself = replace(trial, score=score, counted_end=None)
+    return EarlierEnd(
+        reason=trial.reason,
+        step=trial.step,
+        budget=budget,
+        score=score,
+        score_step=score_step(spec.objective, by_itself),
+        metrics={name: value for name, value in trial.metrics.items() if name in read},
+        checkpoint=trial.best_checkpoint or trial.checkpoint,
+        cursor=cursor,
+        end_time_s=trial.end_time.timestamp() if trial.end_time else None,
+    )

@@ -1,0 +1,122 @@
+"""Where a tracked learning-rate schedule ends, in steps of the trial: what the reports say of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recording_runtime import RecordingRuntime
+from torch import nn, optim
+from torch.optim import lr_scheduler
+
+from headrace.trial.runtime import PastEnd, Schedule
+from headrace.trial.schedules import end_of
+
+ONE_CYCLE = {"kind": "OneCycleLR", "past_end": PastEnd.RAISES}
+
+
+def optimizer() -> optim.Optimizer:
+    return optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1, momentum=0.9)
+
+
+def said(recording: RecordingRuntime) -> list[tuple[int, tuple[Schedule, ...]]]:
+    """What reports said of schedules, each with its step."""
+    return [(one.step, one.schedules) for one in recording.reports if one.schedules is not None]
+
+
+def train(recording: RecordingRuntime, schedule: Any, *, batches: int, first: bool, last: int = 99) -> None:
+    """A loop that steps the schedule before its report, or behind it."""
+    t = recording.trial()
+    t.track(schedule=schedule)
+    for step in t.steps():
+        for _ in range(batches if first else 0):
+            schedule.optimizer.step()
+            schedule.step()
+        t.report(loss=1.0)
+        for _ in range(0 if first else batches):
+            schedule.optimizer.step()
+            schedule.step()
+        if step == last:
+            return
+
+
+@pytest.mark.parametrize(("batches", "first"), [(1, True), (10, True), (1, False), (10, False)])
+def test_the_end_of_a_schedule_is_said_in_steps_of_the_trial(
+    tmp_path: Path, batches: int, first: bool
+) -> None:
+    recording = RecordingRuntime(checkpoint_dir=tmp_path, rungs=(6,))
+    schedule = lr_scheduler.OneCycleLR(optimizer(), 0.1, total_steps=8 * batches)
+    train(recording, schedule, batches=batches, first=first)
+    told = said(recording)
+    last = 8 if first else 9  # of the step behind whose report the schedule comes to its end
+    assert told == [(1 if first else 2, (Schedule(name="schedule", last_step=last, **ONE_CYCLE),))]
+
+
+def test_a_script_that_reports_once_says_it_too(tmp_path: Path) -> None:
+    recording = RecordingRuntime(checkpoint_dir=tmp_path, rungs=(6,))
+    t = recording.trial()
+    schedule = lr_scheduler.CosineAnnealingLR(optimizer(), T_max=60)
+    t.track(cosine=schedule)
+    for _ in range(60):
+        schedule.optimizer.step()
+        schedule.step()
+    t.report(loss=1.0, step=6)
+    told = Schedule(name="cosine", kind="CosineAnnealingLR", last_step=6, past_end=PastEnd.RISES)
+    assert said(recording) == [(6, (told,))]
+
+
+def test_a_resumed_trial_says_it_again_and_says_when_it_is_true_no_more(tmp_path: Path) -> None:
+    """The script holds the schedule at its end, as the warning of `headrace extend` tells it to."""
+    recording = RecordingRuntime(checkpoint_dir=tmp_path, rungs=(4, 8))
+    train(recording, lr_scheduler.OneCycleLR(optimizer(), 0.1, total_steps=4), batches=1, first=True, last=4)
+    assert [step for step, _ in said(recording)] == [1]
+    t = recording.trial()
+    schedule = lr_scheduler.OneCycleLR(optimizer(), 0.1, total_steps=8)
+    t.track(schedule=schedule)
+    assert schedule.total_steps == 4  # the checkpoint brings the old end back
+    for _ in t.steps():
+        if schedule.last_epoch < schedule.total_steps:
+            schedule.step()
+        t.report(loss=1.0)
+    assert said(recording)[1:] == [(5, ())]
+
+
+@pytest.mark.parametrize(
+    ("make", "wanted"),
+    [
+        (lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=9), ("OneCycleLR", 0, 9, PastEnd.RAISES)),
+        (lambda o: lr_scheduler.CosineAnnealingLR(o, 9), ("CosineAnnealingLR", 0, 9, PastEnd.RISES)),
+        (
+            lambda o: lr_scheduler.SequentialLR(
+                o, [lr_scheduler.LinearLR(o), lr_scheduler.CosineAnnealingLR(o, 9)], milestones=[5]
+            ),
+            ("SequentialLR of CosineAnnealingLR", 0, 14, PastEnd.RISES),
+        ),
+        (
+            lambda o: lr_scheduler.ChainedScheduler(
+                [lr_scheduler.ExponentialLR(o, 0.9), lr_scheduler.CosineAnnealingLR(o, 9)]
+            ),
+            ("CosineAnnealingLR", 0, 9, PastEnd.RISES),
+        ),
+        (lambda o: lr_scheduler.LinearLR(o, total_iters=9), None),
+        (lambda o: lr_scheduler.PolynomialLR(o, total_iters=9), None),
+        (lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 9), None),
+        (lambda o: lr_scheduler.StepLR(o, 9), None),
+        (lambda o: lr_scheduler.LambdaLR(o, lambda _: 1.0), None),
+        (lambda o: o, None),
+    ],
+)
+def test_which_schedules_end(make: Any, wanted: tuple[Any, ...] | None) -> None:
+    end = end_of(make(optimizer()))
+    assert (None if end is None else (end.kind, end.count, end.last, end.past_end)) == wanted
+
+
+def test_a_schedule_of_the_scripts_own_is_known_by_its_attributes() -> None:
+    class Own:
+        total_steps = 7
+        last_epoch = 2
+
+    end = end_of(Own())
+    assert end is not None
+    assert (end.kind, end.last, end.past_end) == ("Own", 7, PastEnd.UNKNOWN)
+    Own.total_steps = None  # type: ignore[assignment]
+    assert end_of(Own()) is None
