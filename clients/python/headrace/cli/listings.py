@@ -231,6 +231,8 @@ def _trial_row(trial: TrialInfo, study: StudyInfo, front: set[int], output: Outp
         why = f"{why}; {wording.misses(trial, study.spec)}".removeprefix("; ")
     if unreported := wording.unreported(trial, study.spec):
         why = f"{why}; {unreported}".removeprefix("; ")
+    if said := wording.other_code(trial):
+        why = f"{why}; {said}".removeprefix("; ")
     if trial.diverged:
         why = f"{why}; its last value is {trial.value}".removeprefix("; ")
     return [

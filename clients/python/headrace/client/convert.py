@@ -93,6 +93,7 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
         unshown=proto.unshown,
         scale_choice=_scale_choice(proto.scale_choice) if proto.HasField("scale_choice") else None,
         until=_until(status.until) if status.HasField("until") else None,
+        code_changed=tuple(status.code_changed),
     )
 
 

@@ -240,6 +240,11 @@ class TrialInfo:
     best_checkpoint: Checkpoint | None = None
     """Where the study says `keep: best`: the checkpoint of the best value; of an earlier step than `best_step` where
     nothing was saved at that one."""
+    code: str = ""
+    """The digest of the source files that its last attempt imported from the study's folder; empty where that is not
+    known."""
+    code_changed: tuple[str, ...] = ()
+    """The source files in which it ran other code than the study began with, in any attempt. Empty: none."""
 
     @property
     def kept_checkpoint(self) -> Checkpoint | None:
@@ -434,6 +439,8 @@ class StudyInfo:
     """With `surrogate: {scale: auto}`: how small its copies are, and why. None until its pilot has found out."""
     until: UntilProgress | None = None
     """With `until`: how near it is to its end. None of any other study."""
+    code_changed: tuple[str, ...] = ()
+    """The source files of which trials ran more than one version: `trial.code_changed` marks these trials."""
 
     @property
     def best(self) -> TrialInfo | None:

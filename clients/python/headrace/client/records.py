@@ -5,7 +5,9 @@ The columns of a trial, in this order: `study`, `trial`, `state`, `reason`, `bas
 it neither failed nor diverged), `feasible` (whether it meets the constraints; None without any), `front` (whether it is
 on the Pareto front; None with one objective), `rung` (the highest recorded, counted from 0), `rung_step` (the step of
 that rung), `steps_spent`, `failures`, `interruptions`, `worker` (where it runs, or ran last), `created`, `started`,
-`ended`, `checkpoint`, `detail`, then `param.NAME` for each parameter of the space, with its value at `score_step`,
+`ended`, `checkpoint`, `code` (the digest of the source files that its last attempt imported from the study's folder),
+`code_changed` (the source files in which it ran other code than the study began with, separated by spaces), `detail`,
+then `param.NAME` for each parameter of the space, with its value at `score_step`,
 `last_param.NAME` for each one that a member of a population changed since, with the value that it went on with, and
 `metric.NAME` for each metric of any trial's last report. Of a report: `study`, `trial`, `attempt` (which placement of
 the trial, counted from 1), `sequence`, `step`, `time`, then `metric.NAME` for each metric that any report has.
@@ -100,6 +102,8 @@ def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str], chang
         "started": trial.started,
         "ended": trial.ended,
         "checkpoint": trial.checkpoint.uri if trial.checkpoint else None,
+        "code": trial.code or None,
+        "code_changed": " ".join(trial.code_changed) or None,
         "detail": trial.detail or None,
         **{f"param.{name}": trial.params.get(name) for name in study.spec.space},
         **{f"last_param.{name}": trial.last_params.get(name) for name in changed},

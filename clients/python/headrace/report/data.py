@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from headrace.client import flows
+from headrace.client import flows, wording
 from headrace.client.events import Event, TrialMoved
 from headrace.client.importance import importance_or_reason
 from headrace.client.machines import SlotLoad
@@ -109,9 +109,11 @@ class StudyData:
         }
 
     def why(self, trial: TrialInfo) -> str:
-        """Why a trial is where it is, in one line."""
-        if trial.detail:
-            return trial.detail.splitlines()[0]
+        """Why a trial is where it is, in one line; and that it ran other code than its study began with."""
+        found = trial.detail.splitlines()[0] if trial.detail else self._waits(trial)
+        return "; ".join(filter(None, (found, wording.other_code(trial))))
+
+    def _waits(self, trial: TrialInfo) -> str:
         return {
             "pending": "waits for a slot",
             "paused": "waits for a promotion",

@@ -57,6 +57,7 @@ def study(row: AnyRow, known: KnownSpec | None = None) -> Study:
         planned=row.planned,
         after=row.after,
         scale_choice=scale_choice(row.scale_choice),
+        code_files={path: tuple(versions) for path, versions in row.code_files.items()},
         sampled=row.sampled,
         reports=row.reports,
         metric_seen=row.metric_seen,
@@ -428,6 +429,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "speeds": speeds,
     "bubbles": tuple,
     "recent": tuple,
+    "code_changed": tuple,
 }
 """How columns are read that are not as the record has them."""
 _WRITTEN: dict[str, Callable[[Any], Any]] = {
@@ -440,6 +442,7 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "best_checkpoint": checkpoint_columns,
     "speeds": dict,
     "bubbles": list,
+    "code_changed": list,
 }
 """How fields are written that are not as the column has them. Enums are texts."""
 _TRIAL_FIELDS = tuple(part.name for part in fields(Trial))

@@ -66,6 +66,10 @@ trial = Table(
     Column("speeds", JSONB, nullable=False, server_default="{}"),
     # How long its last restore took, in seconds.
     Column("read_s", Float),
+    # The digest of the code that its last attempt ran, and the files in which it ever ran other code than the study
+    # began with.
+    Column("code", Text, nullable=False, server_default=""),
+    Column("code_changed", ARRAY(Text), nullable=False, server_default="{}"),
     # The event that ended the trial, for caches that catch up; none of a trial that was reopened.
     Column("end_cursor", BigInteger),
     time_column("create_time", now=True),
