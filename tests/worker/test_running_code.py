@@ -9,7 +9,7 @@ from worker_site import Site
 
 from headrace import sources
 from headrace.sources import SourceFile
-from headrace.v1 import spec_pb2
+from headrace.v1 import event_pb2, spec_pb2
 from headrace_worker.running_code import RunningCode, ToldCode, named_files
 
 
@@ -21,6 +21,10 @@ def template(folder: Path, *args: str, requirements: str = "") -> spec_pb2.Trial
 
 def edit(program: Path) -> None:
     program.write_text(program.read_text() + "# edited\n")
+
+
+def paths(code: event_pb2.AttemptCode) -> list[str]:
+    return sorted(file.path for file in code.files)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +137,7 @@ async def test_a_callable_says_what_it_imported_before_it_trains_and_later(
     stream = await scheduler.stream()
     stream.send(assign=assign)
     await until(lambda: stream.all("exited"), "the trial ends")
-    told = [[file.path for file in one.code.files] for one in stream.all("report")]
-    assert told == [["running_train.py", "running_model.py"], ["running_late.py"], []]
-    early = [[file.path for file in one.code.files] for one in stream.all("restored")]
-    whole = ["running_train.py", "running_model.py"]
-    assert early == ([whole, [*whole, "running_late.py"]] if guards else [])
+    whole = ["running_model.py", "running_train.py"]
+    assert [paths(one.code) for one in stream.all("report")] == [whole, ["running_late.py"], []]
+    early = [paths(one.code) for one in stream.all("restored")]
+    assert early == ([whole, ["running_late.py", *whole]] if guards else [])

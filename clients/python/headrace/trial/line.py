@@ -46,8 +46,8 @@ class Line:
         *,
         deadline_s: float | None = None,
     ) -> _Answer:
-        """Calls until there is an answer. Raises `TrialRuntimeError` for a refusal, `UnknownCallError` for a call that the
-        worker does not know, and `DaemonGone`."""
+        """Calls until there is an answer. Raises `TrialRuntimeError` for a refusal, and `DaemonGone`. Where the worker
+        does not know the call, the refusal is an `UnknownCallError`."""
         while True:
             retrying = tenacity.Retrying(
                 retry=tenacity.retry_if_exception(lambda error: _code(error) is grpc.StatusCode.UNAVAILABLE),
