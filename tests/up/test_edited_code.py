@@ -1,11 +1,13 @@
 """A script that is edited while its study runs, for real: marked and warned of once, or kept out by a pause."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_outcomes_end_to_end import Service, service
+from test_outcomes_end_to_end import KEEPS_FUSED, Service, service
 
 __all__ = ["service"]
 pytestmark = pytest.mark.timeout(240)
@@ -174,9 +176,6 @@ def test_a_program_without_the_sdk_is_marked_too(service: Service) -> None:
 
 
 def test_a_script_that_asks_and_tells_is_compared_too(service: Service) -> None:
-    import subprocess
-    import sys
-
     script: Path = service.folder / "asks.py"
     program = """
 from headrace import Client
@@ -197,3 +196,11 @@ with Client() as client:
         )
         assert done.returncode == 0, done.stderr
     assert [trial["code_changed"] for trial in by_number(service, "asked")] == [[], ["asks.py"]]
+
+
+@pytest.mark.full
+def test_members_of_a_bundle_run_one_code(service: Service) -> None:
+    study = STUDY.replace("policy", "fuse: {most: 2}\npolicy")
+    assert service.run("fusedcode", KEEPS_FUSED.replace("step == 5", "step == 99"), study).code == 0
+    (digest,) = {trial["code"] for trial in by_number(service, "fusedcode")}
+    assert digest

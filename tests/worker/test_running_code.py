@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from bundle_site import TRAIN, started
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
 
@@ -141,3 +142,20 @@ async def test_a_callable_says_what_it_imported_before_it_trains_and_later(
     assert [paths(one.code) for one in stream.all("report")] == [whole, ["running_late.py"], []]
     early = [paths(one.code) for one in stream.all("restored")]
     assert early == ([whole, ["running_late.py", *whole]] if guards else [])
+
+
+async def test_all_members_of_a_bundle_run_what_their_process_imported(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    loads = """
+request = runtime_pb2.LoadedRequest(grant_id=grant)
+request.files.add(path="fused.py", digest="1")
+stub.Loaded(request, timeout=60)
+"""
+    bundle = await started(site, scheduler, loads + TRAIN)
+    ran = ["fused.py", Path(bundle.command[1]).name]
+    one = bundle.start(1, milestone=40)
+    first = await bundle.report(one, 1)
+    late = bundle.start(2, milestone=40)
+    assert paths(first.code) == paths((await bundle.report(late, 1)).code) == ran
+    assert not (await bundle.report(late, 2)).HasField("code")
