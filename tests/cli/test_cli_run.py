@@ -99,6 +99,7 @@ def test_a_run_as_json_prints_every_event_and_the_summary(
         "failures",
         "scale_choice",
         "transferred",
+        "code_changed",
         "wall_time_s",
         "report",
         "front",

@@ -14,12 +14,13 @@ from sqlalchemy import text
 from study_site import StudySite, make_spec
 from tiers import drawn
 
-from headrace.spec import StudySpec
+from headrace.spec import OnCodeChange, StudySpec
 from headrace.spec.fuse import Fuse
 from headrace_services.scheduler.core.capacity import Measured, Profile, TurnCost, capacity
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import (
     Accepted,
+    AttemptCode,
     ExitedArrived,
     ExtendStudy,
     Input,
@@ -32,6 +33,7 @@ from headrace_services.scheduler.core.inputs import (
     ResumeStudy,
     ResumeTrial,
     RetryTrials,
+    SourceFile,
     StopTrial,
 )
 from headrace_services.scheduler.core.lifecycle import TRANSITIONS, Reason
@@ -75,8 +77,17 @@ class StepMachine(RuleBasedStateMachine):
         baseline=st.booleans(),
         fuse=st.sampled_from([None, {"most": 2}, {"most": 3}, "auto"]),
         bubbles=st.booleans(),
+        edits=st.sampled_from(OnCodeChange),
     )
-    def begin(self, policy: dict[str, Any], retries: int, baseline: bool, fuse: Any, bubbles: bool) -> None:
+    def begin(
+        self,
+        policy: dict[str, Any],
+        retries: int,
+        baseline: bool,
+        fuse: Any,
+        bubbles: bool,
+        edits: OnCodeChange,
+    ) -> None:
         self.runner = asyncio.Runner()
         self.engine = open_engine(self.url, pool_size=2)
         spec = make_spec(
@@ -86,6 +97,7 @@ class StepMachine(RuleBasedStateMachine):
             max_steps=4,
             fuse=fuse,
             bubbles=bubbles,
+            on_code_change=edits,
             baseline={"x": 0.5} if baseline else None,
         )
         self.site = StudySite(self.engine, spec)
@@ -172,6 +184,34 @@ class StepMachine(RuleBasedStateMachine):
         self.step(
             RestoredArrived(lease_id=lease.id, number=lease.number, attempt=lease.attempt, sequence=sequence)
         )
+
+    @rule(data=st.data(), content=st.sampled_from("AAB"))
+    def loaded(self, data: st.DataObject, content: str) -> None:
+        lease = self.lease(data)
+        self.site.sequences[lease.id] += 1
+        code = AttemptCode(digest=content, files=(SourceFile("train.py", content),))
+        (outcome,) = self.step(
+            RestoredArrived(
+                lease_id=lease.id,
+                number=lease.number,
+                attempt=lease.attempt,
+                sequence=self.site.sequences[lease.id],
+                code=code,
+            )
+        )
+        if self.spec.on_code_change is OnCodeChange.REFUSE and isinstance(outcome, Accepted):
+            assert content == self.run(self.site.study()).code_files["train.py"][0]
+
+    @invariant()
+    def only_code_that_is_let_pass_marks_trials(self) -> None:
+        marked = {row.number for row in self.run(self.site.trials()) if row.code_changed}
+        let_pass = {
+            event.number
+            for event in self.run(self.site.events("code_changed"))
+            if not event.detail["refused"]
+        }
+        assert marked == let_pass
+        assert self.spec.on_code_change is not OnCodeChange.REFUSE or not marked
 
     @rule(
         data=st.data(),

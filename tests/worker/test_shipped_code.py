@@ -133,6 +133,8 @@ async def test_a_command_runs_in_its_copy_and_a_cached_archive_that_rots_is_fetc
 
     assert (await once(0)).outcome == worker_pb2.EXIT_OUTCOME_RELEASED
     assert (site.marks / "read").read_text() == "d"
+    (report,) = (await site.scheduler.stream()).all("report")
+    assert (report.code.digest, list(report.code.files)) == (digest, []), "it cannot change"
     archive = site.root / "home" / "code" / "sha256" / f"{digest}.tar"
     archive.chmod(0o600)
     archive.write_bytes(archive.read_bytes().replace(b"scratch.txt", b"scretch.txt"))

@@ -16,6 +16,7 @@ from headrace_worker.place import Place
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.program import AFTER_TERM_S, Program, grace_s, silence_s
 from headrace_worker.retries import trial_key
+from headrace_worker.running_code import RunningCode, named_files
 from headrace_worker.slots import Turn
 
 
@@ -39,6 +40,7 @@ class Alone:
             silent=self._silent,
         )
         self.mark = assign.lease.lease_id
+        self.code = RunningCode(assign.template.code.digest)
 
     @property
     def leader(self) -> int:
@@ -59,6 +61,11 @@ class Alone:
             launch = self._place.launch_of(self._assign, prepared)
         except ValueError as error:  # the template names no program
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=str(error))
+
+        template = self._assign.template
+        await attempt.loaded(
+            await attempt.unless_ended(asyncio.to_thread(named_files, template, launch.args))
+        )
 
         async def started(process: TrialProcess) -> None:
             await self._place.courier.outbox.started(attempt.lease.lease_id, process.pid, process.started)

@@ -19,7 +19,7 @@ came before it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -28,6 +28,7 @@ from typing import Any, Protocol, TypeVar
 
 from headrace.bounds.sessions import LOG_TAIL
 from headrace.checkpoints import CheckpointError, CheckpointGoneError
+from headrace.sources import SourceFile
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
 from headrace_worker.code_cache import UnpreparedError
@@ -44,6 +45,7 @@ from headrace_worker.reports import Reports
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import trial_key
 from headrace_worker.run_as import pass_through
+from headrace_worker.running_code import RunningCode
 
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -65,6 +67,8 @@ class Host(Protocol):
     shared: bool
     # What the process carries in its environment as its lease.
     mark: str
+    # What the process runs.
+    code: RunningCode
 
     @property
     def leader(self) -> int:
@@ -144,6 +148,7 @@ class Attempt:
             saved=self._saved,
             abandoned=place.abandoned,
             missing=self._rank_missing,
+            code=lambda: host.code,
         )
         host.expect(self)
 
@@ -231,6 +236,20 @@ class Attempt:
         self.host.trains()
         message = worker_pb2.Restored(lease=self.lease, read_time=request.read_time)
         await self._place.courier.post(self.lease, worker_pb2.SessionRequest(restored=message))
+
+    async def loaded(self, files: Iterable[SourceFile]) -> None:
+        """Takes source files that the process has imported, or is to run."""
+        self.host.heard()
+        if self.host.code.add(files):
+            await self.announce_code()
+
+    async def announce_code(self) -> None:
+        """Tells the scheduler what runs, where it is to hear of it before the first report."""
+        code = self.host.code
+        changed = self._place.told_code.take(self.assign.study_uid, code.files)
+        if (changed or self.assign.guards_code) and (said := code.since(0)) is not None:
+            message = worker_pb2.Restored(lease=self.lease, code=said)
+            await self._place.courier.post(self.lease, worker_pb2.SessionRequest(restored=message))
 
     async def report(
         self, request: runtime_pb2.ReportRequest, durable: Callable[[], None] = lambda: None

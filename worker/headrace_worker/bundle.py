@@ -19,13 +19,14 @@ ends so, has finished all that are aboard.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace import bundle_logs
+from headrace.sources import SourceFile
 from headrace.v1 import runtime_pb2, worker_pb2
 from headrace_worker.attempt import Attempt
 from headrace_worker.backoff import Backoff
@@ -39,6 +40,7 @@ from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.program import AFTER_TERM_S, Program, grace_s, silence_s
 from headrace_worker.programs import Prepared
 from headrace_worker.retries import trial_key
+from headrace_worker.running_code import RunningCode, named_files
 from headrace_worker.seats import Seat, Seats
 from headrace_worker.slots import Turn
 from headrace_worker.turns import Turns
@@ -75,6 +77,7 @@ class Bundle:
         self._out_of_memory = self._of_each = False
         self._kills_before = 0
         self.mark = assign.lease.lease_id
+        self.code = RunningCode(assign.template.code.digest)
         # Of any member, since all have the same template.
         self._prepared = Prepared()
         self.trouble = ""
@@ -176,6 +179,12 @@ class Bundle:
             self._note_output()
             self.heard()  # the time that the answer took was not the process's
 
+    async def loaded(self, files: Iterable[SourceFile]) -> None:
+        """Takes source files that the process has imported, or is to run; all that are aboard run them."""
+        self.heard()
+        if self.code.add(files):
+            await asyncio.gather(*(seat.attempt.announce_code() for seat in self._seats.aboard))
+
     def finish(self, request: runtime_pb2.FinishBundleRequest) -> None:
         """Notes what the program says of its own end; the first word counts, and it has its grace to exit."""
         if self._finished is None:
@@ -235,6 +244,8 @@ class Bundle:
         try:
             launch = replace(self._place.launch_of(self._first, self._prepared), log_path=output.path)
             withheld = launch.withheld
+            self.code = RunningCode(self._template.code.digest)
+            await self.loaded(await asyncio.to_thread(named_files, self._template, launch.args))
             exit_code = await program.run(launch, output, self._started, self._when_there_is_room)
         except (CannotStartError, OSError, ValueError) as error:
             output.note(str(error))

@@ -4,7 +4,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.checkpoints import CheckpointStore
@@ -20,6 +20,7 @@ from headrace_worker.programs import Prepared, Programs
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import Retries
 from headrace_worker.run_as import OtherUser
+from headrace_worker.running_code import ToldCode
 from headrace_worker.standby import Standbys
 
 
@@ -57,6 +58,8 @@ class Place:
     abandoned: Callable[["asyncio.Task[trial_pb2.CheckpointRef]", str], None]
     # An attempt is over, and its part of the log goes into the store.
     keep_log: Callable[[worker_pb2.Assign, AttemptLog], None]
+    # What the scheduler was told of the code that runs here.
+    told_code: ToldCode = field(default_factory=ToldCode)
 
     def launch_of(self, assign: worker_pb2.Assign, prepared: Prepared) -> Launch:
         """What to start for an assignment; raises `ValueError` where its template names no program."""

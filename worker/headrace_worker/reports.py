@@ -31,6 +31,7 @@ from headrace_worker.disk import clear_away
 from headrace_worker.gangs import Gang, PartMissingError, RankMissing
 from headrace_worker.launch import folder_of
 from headrace_worker.retention import PruneOrder, checkpoint_name
+from headrace_worker.running_code import RunningCode
 
 log = logging.getLogger(__name__)
 _REMEMBERED = 8
@@ -68,6 +69,7 @@ class Reports:
         abandoned: Callable[["asyncio.Task[trial_pb2.CheckpointRef]", str], None],
         missing: Callable[[RankMissing], None],
         backoff: Callable[[], Backoff] = Backoff,
+        code: Callable[[], RunningCode] = RunningCode,
     ) -> None:
         self._assign = assign
         self._lease = assign.lease
@@ -78,6 +80,9 @@ class Reports:
         self._saved = saved
         self._abandoned = abandoned
         self._backoff = backoff
+        # What the trial's process runs, and how many files of it the scheduler was told.
+        self._code = code
+        self._code_told: int | None = None
         self._in_order = asyncio.Lock()
         self._answers: OrderedDict[int, asyncio.Task[event_pb2.Decision]] = OrderedDict()
         self._undecided: dict[int, asyncio.Future[event_pb2.Decision]] = {}
@@ -218,6 +223,8 @@ class Reports:
                 folder = await asyncio.to_thread(self._take_over, folder, self._checkpoint_dir)
             ref = await self._put(folder, name, request) if folder else None
             awaits = request.step >= self.next_milestone or (self._leave_soon and ref is not None)
+            running = self._code()
+            files = len(running.files)
             report = worker_pb2.Report(
                 lease=self._lease,
                 step=request.step,
@@ -227,6 +234,7 @@ class Reports:
                 warnings=request.warnings,
                 turn=request.turn if request.HasField("turn") else None,
                 schedules=request.schedules if request.HasField("schedules") else None,
+                code=running.since(self._code_told),
             )
             await self._courier.room_for(self._lease.lease_id, MAX_KEPT, MAX_KEPT_BYTES)
             sequence = await self._courier.post(
@@ -235,6 +243,7 @@ class Reports:
                 upload=ref.uri if ref else "",
                 awaits_decision=awaits,
             )
+            self._code_told = files
             decision: asyncio.Future[event_pb2.Decision] = asyncio.get_running_loop().create_future()
             if awaits:
                 self._undecided[sequence] = decision

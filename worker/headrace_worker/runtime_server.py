@@ -23,6 +23,7 @@ import grpc
 from headrace.bounds.edge import BoundsInterceptor
 from headrace.checkpoints import CheckpointInvalidError
 from headrace.errors import LEASE_GONE
+from headrace.sources import SourceFile
 from headrace.v1 import runtime_pb2, runtime_pb2_grpc
 from headrace_worker.attempt import Attempt, Host
 from headrace_worker.bundle import Bundle
@@ -96,6 +97,18 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
     ) -> runtime_pb2.FinishResponse:
         (await self._attempt(request.lease_id, context)).finish(request)
         return runtime_pb2.FinishResponse()
+
+    async def Loaded(  # noqa: N802 - generated for both kinds of server
+        self,
+        request: runtime_pb2.LoadedRequest,
+        context: _Context,
+    ) -> runtime_pb2.LoadedResponse:
+        files = [SourceFile(file.path, file.digest) for file in request.files]
+        if request.grant_id:
+            await (await self._bundle(request.grant_id, context)).loaded(files)
+        else:
+            await (await self._attempt(request.lease_id, context)).loaded(files)
+        return runtime_pb2.LoadedResponse()
 
     async def AttachBundle(  # noqa: N802 - generated for both kinds of server
         self,

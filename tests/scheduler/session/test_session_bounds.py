@@ -25,7 +25,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "60,000 metrics": (
         {"metrics": {f"m{number}": 1.0 for number in range(60_000)}},
-        "is larger than 65536 bytes",
+        "is larger than 131072 bytes",
     ),
     "1,001 metrics": (
         {"metrics": {f"m{number}": 1.0 for number in range(1001)}},

@@ -67,6 +67,10 @@ DEVICES: Final = 1024
 """Slots of one worker, and so of one trial."""
 SEATS: Final = 1024
 """Trials that train in one process."""
+SOURCES: Final = 256
+"""Source files of one attempt, and of one study, that are compared."""
+SOURCE_PATH: Final = 256
+"""The path of a source file, from the study's folder on."""
 WIDTHS: Final = 64
 """Widths that a gate compares, and scales that a pilot does."""
 PILOT: Final = 100

@@ -17,6 +17,7 @@ LOG_TAIL: Final = Told(n.LOG_TAIL, end=True)
 LOG_CHUNK_BYTES: Final = 64 << 10
 """Of a part of a log that is read over a session: it delays what else there is to say by a few milliseconds."""
 MEMBERS: Final = Items(n.SEATS)
+FILES: Final = Items(n.SOURCES)
 RANK: Final = Whole(0, n.SLOTS)
 
 SESSIONS: Final[dict[str, dict[str, Bound]]] = {
@@ -81,6 +82,8 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "last_step": STEPS,
         "past_end": Unbounded("an unknown one is told as not known"),
     },
+    "AttemptCode": {"files": FILES, "digest": Text(64)},
+    "SourceFile": {"path": Text(n.SOURCE_PATH), "digest": Text(64)},
     "JudgeFoldersRequest": {"folders": Items(n.FOLDERS, NAME)},
     "CheckpointRef": {
         "uri": TEXT,
@@ -131,6 +134,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "rank": RANK,
         "exit_code": Unbounded("whatever the system says"),
     },
+    "LoadedRequest": {"lease_id": NAME, "grant_id": NAME, "files": FILES},
     "AttachBundleRequest": {"grant_id": NAME},
     "TurnRequest": {
         "grant_id": NAME,

@@ -39,7 +39,7 @@ SIZES: Final[dict[str, int]] = {
     "StudySpec": 1024 * n.KIB,
     "ParameterAssignment": 64 * n.KIB,
     "AddTrialsRequest": 1024 * n.KIB,
-    "ReportTrialRequest": 64 * n.KIB,
-    "Report": 64 * n.KIB,
+    "ReportTrialRequest": 128 * n.KIB,
+    "Report": 128 * n.KIB,
     "ReportRequest": 64 * n.KIB,
 }

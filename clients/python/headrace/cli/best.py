@@ -66,6 +66,10 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
                 f"Every trial with a finite {info.spec.objective.metric} failed or diverged; the last value of trial "
                 f"{trial.number}, the best of them, is {wording.number(trial.value)}."
             )
+        if said := wording.other_code(trial):
+            session.output.note(
+                f"Trial {trial.number} {said}. Its value may not compare with those of other trials."
+            )
         value = f"{info.spec.objective.metric} {wording.scored(trial, info.spec.objective)}"
         session.output.line(f"# trial {trial.number}: {value}")
         if keeps := wording.kept_result(trial):
@@ -89,6 +93,9 @@ def _show_front(study: StudyInfo, session: Session) -> None:
         session.output.note(
             "All of these trials failed after they had reported, as did every trial with values."
         )
+    for trial in study.front:
+        if said := wording.other_code(trial):
+            session.output.note(f"Trial {trial.number} {said}.")
     metrics = [objective.metric for objective in study.spec.objectives]
     rows: list[list[Cell]] = [
         [

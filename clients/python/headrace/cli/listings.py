@@ -233,6 +233,8 @@ def _trial_row(trial: TrialInfo, study: StudyInfo, front: set[int], output: Outp
         why = f"{why}; {unreported}".removeprefix("; ")
     if keeps := wording.kept_result(trial):
         why = f"{why}; {keeps}".removeprefix("; ")
+    if said := wording.other_code(trial):
+        why = f"{why}; {said}".removeprefix("; ")
     if trial.diverged:
         why = f"{why}; its last value is {trial.value}".removeprefix("; ")
     return [

@@ -18,6 +18,7 @@ from headrace.cli import wording
 from headrace.cli.output import clean
 from headrace.client.events import (
     Action,
+    CodeChanged,
     DecisionMade,
     Event,
     MetricsMissing,
@@ -261,10 +262,20 @@ def once(event: Event, study: StudyInfo) -> dict[str, str]:
             return {"checkpoint": LOSES_STEPS}
         case TrialWarned(warning=warning):  # of many trials that say the same of other steps, one is told
             return {re.sub(r"[\d.]+", "", warning): f"Warning: trial {event.trial}: {warning}"}
+        case CodeChanged(first_seen=[_, *_], refused=False) as changed:  # else its study pauses, and says why
+            return {f"code {changed.digest}": _about_code(event, changed, study)}
         case TrialCreated(proposal=Proposal(warm_results=results)) if study.spec.warm_start:
             return {"warm start": f"The sampler begins from {wording.warm_start(study, results)}."}
         case _:
             return {}
+
+
+def _about_code(event: Event, changed: CodeChanged, study: StudyInfo) -> str:
+    return (
+        f"Warning: trial {event.trial} runs other code than the study began with: {wording.paths(changed.first_seen)} "
+        f"changed. Its values may not compare with those of the trials before; `headrace trials {study.name}` marks "
+        "it. New code belongs in a study of its own. `on_code_change: refuse` in the study file keeps it out."
+    )
 
 
 def event_text(event: Event) -> str:

@@ -237,7 +237,10 @@ def attach(
         info = client.study(study).status()
         after = 0 if mode is Mode.JSON else info.cursor
         if info.state is StudyState.PAUSED:
-            session.output.note(f"Study {study} is paused: `headrace resume {study}` lets it go on.")
+            resume = (
+                f": `headrace resume {study}` lets it go on" if "headrace resume" not in info.detail else ""
+            )
+            session.output.note(f"Study {study} is {wording.ended(info.state, info.detail)}{resume}.")
         _to_the_end(client, study, session.output, mode, report=report, after=after, revive=None)
 
 

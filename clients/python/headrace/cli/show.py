@@ -86,6 +86,11 @@ def _show_study(summary: Summary, output: Output) -> None:
     code = study.spec.template.code if study.spec.template is not None else None
     if code is not None and (told := described(code)):
         output.line(f"\nCode {told}")
+    if study.code_changed:
+        output.line(f"\nCode changed since the study began: {wording.paths(study.code_changed)}")
+        output.note(
+            f"`headrace trials {study.name}` marks the trials that ran other code than the first one."
+        )
     if study.spec.transfer is not None:
         output.note(f"Study {study.spec.transfer.study_name(study.name)} trains its best configurations.")
     full = max([study.spec.max_trials, *(r.recorded for r in study.rungs)])
@@ -176,6 +181,10 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         if study.spec.fuse is not None and study.spec.fuse.auto:  # as many seats as it may ever have
             seats = wording.plural(trial.bundle_members, "trial")
         lines.append(("bundle", f"{trial.bundle}, {seats}"))
+    if trial.code:
+        lines.append(("code", trial.code))
+    if said := wording.other_code(trial):
+        lines.append(("", said) if trial.code else ("code", said))
     if trial.bubbles:
         lines.append(("bubbles", f"ran in bubbles of {'; '.join(trial.bubbles)}"))
     if trial.checkpoint:

@@ -67,6 +67,7 @@ class Summary:
             "failures": [views.failure(one) for one in self.study.failures],
             "scale_choice": asdict(choice) if (choice := self.study.scale_choice) else None,
             "transferred": views.transferred(self.transferred) if self.transferred else None,
+            "code_changed": list(self.study.code_changed),
             "wall_time_s": self.outcome.wall_time_s,
             "report": self.report,
         }
@@ -101,6 +102,7 @@ class Summary:
             lines.append(("until", ends))
         lines.append(("steps", self._steps()))
         lines.append(("trials", self._trials()))
+        lines += self._code_lines()
         lines += self._warm_start_lines()
         lines += self._bundle_lines()
         failures = wording.failures(study)
@@ -157,6 +159,18 @@ class Summary:
             )
             for place, one in enumerate(self.study.bundle_sizes)
         ]
+
+    def _code_lines(self) -> list[tuple[str, str]]:
+        """That trials ran different code; and whether the best ones did."""
+        if not self.study.code_changed:
+            return []
+        text = f"{wording.paths(self.study.code_changed)} changed since the study began"
+        shown = self.study.front if self.outcome.several else (self.study.leader,)
+        marked = [str(trial.number) for trial in shown if trial is not None and trial.code_changed]
+        if marked:
+            trials = f"trial{'s' * (len(marked) > 1)} {wording.paths(marked, FRONT_ROWS)}"
+            text += f": {trials} ran other code than the first"
+        return [("code", f"{text}; headrace trials {self.study.name} marks such trials")]
 
     def _warm_start_lines(self) -> list[tuple[str, str]]:
         results = self.study.warm_results

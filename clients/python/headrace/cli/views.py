@@ -88,6 +88,8 @@ def study(info: StudyInfo) -> Json:
             {**schedule(one.schedule), "trials": one.trials, "first_trial": one.first_trial}
             for one in info.schedules
         ],
+        "code_changed": list(info.code_changed),
+        "on_code_change": info.spec.on_code_change,
         "steps_spent": info.steps_spent,
         "steps_run_all": info.steps_run_all,
         "max_trials": info.spec.max_trials,
@@ -331,11 +333,14 @@ def _detail(detail: ev.EventDetail | None) -> tuple[str, Json | None]:
                 "step": detail.step,
                 "metrics": detail.metrics,
                 "checkpoint": detail.checkpoint.uri if detail.checkpoint else None,
+                "code": detail.code or None,
             }
         case ev.MetricsMissing():
             return "metrics_missing", asdict(detail)
         case ev.TrialWarned():
             return "trial_warned", asdict(detail)
+        case ev.CodeChanged():
+            return "code_changed", asdict(detail)
         case ev.RungRecorded():
             return "rung_recorded", {"bracket": detail.bracket, **rung_result(detail.result)}
         case ev.DecisionMade():

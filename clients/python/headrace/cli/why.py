@@ -12,6 +12,7 @@ from headrace.cli.show import in_order
 from headrace.cli.unshown import note_unshown
 from headrace.client import Client
 from headrace.client.events import (
+    CodeChanged,
     DecisionMade,
     Event,
     Explanation,
@@ -96,6 +97,8 @@ def _show(story: TrialStory, spec: StudySpec, output: Output) -> None:
     output.line(f"  {wording.params(trial.params)}")
     if trial.waits_for:
         output.line(f"  waits for {trial.waits_for}")
+    if said := wording.other_code(trial):
+        output.line(f"  {said}")
     if trial.bubbles:
         output.line(f"  ran in bubbles of {'; '.join(trial.bubbles)}")
     output.line()
@@ -163,6 +166,8 @@ def _event_lines(event: Event, metric: str, told: str) -> list[Text]:
         case TrialExploited():
             text.append("exploit    ", style="bold")
             text.append_text(clean(event.message))
+        case CodeChanged():
+            text.append_text(Text.assemble(("code       ", "yellow"), clean(event.message)))
         case TrialWarned(warning=warning):
             text.append_text(Text.assemble(("warning    ", "yellow"), clean(warning)))
         case _:

@@ -7,6 +7,7 @@ two surfaces; `convert` is the only module that knows protos; `model` and `event
 from headrace.client.aio import AsyncAskedTrial, AsyncClient, AsyncStudy, AsyncTrial
 from headrace.client.events import (
     Action,
+    CodeChanged,
     Decision,
     DecisionMade,
     Event,
@@ -76,6 +77,7 @@ __all__ = [
     "BundleTurn",
     "Checkpoint",
     "Client",
+    "CodeChanged",
     "Cordon",
     "Decision",
     "DecisionMade",

@@ -7,7 +7,7 @@ from typing import Protocol, SupportsFloat
 
 from google.protobuf.duration_pb2 import Duration
 
-from headrace.client import convert, convert_events, methods
+from headrace.client import convert, convert_events, methods, own_code
 from headrace.client.events import Decision
 from headrace.client.flow import Flow, Sleep, rpc
 from headrace.client.flows import StudyHandle, request_id, status, trials
@@ -48,6 +48,7 @@ def suggest(
 
     Waits while there is nothing to run now (every trial waits for the results of others), at most `timeout_s`,
     then raises `TimeoutError`. A long wait is warned of, with what it waits for."""
+    own_code.watch()
     client_id = client_id or uuid.uuid4().hex
     lease_time = Duration()
     lease_time.FromNanoseconds(round((LEASE_S if lease_s is None else lease_s) * 1e9))
@@ -117,14 +118,17 @@ def report(
 
     `checkpoint_uri` says where the caller saved its state; whoever continues the trial finds it as
     `checkpoint.uri`. After PAUSE or STOP the trial is not the caller's any more: leave it and ask again."""
+    code = own_code.untold(handle.lease.lease_id)
     request = pb.ReportTrialRequest(
         request_id=request_id(),
         lease=convert.lease_to_proto(handle.lease),
         step=_step(step),
         metrics=_floats(metrics, named),
         checkpoint_uri=checkpoint_uri,
+        code=code,
     )
     response = yield from rpc(methods.REPORT_TRIAL, request)
+    own_code.told(handle.lease.lease_id, code)
     _warn_of_missing(handle, response.missing_metrics)
     decision = convert_events.decision(response.decision)
     handle.held = decision.goes_on

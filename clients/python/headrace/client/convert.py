@@ -99,6 +99,7 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
             )
             for one in status.schedules
         ),
+        code_changed=tuple(status.code_changed),
     )
 
 

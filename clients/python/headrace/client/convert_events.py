@@ -50,6 +50,7 @@ def event(proto: event_pb2.Event, *, order: Iterable[str] = ()) -> ev.Event:
 
 _PLAIN: dict[str, type[ev.EventDetail]] = {
     "trial_warned": ev.TrialWarned,
+    "code_changed": ev.CodeChanged,
     "metrics_missing": ev.MetricsMissing,
     "proposals_ended": ev.ProposalsEnded,
     "proposal_failed": ev.ProposalFailed,

@@ -151,6 +151,8 @@ class ReportRecorded:
     step: int
     metrics: Mapping[str, float]
     checkpoint: Checkpoint | None
+    code: str = ""
+    """The digest of the attempt's code, in its first report and where the code has grown since; else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +169,19 @@ class TrialWarned:
     """Something is wrong with a trial, or with how its script uses Headrace, and does not end it."""
 
     warning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeChanged:
+    """An attempt runs other code than the study began with, or was to and was `refused`."""
+
+    attempt: int
+    digest: str
+    files: tuple[str, ...]
+    """The source files that differ."""
+    first_seen: tuple[str, ...]
+    """Those among them with a content that no attempt of the study had before."""
+    refused: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +267,7 @@ EventDetail = (
     | ReportRecorded
     | MetricsMissing
     | TrialWarned
+    | CodeChanged
     | RungRecorded
     | DecisionMade
     | TrialExploited

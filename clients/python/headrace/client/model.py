@@ -293,6 +293,11 @@ class TrialInfo:
     diverged: `score`, `score_step`, `objective_values` and `feasible` are of it. None where none of them does."""
     schedules: tuple[Schedule, ...] = ()
     """The learning-rate schedules that it tracks and that end, as far as it has said."""
+    code: str = ""
+    """The digest of the source files that its last attempt imported from the study's folder; empty where that is not
+    known."""
+    code_changed: tuple[str, ...] = ()
+    """The source files in which it ran other code than the study began with, in any attempt. Empty: none."""
 
     @property
     def kept_checkpoint(self) -> Checkpoint | None:
@@ -517,6 +522,8 @@ class StudyInfo:
     schedules: tuple[EndingSchedule, ...] = ()
     """The learning-rate schedules that end, of trials that `extend(steps=...)` may let continue. Empty in lists of
     studies."""
+    code_changed: tuple[str, ...] = ()
+    """The source files of which trials ran more than one version: `trial.code_changed` marks these trials."""
 
     @property
     def best(self) -> TrialInfo | None:

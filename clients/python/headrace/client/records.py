@@ -6,11 +6,13 @@ it ended with the result that counts: `reason`, unless it was let continue and c
 (whether that neither failed nor diverged), `feasible` (whether it meets the constraints; None without any), `front`
 (whether it is on the Pareto front; None with one objective), `rung` (the highest recorded, counted from 0), `rung_step`
 (the step of that rung), `steps_spent`, `failures`, `interruptions`, `worker` (where it runs, or ran last), `created`,
-`started`, `ended`, `checkpoint` (the last one), `kept_checkpoint` (the one to load), `detail`, then `param.NAME` for
-each parameter of the space, with its value at `score_step`, `last_param.NAME` for each one that a member of a
-population changed since, with the value that it went on with, and `metric.NAME` for each metric of any trial's last
-report. Of a report: `study`, `trial`, `attempt` (which placement of the trial, counted from 1), `sequence`, `step`,
-`time`, then `metric.NAME` for each metric that any report has.
+`started`, `ended`, `checkpoint` (the last one), `kept_checkpoint` (the one to load), `code` (the digest of the source
+files that its last attempt imported from the study's folder), `code_changed` (the source files in which it ran other
+code than the study began with, separated by spaces), `detail`, then `param.NAME` for each parameter of the space, with
+its value at `score_step`, `last_param.NAME` for each one that a member of a population changed since, with the value
+that it went on with, and `metric.NAME` for each metric of any trial's last report. Of a report: `study`, `trial`,
+`attempt` (which placement of the trial, counted from 1), `sequence`, `step`, `time`, then `metric.NAME` for each metric
+that any report has.
 
 `score` counts whatever became of the trial. `best` counts unsound trials only where no sound one has a score, so
 compare sound rows alone: `frame[frame.sound & ~frame.baseline].score.min()`. With `scope: full_budget` the rows whose
@@ -104,6 +106,8 @@ def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str], chang
         "ended": trial.ended,
         "checkpoint": trial.checkpoint.uri if trial.checkpoint else None,
         "kept_checkpoint": trial.kept_checkpoint.uri if trial.kept_checkpoint else None,
+        "code": trial.code or None,
+        "code_changed": " ".join(trial.code_changed) or None,
         "detail": trial.detail or None,
         **{f"param.{name}": trial.params.get(name) for name in study.spec.space},
         **{f"last_param.{name}": trial.last_params.get(name) for name in changed},

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from headrace.client import flows
+from headrace.client import flows, wording
 from headrace.client.events import Event, TrialMoved
 from headrace.client.importance import importance_or_reason
 from headrace.client.machines import SlotLoad
@@ -109,13 +109,11 @@ class StudyData:
         }
 
     def why(self, trial: TrialInfo) -> str:
-        """Why a trial is where it is, in one line, and which result it keeps."""
-        keeps = kept_result(trial)
-        return "; ".join(said for said in (self._why_there(trial), keeps) if said)
+        """Why a trial is where it is, in one line; which result it keeps; and that it ran other code."""
+        found = trial.detail.splitlines()[0] if trial.detail else self._waits(trial)
+        return "; ".join(filter(None, (found, kept_result(trial), wording.other_code(trial))))
 
-    def _why_there(self, trial: TrialInfo) -> str:
-        if trial.detail:
-            return trial.detail.splitlines()[0]
+    def _waits(self, trial: TrialInfo) -> str:
         return {
             "pending": "waits for a slot",
             "paused": "waits for a promotion",

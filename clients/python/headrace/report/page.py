@@ -157,6 +157,11 @@ def _header(data: StudyData) -> str:
         f"seed {spec.seed} · {created}"
     )
     more = [study.detail] if study.detail else []
+    if study.code_changed:
+        more.append(
+            f"Code changed since the study began: {wording.paths(study.code_changed)}. The table of trials marks those "
+            "that ran other code than the first one."
+        )
     more += [f"Not on this page: {line}" for line in data.left_out]
     said = "".join(f'<p class="lead">{escape(line)}</p>' for line in (lead, *more))
     return f'<h1>{escape(study.name)}</h1>{said}<div class="cards">{"".join(_cards(data))}</div>'

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.spec.auto import AutoPolicy
+    from headrace.spec.code import OnCodeChange
     from headrace.spec.convert import (
         from_proto,
         params_from_json,
@@ -97,6 +98,7 @@ __all__ = [
     "Nsga2Sampler",
     "Nsga3Sampler",
     "Objective",
+    "OnCodeChange",
     "OwnPolicy",
     "OwnSampler",
     "PashaPolicy",
@@ -143,6 +145,7 @@ __all__ = [
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "auto": ("AutoPolicy",),
+    "code": ("OnCodeChange",),
     "convert": (
         "from_proto",
         "params_from_json",

@@ -1,6 +1,7 @@
 """How workers get a study's program: its folder shipped to them by a digest, or a folder that they find."""
 
 import re
+from enum import StrEnum
 from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, PlainValidator, model_validator
@@ -53,6 +54,16 @@ class Code(SpecModel):
             )
         reject(problems)
         return self
+
+
+class OnCodeChange(StrEnum):
+    """What happens when a trial runs other code than its study began with."""
+
+    WARN = "warn"
+    PAUSE = "pause"
+    """The study pauses. A user accepts the change by resuming it."""
+    REFUSE = "refuse"
+    """The same, and the change is never accepted."""
 
 
 HowShipped = Annotated[Code, BeforeValidator(_ways)]

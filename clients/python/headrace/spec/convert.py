@@ -7,11 +7,12 @@ judgement to `spec_of`, so a client in any language gets the same violations wit
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.spec.code import OnCodeChange
 from headrace.spec.convert_plan import plan_data, plan_to_proto, trial_plan_data, trial_plan_to_proto
 from headrace.spec.convert_policy import listed_rungs, policy_data, policy_to_proto
 from headrace.spec.convert_resources import (
@@ -41,6 +42,12 @@ from headrace.spec.study import StudySpec, spec_of
 from headrace.spec.template import TrialTemplate
 from headrace.spec.transfer import Transfer
 from headrace.v1 import spec_pb2 as pb
+
+ON_CODE_CHANGE: Final = {
+    OnCodeChange.WARN: pb.ON_CODE_CHANGE_WARN,
+    OnCodeChange.PAUSE: pb.ON_CODE_CHANGE_PAUSE,
+    OnCodeChange.REFUSE: pb.ON_CODE_CHANGE_REFUSE,
+}
 
 
 def params_from_proto(message: pb.ParameterAssignment, *, field: str = "parameters") -> dict[str, Scalar]:
@@ -111,6 +118,8 @@ def to_proto(spec: StudySpec) -> pb.StudySpec:
         message.until.CopyFrom(
             pb.Until(value=until.value, hours=until.hours, no_improvement=until.no_improvement or 0)
         )
+    if spec.on_code_change is not OnCodeChange.WARN:  # so the message of any other study is as it was
+        message.on_code_change = ON_CODE_CHANGE[spec.on_code_change]
     if spec.extended is not None:
         message.extended.CopyFrom(pb.Extended(trials=spec.extended.trials, steps=spec.extended.steps))
     return message
@@ -174,6 +183,9 @@ def from_proto(message: pb.StudySpec, *, stored: bool = False) -> StudySpec:
         data["warm_start"] = warm_start_data(message.warm_start)
     if message.HasField("until"):
         data["until"] = _until_data(message.until)
+    if message.on_code_change != pb.ON_CODE_CHANGE_UNSPECIFIED:
+        known = {number: choice for choice, number in ON_CODE_CHANGE.items()}
+        data["on_code_change"] = known.get(message.on_code_change, str(message.on_code_change))
     if message.HasField("extended"):
         data["extended"] = {"trials": message.extended.trials, "steps": list(message.extended.steps)}
     return spec_of(data, stored=stored)

@@ -33,6 +33,7 @@ from headrace.spec import names
 from headrace.spec import space as spaces
 from headrace.spec.auto import AutoPolicy
 from headrace.spec.bubbles import bubble_problems
+from headrace.spec.code import OnCodeChange
 from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain, SpecModel
 from headrace.spec.extended import Extended, extended_problems
 from headrace.spec.fuse import Fuse, fuse_problems
@@ -78,7 +79,7 @@ _NOT_THE_TARGETS: Final = {
     "extended",
 }
 """What the study of a transfer does not have from the first one, beside what `Transfer` says."""
-_THE_GATES: Final = {"surrogate", "gate", "after", "seed", "weight", "priority"}
+_THE_GATES: Final = {"surrogate", "gate", "after", "seed", "weight", "priority", "on_code_change"}
 """What a gate has from its study, beside the space."""
 _THE_PILOTS: Final = {
     "objective",
@@ -90,6 +91,7 @@ _THE_PILOTS: Final = {
     "weight",
     "priority",
     "after",
+    "on_code_change",
 }
 """What a pilot has from its study, beside what `pilot_fields` says."""
 
@@ -144,6 +146,7 @@ class StudySpec(SpecModel):
     warm_start: WarmStart | None = None
     until: Until | None = None
     extended: Extended | None = None
+    on_code_change: OnCodeChange = OnCodeChange.WARN
 
     @model_validator(mode="wrap")
     @classmethod

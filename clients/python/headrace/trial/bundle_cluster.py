@@ -4,10 +4,12 @@ Turns are counted. A turn that is repeated has the same sequence, and the daemon
 """
 
 import os
+from collections.abc import Iterable
 
 from headrace.grants import BUNDLE
 from headrace.trial import convert, title
 from headrace.trial.bundle_runtime import Answer, Attached, Ended, Refused, Said, Seat
+from headrace.trial.code import CodeTeller
 from headrace.trial.line import Line
 from headrace.trial.runtime import Decision, TrialRuntimeError
 from headrace.v1 import runtime_pb2
@@ -19,7 +21,9 @@ class ClusterBundle:
     def __init__(self, address: str, grant_id: str) -> None:
         self._grant_id = grant_id
         self._line = Line(address)
+        self._code = CodeTeller(self._line, lambda: runtime_pb2.LoadedRequest(grant_id=grant_id))
         self._sequence = 0
+        self._attached = False
 
     @classmethod
     def from_environment(cls) -> "ClusterBundle":
@@ -33,10 +37,22 @@ class ClusterBundle:
         """Asks the daemon for the members that are there."""
         request = runtime_pb2.AttachBundleRequest(grant_id=self._grant_id)
         answer = self._line.call(self._line.stub.AttachBundle, request)
+        self._begin_code(answer.members)
         return Attached(members=tuple(map(_seat, answer.members)), seats=answer.seats, charges=True)
+
+    def imported(self) -> None:
+        """The function is imported: says what code that is."""
+        self._code.tell()
+
+    def _begin_code(self, members: Iterable[runtime_pb2.AttachResponse]) -> None:
+        """The first member says which study it is."""
+        if not self._attached and (first := next(iter(members), None)) is not None:
+            self._attached = True
+            self._code.begin(first.template)
 
     def turn(self, said: Said) -> Answer:
         """Takes one turn."""
+        self._code.tell()
         self._sequence += 1
         request = runtime_pb2.TurnRequest(
             grant_id=self._grant_id,
@@ -49,6 +65,7 @@ class ClusterBundle:
             waits=said.waits,
         )
         answer = self._line.call(self._line.stub.Turn, request)
+        self._begin_code(answer.joined)
         return Answer(
             decisions=tuple((one.lease_id, _verdict(one)) for one in answer.decisions),
             joined=tuple(map(_seat, answer.joined)),

@@ -7,6 +7,7 @@ import os
 
 from headrace.grants import RANK
 from headrace.trial import convert, ends, gang, title
+from headrace.trial.code import CodeTeller
 from headrace.trial.line import Line
 from headrace.trial.runtime import Assignment, Decision, Report, TrialRuntimeError
 from headrace.v1 import runtime_pb2
@@ -22,6 +23,7 @@ class ClusterRuntime:
         self._rank = rank or 0
         self._in_gang = rank is not None
         self._line = Line(address)
+        self._code = CodeTeller(self._line, lambda: runtime_pb2.LoadedRequest(lease_id=lease_id))
 
     @classmethod
     def from_environment(cls) -> "ClusterRuntime":
@@ -42,7 +44,12 @@ class ClusterRuntime:
         """Asks the daemon who this trial is and where it continues."""
         request = runtime_pb2.AttachRequest(lease_id=self._lease_id, rank=self._rank)
         answer = self._line.call(self._line.stub.Attach, request)
+        self._code.begin(answer.template)
         return convert.assignment(answer, rank=self._rank, in_gang=self._in_gang)
+
+    def imported(self) -> None:
+        """The function is imported: says what code that is."""
+        self._code.tell()
 
     def restored(self, *, read_time_s: float) -> None:
         """Says that the loop begins; rank 0 speaks for its gang."""
@@ -52,6 +59,7 @@ class ClusterRuntime:
 
     def report(self, report: Report) -> Decision:
         """Passes the report on; returns when there is a decision."""
+        self._code.tell()
         request = convert.report(self._lease_id, report, rank=self._rank)
         return convert.decision(self._line.call(self._line.stub.Report, request).decision)
 

@@ -65,6 +65,7 @@ def main() -> int:
         remember_files()
     gc.freeze()  # what was imported stays to the end: the collector need not visit it
     try:
+        started.runtime.imported()
         _call(function, started)
     except DaemonGone:
         raise

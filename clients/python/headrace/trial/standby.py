@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headrace import sources
 from headrace.trial import title
 from headrace.trial.leaving import remember_files
 from headrace.trial.output import PatientOutput
@@ -70,6 +71,8 @@ def stand_by(arguments: list[str]) -> Ready | None:
     del arguments[1:5]
     os.set_inheritable(descriptor, False)
     title.show_standby(target)
+    if working_dir:
+        sources.watch(working_dir)
     environment, home, started_ns = dict(os.environ), Path().stat(), time.time_ns()
     function = None
     # Whatever it is, the process that starts anew comes upon it again, and reports it.

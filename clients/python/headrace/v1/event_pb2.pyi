@@ -72,6 +72,7 @@ class Event(_message.Message):
     METRICS_MISSING_FIELD_NUMBER: _builtins.int
     TRIAL_WARNED_FIELD_NUMBER: _builtins.int
     STUDY_EXTENDED_FIELD_NUMBER: _builtins.int
+    CODE_CHANGED_FIELD_NUMBER: _builtins.int
     cursor: _builtins.int
     """Counts from 1 within the study without gaps; assigned under the study's lock."""
     trial_number: _builtins.int
@@ -110,6 +111,8 @@ class Event(_message.Message):
     def trial_warned(self) -> Global___TrialWarned: ...
     @_builtins.property
     def study_extended(self) -> Global___StudyExtended: ...
+    @_builtins.property
+    def code_changed(self) -> Global___CodeChanged: ...
     def __init__(
         self,
         *,
@@ -132,14 +135,15 @@ class Event(_message.Message):
         metrics_missing: Global___MetricsMissing | None = ...,
         trial_warned: Global___TrialWarned | None = ...,
         study_extended: Global___StudyExtended | None = ...,
+        code_changed: Global___CodeChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "decision_made", b"decision_made", "detail", b"detail", "metrics_missing", b"metrics_missing", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_extended", b"study_extended", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted", "trial_warned", b"trial_warned"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "code_changed", b"code_changed", "decision_made", b"decision_made", "detail", b"detail", "metrics_missing", b"metrics_missing", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_extended", b"study_extended", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted", "trial_warned", b"trial_warned"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "metrics_missing", b"metrics_missing", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_extended", b"study_extended", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted", "trial_warned", b"trial_warned"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number", "code_changed", b"code_changed", "cursor", b"cursor", "decision_made", b"decision_made", "detail", b"detail", "message", b"message", "metrics_missing", b"metrics_missing", "proposal_failed", b"proposal_failed", "proposals_ended", b"proposals_ended", "report_recorded", b"report_recorded", "rung_recorded", b"rung_recorded", "slots_reserved", b"slots_reserved", "study_extended", b"study_extended", "study_moved", b"study_moved", "time", b"time", "trial_created", b"trial_created", "trial_exploited", b"trial_exploited", "trial_moved", b"trial_moved", "trial_number", b"trial_number", "trial_placed", b"trial_placed", "trial_preempted", b"trial_preempted", "trial_warned", b"trial_warned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__trial_number: _TypeAlias = _typing.Literal["trial_number"]  # noqa: Y015
     _WhichOneofArgType__trial_number: _TypeAlias = _typing.Literal["_trial_number", b"_trial_number"]  # noqa: Y015
-    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "slots_reserved", "trial_preempted", "trial_placed", "trial_exploited", "proposal_failed", "proposals_ended", "metrics_missing", "trial_warned", "study_extended"]  # noqa: Y015
+    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["trial_created", "trial_moved", "report_recorded", "rung_recorded", "decision_made", "study_moved", "slots_reserved", "trial_preempted", "trial_placed", "trial_exploited", "proposal_failed", "proposals_ended", "metrics_missing", "trial_warned", "study_extended", "code_changed"]  # noqa: Y015
     _WhichOneofArgType_detail: _TypeAlias = _typing.Literal["detail", b"detail"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__trial_number) -> _WhichOneofReturnType__trial_number | None: ...
@@ -168,6 +172,47 @@ class TrialWarned(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TrialWarned: _TypeAlias = TrialWarned  # noqa: Y015
+
+@_typing.final
+class CodeChanged(_message.Message):
+    """An attempt runs other code than the study began with."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    FIRST_SEEN_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    digest: _builtins.str
+    """Of the attempt's code, as in AttemptCode."""
+    refused: _builtins.bool
+    """The trial was taken off its worker: nothing of this attempt counts from here on."""
+    @_builtins.property
+    def files(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The files that differ from the study's first ones."""
+
+    @_builtins.property
+    def first_seen(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those among them with a content that no attempt of the study had before."""
+
+    def __init__(
+        self,
+        *,
+        attempt: _builtins.int = ...,
+        digest: _builtins.str = ...,
+        files: _abc.Iterable[_builtins.str] | None = ...,
+        first_seen: _abc.Iterable[_builtins.str] | None = ...,
+        refused: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "digest", b"digest", "files", b"files", "first_seen", b"first_seen", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CodeChanged: _TypeAlias = CodeChanged  # noqa: Y015
 
 @_typing.final
 class TrialCreated(_message.Message):
@@ -387,9 +432,12 @@ class ReportRecorded(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     sequence: _builtins.int
     step: _builtins.int
+    code: _builtins.str
+    """The digest of the attempt's code, in the first report of an attempt and where it has grown since; else empty."""
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -402,10 +450,11 @@ class ReportRecorded(_message.Message):
         step: _builtins.int = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         checkpoint: _trial_pb2.CheckpointRef | None = ...,
+        code: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checkpoint", b"checkpoint", "metrics", b"metrics", "sequence", b"sequence", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checkpoint", b"checkpoint", "code", b"code", "metrics", b"metrics", "sequence", b"sequence", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -878,6 +927,62 @@ class LeaseRef(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeaseRef: _TypeAlias = LeaseRef  # noqa: Y015
+
+@_typing.final
+class AttemptCode(_message.Message):
+    """The code that an attempt runs: the source files that its process has imported from the study's folder, and those that
+    the study names (the program of a command, the requirements).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILES_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    digest: _builtins.str
+    """Of all of them, in hex: the same where all paths and contents are. Where the code was shipped, the archive's."""
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceFile]:
+        """Those that were not sent before in this attempt. Empty where the code was shipped."""
+
+    def __init__(
+        self,
+        *,
+        files: _abc.Iterable[Global___SourceFile] | None = ...,
+        digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "files", b"files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttemptCode: _TypeAlias = AttemptCode  # noqa: Y015
+
+@_typing.final
+class SourceFile(_message.Message):
+    """A file with source code."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """From the study's folder on."""
+    digest: _builtins.str
+    """The beginning of the SHA-256 of its content, in hex."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceFile: _TypeAlias = SourceFile  # noqa: Y015
 
 @_typing.final
 class TurnCost(_message.Message):

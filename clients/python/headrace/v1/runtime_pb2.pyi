@@ -352,6 +352,50 @@ class FinishResponse(_message.Message):
 Global___FinishResponse: _TypeAlias = FinishResponse  # noqa: Y015
 
 @_typing.final
+class LoadedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    GRANT_ID_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """One of the two is set."""
+    grant_id: _builtins.str
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.SourceFile]:
+        """Those that were not sent before."""
+
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        grant_id: _builtins.str = ...,
+        files: _abc.Iterable[_event_pb2.SourceFile] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "grant_id", b"grant_id", "lease_id", b"lease_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadedRequest: _TypeAlias = LoadedRequest  # noqa: Y015
+
+@_typing.final
+class LoadedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadedResponse: _TypeAlias = LoadedResponse  # noqa: Y015
+
+@_typing.final
 class AttachBundleRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -57,6 +57,11 @@ class TrialRuntimeServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_runtime__pb2.FinishRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_runtime__pb2.FinishResponse.FromString,
                 _registered_method=True)
+        self.Loaded = channel.unary_unary(
+                '/headrace.v1.TrialRuntimeService/Loaded',
+                request_serializer=headrace_dot_v1_dot_runtime__pb2.LoadedRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_runtime__pb2.LoadedResponse.FromString,
+                _registered_method=True)
         self.AttachBundle = channel.unary_unary(
                 '/headrace.v1.TrialRuntimeService/AttachBundle',
                 request_serializer=headrace_dot_v1_dot_runtime__pb2.AttachBundleRequest.SerializeToString,
@@ -109,6 +114,13 @@ class TrialRuntimeServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Loaded(self, request, context):
+        """Source files that the process has imported from the study's folder. Of a bundle's process with the grant's id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AttachBundle(self, request, context):
         """A bundle: one process that holds several leases of one grant, its members.
 
@@ -155,6 +167,11 @@ def add_TrialRuntimeServiceServicer_to_server(servicer, server):
                     servicer.Finish,
                     request_deserializer=headrace_dot_v1_dot_runtime__pb2.FinishRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_runtime__pb2.FinishResponse.SerializeToString,
+            ),
+            'Loaded': grpc.unary_unary_rpc_method_handler(
+                    servicer.Loaded,
+                    request_deserializer=headrace_dot_v1_dot_runtime__pb2.LoadedRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_runtime__pb2.LoadedResponse.SerializeToString,
             ),
             'AttachBundle': grpc.unary_unary_rpc_method_handler(
                     servicer.AttachBundle,
@@ -283,6 +300,33 @@ class TrialRuntimeService(object):
             '/headrace.v1.TrialRuntimeService/Finish',
             headrace_dot_v1_dot_runtime__pb2.FinishRequest.SerializeToString,
             headrace_dot_v1_dot_runtime__pb2.FinishResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Loaded(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.TrialRuntimeService/Loaded',
+            headrace_dot_v1_dot_runtime__pb2.LoadedRequest.SerializeToString,
+            headrace_dot_v1_dot_runtime__pb2.LoadedResponse.FromString,
             options,
             channel_credentials,
             insecure,

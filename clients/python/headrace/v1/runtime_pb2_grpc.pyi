@@ -46,6 +46,8 @@ class TrialRuntimeServiceStub:
     """
     Finish: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.FinishRequest, _runtime_pb2.FinishResponse]
     """The program ended: with success, or with an error that is charged to the configuration."""
+    Loaded: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.LoadedRequest, _runtime_pb2.LoadedResponse]
+    """Source files that the process has imported from the study's folder. Of a bundle's process with the grant's id."""
     AttachBundle: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.AttachBundleRequest, _runtime_pb2.AttachBundleResponse]
     """A bundle: one process that holds several leases of one grant, its members.
 
@@ -76,6 +78,8 @@ class TrialRuntimeServiceAsyncStub(TrialRuntimeServiceStub):
     """
     Finish: _aio.UnaryUnaryMultiCallable[_runtime_pb2.FinishRequest, _runtime_pb2.FinishResponse]  # type: ignore[assignment]
     """The program ended: with success, or with an error that is charged to the configuration."""
+    Loaded: _aio.UnaryUnaryMultiCallable[_runtime_pb2.LoadedRequest, _runtime_pb2.LoadedResponse]  # type: ignore[assignment]
+    """Source files that the process has imported from the study's folder. Of a bundle's process with the grant's id."""
     AttachBundle: _aio.UnaryUnaryMultiCallable[_runtime_pb2.AttachBundleRequest, _runtime_pb2.AttachBundleResponse]  # type: ignore[assignment]
     """A bundle: one process that holds several leases of one grant, its members.
 
@@ -127,6 +131,14 @@ class TrialRuntimeServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_runtime_pb2.FinishResponse, _abc.Awaitable[_runtime_pb2.FinishResponse]]:
         """The program ended: with success, or with an error that is charged to the configuration."""
+
+    @_abc_1.abstractmethod
+    def Loaded(
+        self,
+        request: _runtime_pb2.LoadedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_runtime_pb2.LoadedResponse, _abc.Awaitable[_runtime_pb2.LoadedResponse]]:
+        """Source files that the process has imported from the study's folder. Of a bundle's process with the grant's id."""
 
     @_abc_1.abstractmethod
     def AttachBundle(

@@ -23,6 +23,32 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _OnCodeChange:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OnCodeChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnCodeChange.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ON_CODE_CHANGE_UNSPECIFIED: _OnCodeChange.ValueType  # 0
+    ON_CODE_CHANGE_WARN: _OnCodeChange.ValueType  # 1
+    """The trial is marked."""
+    ON_CODE_CHANGE_PAUSE: _OnCodeChange.ValueType  # 2
+    """The trial is taken off its worker, and the study is paused until a user accepts the change by resuming it."""
+    ON_CODE_CHANGE_REFUSE: _OnCodeChange.ValueType  # 3
+    """The same, and no such attempt is accepted."""
+
+class OnCodeChange(_OnCodeChange, metaclass=_OnCodeChangeEnumTypeWrapper):
+    """What happens when a trial runs other code than the study began with. Shipped code does not change."""
+
+ON_CODE_CHANGE_UNSPECIFIED: OnCodeChange.ValueType  # 0
+ON_CODE_CHANGE_WARN: OnCodeChange.ValueType  # 1
+"""The trial is marked."""
+ON_CODE_CHANGE_PAUSE: OnCodeChange.ValueType  # 2
+"""The trial is taken off its worker, and the study is paused until a user accepts the change by resuming it."""
+ON_CODE_CHANGE_REFUSE: OnCodeChange.ValueType  # 3
+"""The same, and no such attempt is accepted."""
+Global___OnCodeChange: _TypeAlias = OnCodeChange  # noqa: Y015
+
 class _Scope:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -218,6 +244,7 @@ class StudySpec(_message.Message):
     BUBBLES_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
     EXTENDED_FIELD_NUMBER: _builtins.int
+    ON_CODE_CHANGE_FIELD_NUMBER: _builtins.int
     max_trials: _builtins.int
     """How many configurations to try, the baseline not counted. A grid may yield fewer."""
     max_parallel: _builtins.int
@@ -242,6 +269,8 @@ class StudySpec(_message.Message):
     """Trials on their way to a rung before the last one may run in the bubbles of a large job. Their program takes its
     gate: one that does not would slow that job.
     """
+    on_code_change: Global___OnCodeChange.ValueType
+    """What happens when the code of the trials changes. Unspecified means `ON_CODE_CHANGE_WARN`."""
     @_builtins.property
     def objective(self) -> Global___Objective:
         """What to optimise."""
@@ -346,10 +375,11 @@ class StudySpec(_message.Message):
         bubbles: _builtins.bool = ...,
         until: Global___Until | None = ...,
         extended: Global___Extended | None = ...,
+        on_code_change: Global___OnCodeChange.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["baseline", b"baseline", "elastic", b"elastic", "extended", b"extended", "fuse", b"fuse", "gate", b"gate", "objective", b"objective", "policy", b"policy", "resources", b"resources", "sampler", b"sampler", "surrogate", b"surrogate", "template", b"template", "transfer", b"transfer", "until", b"until", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "baseline", b"baseline", "bubbles", b"bubbles", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "extended", b"extended", "further_objectives", b"further_objectives", "fuse", b"fuse", "gate", b"gate", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "surrogate", b"surrogate", "template", b"template", "transfer", b"transfer", "until", b"until", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "baseline", b"baseline", "bubbles", b"bubbles", "checkpoints_kept", b"checkpoints_kept", "constraints", b"constraints", "elastic", b"elastic", "enqueued", b"enqueued", "extended", b"extended", "further_objectives", b"further_objectives", "fuse", b"fuse", "gate", b"gate", "max_early_failures", b"max_early_failures", "max_parallel", b"max_parallel", "max_retries", b"max_retries", "max_steps", b"max_steps", "max_trials", b"max_trials", "objective", b"objective", "on_code_change", b"on_code_change", "policy", b"policy", "priority", b"priority", "resources", b"resources", "sampler", b"sampler", "seed", b"seed", "space", b"space", "surrogate", b"surrogate", "template", b"template", "transfer", b"transfer", "until", b"until", "warm_start", b"warm_start", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

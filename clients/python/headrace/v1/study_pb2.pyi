@@ -250,6 +250,7 @@ class StudyStatus(_message.Message):
     WARM_RESULTS_FIELD_NUMBER: _builtins.int
     BUNDLE_SIZES_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
+    CODE_CHANGED_FIELD_NUMBER: _builtins.int
     SCHEDULES_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """The number of trials in each state."""
@@ -310,6 +311,10 @@ class StudyStatus(_message.Message):
         """With `until`: how near the study is to its end. Absent of any other."""
 
     @_builtins.property
+    def code_changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The source files of which trials ran more than one version; the first 16."""
+
+    @_builtins.property
     def schedules(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndingSchedule]:
         """The learning-rate schedules that end, of trials that a larger full budget may let continue; those that end first come
         first, at most 20. Not in lists of studies.
@@ -339,11 +344,12 @@ class StudyStatus(_message.Message):
         warm_results: _builtins.int | None = ...,
         bundle_sizes: _abc.Iterable[Global___BundleSize] | None = ...,
         until: Global___UntilProgress | None = ...,
+        code_changed: _abc.Iterable[_builtins.str] | None = ...,
         schedules: _abc.Iterable[Global___EndingSchedule] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "until", b"until", "warm_results", b"warm_results"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "bundle_sizes", b"bundle_sizes", "cancelled", b"cancelled", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "schedules", b"schedules", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated", "until", b"until", "waits_for", b"waits_for", "warm_results", b"warm_results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "bundle_sizes", b"bundle_sizes", "cancelled", b"cancelled", "code_changed", b"code_changed", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "schedules", b"schedules", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated", "until", b"until", "waits_for", b"waits_for", "warm_results", b"warm_results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__warm_results: _TypeAlias = _typing.Literal["warm_results"]  # noqa: Y015
     _WhichOneofArgType__warm_results: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results"]  # noqa: Y015
@@ -1636,6 +1642,7 @@ class ReportTrialRequest(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     CHECKPOINT_URI_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     step: _builtins.int
     checkpoint_uri: _builtins.str
@@ -1644,6 +1651,10 @@ class ReportTrialRequest(_message.Message):
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def code(self) -> _event_pb2.AttemptCode:
+        """What the caller's program has imported from its own folder: with the first report of a lease, and where it has grown."""
+
     def __init__(
         self,
         *,
@@ -1652,10 +1663,11 @@ class ReportTrialRequest(_message.Message):
         step: _builtins.int = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         checkpoint_uri: _builtins.str = ...,
+        code: _event_pb2.AttemptCode | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_uri", b"checkpoint_uri", "lease", b"lease", "metrics", b"metrics", "request_id", b"request_id", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_uri", b"checkpoint_uri", "code", b"code", "lease", b"lease", "metrics", b"metrics", "request_id", b"request_id", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

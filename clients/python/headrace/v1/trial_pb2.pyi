@@ -110,7 +110,7 @@ Global___TerminationReason: _TypeAlias = TerminationReason  # noqa: Y015
 
 @_typing.final
 class Trial(_message.Message):
-    """One configuration and all that is known of it. The next field gets number 49."""
+    """One configuration and all that is known of it. The next field gets number 54."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -197,6 +197,8 @@ class Trial(_message.Message):
     BUNDLE_SEATS_FIELD_NUMBER: _builtins.int
     BUBBLES_FIELD_NUMBER: _builtins.int
     BEST_CHECKPOINT_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    CODE_CHANGED_FIELD_NUMBER: _builtins.int
     EARLIER_ENDS_FIELD_NUMBER: _builtins.int
     COUNTED_END_FIELD_NUMBER: _builtins.int
     SCHEDULES_FIELD_NUMBER: _builtins.int
@@ -257,6 +259,8 @@ class Trial(_message.Message):
     bundle_members: _builtins.int
     """How many trials the bundle has now, this one included, and how many it may have."""
     bundle_seats: _builtins.int
+    code: _builtins.str
+    """The digest of the code that its last attempt ran; empty before its first report, and where that is not known."""
     counted_end: _builtins.int
     """The index of the earlier end that counts in place of what the trial has come to since: where it failed since,
     diverged, or has a worse value. `score`, `score_step`, `objective_values` and `feasible` are then of that end. Absent
@@ -300,6 +304,12 @@ class Trial(_message.Message):
     def best_checkpoint(self) -> Global___CheckpointRef:
         """With `KEEP_BEST`: the checkpoint of the best value. It is of an earlier step than `best_step` where the trial saved
         nothing at that one.
+        """
+
+    @_builtins.property
+    def code_changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The source files in which it ran other code than the study began with, in any attempt; the first 16. Empty for a
+        trial whose code is the study's first.
         """
 
     @_builtins.property
@@ -358,13 +368,15 @@ class Trial(_message.Message):
         bundle_seats: _builtins.int = ...,
         bubbles: _abc.Iterable[_builtins.str] | None = ...,
         best_checkpoint: Global___CheckpointRef | None = ...,
+        code: _builtins.str = ...,
+        code_changed: _abc.Iterable[_builtins.str] | None = ...,
         earlier_ends: _abc.Iterable[Global___EarlierEnd] | None = ...,
         counted_end: _builtins.int | None = ...,
         schedules: _abc.Iterable[Global___Schedule] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "best_checkpoint", b"best_checkpoint", "best_value", b"best_value", "checkpoint", b"checkpoint", "counted_end", b"counted_end", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "score", b"score", "source", b"source", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "counted_end", b"counted_end", "create_time", b"create_time", "detail", b"detail", "earlier_ends", b"earlier_ends", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "schedules", b"schedules", "score", b"score", "score_step", b"score_step", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "code", b"code", "code_changed", b"code_changed", "counted_end", b"counted_end", "create_time", b"create_time", "detail", b"detail", "earlier_ends", b"earlier_ends", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "schedules", b"schedules", "score", b"score", "score_step", b"score_step", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_value: _TypeAlias = _typing.Literal["best_value"]  # noqa: Y015
     _WhichOneofArgType__best_value: _TypeAlias = _typing.Literal["_best_value", b"_best_value"]  # noqa: Y015

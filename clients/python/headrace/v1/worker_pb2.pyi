@@ -606,6 +606,7 @@ class Report(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
     SCHEDULES_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """The worker's own count of durable messages; increases over restarts of the daemon too."""
     step: _builtins.int
@@ -636,6 +637,10 @@ class Report(_message.Message):
     def schedules(self) -> _trial_pb2.Schedules:
         """As in ReportRequest."""
 
+    @_builtins.property
+    def code(self) -> _event_pb2.AttemptCode:
+        """With the first report of an attempt, and where the code has grown since."""
+
     def __init__(
         self,
         *,
@@ -648,10 +653,11 @@ class Report(_message.Message):
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         turn: _event_pb2.TurnCost | None = ...,
         schedules: _trial_pb2.Schedules | None = ...,
+        code: _event_pb2.AttemptCode | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "schedules", b"schedules", "train_time", b"train_time", "turn", b"turn"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "code", b"code", "lease", b"lease", "schedules", b"schedules", "train_time", b"train_time", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease", "metrics", b"metrics", "schedules", b"schedules", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "turn", b"turn", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "code", b"code", "lease", b"lease", "metrics", b"metrics", "schedules", b"schedules", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "turn", b"turn", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -683,28 +689,34 @@ Global___Reports: _TypeAlias = Reports  # noqa: Y015
 
 @_typing.final
 class Restored(_message.Message):
-    """A resumed trial has loaded its checkpoint."""
+    """A resumed trial has loaded its checkpoint; or, with `code`, an attempt runs code that it is to tell of at once."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SEQUENCE_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     READ_TIME_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
     def read_time(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def code(self) -> _event_pb2.AttemptCode:
+        """What the attempt runs, before its first report. Such a message says nothing of a checkpoint."""
+
     def __init__(
         self,
         *,
         sequence: _builtins.int = ...,
         lease: _event_pb2.LeaseRef | None = ...,
         read_time: _duration_pb2.Duration | None = ...,
+        code: _event_pb2.AttemptCode | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "read_time", b"read_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "lease", b"lease", "read_time", b"read_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "read_time", b"read_time", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "lease", b"lease", "read_time", b"read_time", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -851,6 +863,7 @@ class Assign(_message.Message):
     SURROGATE_FIELD_NUMBER: _builtins.int
     GATE_FIELD_NUMBER: _builtins.int
     KEEP_BEST_FIELD_NUMBER: _builtins.int
+    GUARDS_CODE_FIELD_NUMBER: _builtins.int
     next_milestone: _builtins.int
     """The step up to which the trial may run without asking."""
     max_steps: _builtins.int
@@ -872,6 +885,8 @@ class Assign(_message.Message):
     """
     study_uid: _builtins.str
     """The `uid` of the trial's study, which names the folders of its logs and checkpoints."""
+    guards_code: _builtins.bool
+    """Changed code is not let pass (`on_code_change`): each attempt says what it runs as soon as it has imported it."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
@@ -927,10 +942,11 @@ class Assign(_message.Message):
         surrogate: _spec_pb2.Surrogate | None = ...,
         gate: _spec_pb2.Gate | None = ...,
         keep_best: _event_pb2.KeepBest | None = ...,
+        guards_code: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "gate", b"gate", "grant", b"grant", "keep_best", b"keep_best", "lease", b"lease", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gate", b"gate", "grant", b"grant", "keep_best", b"keep_best", "last_step", b"last_step", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gate", b"gate", "grant", b"grant", "guards_code", b"guards_code", "keep_best", b"keep_best", "last_step", b"last_step", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,9 +7,9 @@ from headrace.errors import (
     TrialNotFoundError,
     Violation,
 )
-from headrace_services.scheduler.core import events, placing
+from headrace_services.scheduler.core import code_changes, events, placing
 from headrace_services.scheduler.core.inputs import Added, AddTrials, StopTrial
-from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
+from headrace_services.scheduler.core.lifecycle import BY_USER, Reason, State, StudyState
 from headrace_services.scheduler.core.records import Trial
 from headrace_services.scheduler.core.state import CycleState
 
@@ -17,12 +17,13 @@ from headrace_services.scheduler.core.state import CycleState
 def pause_study(state: CycleState) -> None:
     """Start no trials; running ones pause at their next rung."""
     _require_live(state)
-    state.move_study(StudyState.PAUSED, "paused by a user")
+    state.move_study(StudyState.PAUSED, BY_USER)
 
 
 def resume_study(state: CycleState) -> None:
     """Undo `pause_study`."""
     _require_live(state)
+    code_changes.resumed(state)
     state.move_study(StudyState.ACTIVE, "resumed by a user")
     state.wants_placement = True
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from headrace.last_words import printed_last
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import events, gone, seats, until
+from headrace_services.scheduler.core import code_changes, events, gone, seats, until
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     ExitedArrived,
@@ -65,6 +65,8 @@ def restored(state: CycleState, message: RestoredArrived) -> Outcome:
     lease = state.lease(message)
     if lease is None or not lease.live:
         return gone.gone(state, message)
+    if message.code is not None:
+        return Accepted() if code_changes.take(state, lease, message.code) else gone.gone(state, message)
     # Nothing is noted where nothing moves: a change without an event would be hidden from other replicas.
     if state.trials[lease.number].state is State.RESUMED and state.is_fresh(lease, message.sequence):
         before = state.trials[lease.number].read_s

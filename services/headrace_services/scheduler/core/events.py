@@ -1,5 +1,7 @@
 """The event log's entries, one function a kind. Details are the JSON forms of the messages in event.proto."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import asdict, replace
 
 from headrace.spec import StudySpec
@@ -25,6 +27,7 @@ from headrace_services.scheduler.core.records import (
 
 Json = dict[str, object]
 _RUNGS_TOLD = 8
+_PATHS_TOLD = 3
 
 
 def trial_created(trial: Trial, proposal: Proposal | None = None) -> Event:
@@ -158,6 +161,8 @@ def report_recorded(lease: Lease, sequence: int, report: ReportArrived) -> Event
     }
     if report.checkpoint:
         detail["checkpoint"] = checkpoint_json(report.checkpoint)
+    if report.code is not None:
+        detail["code"] = report.code.digest
     return Event(
         number=lease.number,
         kind="report_recorded",
@@ -170,6 +175,33 @@ def trial_warned(number: int, warning: str) -> Event:
     """Something is wrong with a trial, and does not end it."""
     message = f"trial {number} warns: {warning}"
     return Event(number=number, kind="trial_warned", message=message, detail={"warning": warning})
+
+
+def code_changed(
+    lease: Lease, digest: str, files: Sequence[str], first_seen: Sequence[str], *, refused: bool
+) -> Event:
+    """An attempt runs other code than the study began with, or was to and is `refused`."""
+    what = "was to run" if refused else "runs"
+    detail: Json = {
+        "attempt": lease.attempt,
+        "digest": digest,
+        "files": list(files),
+        "first_seen": list(first_seen),
+        "refused": refused,
+    }
+    return Event(
+        number=lease.number,
+        kind="code_changed",
+        message=f"trial {lease.number} {what} other code than the study began with: {listed_paths(files)}",
+        detail=detail,
+    )
+
+
+def listed_paths(paths: Sequence[str]) -> str:
+    """Some paths, in a sentence."""
+    more = len(paths) - _PATHS_TOLD
+    shown = ", ".join(paths[:_PATHS_TOLD])
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def metrics_missing(number: int, missing: list[str], reported: list[str]) -> Event:

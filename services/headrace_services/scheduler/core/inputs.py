@@ -33,6 +33,24 @@ class Leased(Struct, frozen=True, kw_only=True):
     """The sender's own count; None from ask/tell clients, whose requests carry an id instead."""
 
 
+class SourceFile(Struct, frozen=True):
+    """A source file that an attempt runs."""
+
+    path: str
+    """From the study's folder on."""
+    digest: str
+    """Of its content."""
+
+
+class AttemptCode(Struct, frozen=True, kw_only=True):
+    """The code that an attempt runs."""
+
+    digest: str
+    """Of all of its files; of the archive where the code was shipped."""
+    files: tuple[SourceFile, ...] = ()
+    """Those that were not told before in this attempt. None where the code was shipped: it does not change."""
+
+
 class ReportArrived(Leased, frozen=True, kw_only=True):
     """A trial reported."""
 
@@ -46,13 +64,16 @@ class ReportArrived(Leased, frozen=True, kw_only=True):
     """What the turn of its bundle cost; one member of the turn says so."""
     schedules: tuple[Schedule, ...] | None = None
     """The schedules of the trial that end; None where they are as it said before."""
+    code: AttemptCode | None = None
+    """With the attempt's first report, and where its code has grown since."""
 
 
 class RestoredArrived(Leased, frozen=True, kw_only=True):
-    """A resumed trial has loaded its checkpoint."""
+    """A resumed trial has loaded its checkpoint; or, with `code`, an attempt says what it runs, and nothing else."""
 
     read_time_s: float = 0.0
     """How long that took; 0 where it was not measured."""
+    code: AttemptCode | None = None
 
 
 class ExitedArrived(Leased, frozen=True, kw_only=True):

@@ -108,6 +108,10 @@ TRANSITIONS: tuple[Transition, ...] = (
 )
 """Every move that there is. `(source, action)` leads to two targets where a checkpoint decides."""
 
+BY_USER = "paused by a user"
+WITH_STUDY = "paused with its study"
+"""Why a trial that the policy lets go on does not."""
+
 LEASED = frozenset({State.RUNNING, State.RESUMED})
 """The states in which a trial holds a lease, and the only ones."""
 

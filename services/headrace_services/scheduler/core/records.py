@@ -48,6 +48,9 @@ class Study(Struct, frozen=True, kw_only=True):
     """The study that has to complete before anything of this one is placed; None where there is none, or it has."""
     scale_choice: ScaleChoice | None = None
     """How small its copies are, where a pilot was to find out and has."""
+    code_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The contents of each source file that attempts ran, by their digests, the first one first (`core.code_changes`).
+    """
     now: datetime = datetime.fromtimestamp(0, UTC)
     """The database's clock when the row was read: the time of all that a cycle does."""
     now_s: float = 0.0
@@ -166,6 +169,10 @@ class Trial(Struct, frozen=True, kw_only=True):
     """Which of these counts in place of what the trial has come to since; None: none of them."""
     schedules: tuple[Schedule, ...] = ()
     """The learning-rate schedules that it tracks and that end, as far as it has said."""
+    code: str = ""
+    """The digest of the code that its last attempt ran, as of its reports."""
+    code_changed: tuple[str, ...] = ()
+    """The source files in which an attempt of it ran other code than the study began with."""
     create_time: datetime | None = None
     start_time: datetime | None = None
     end_time: datetime | None = None

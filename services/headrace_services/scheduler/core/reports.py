@@ -14,10 +14,10 @@ from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.steps import refusal
-from headrace_services.scheduler.core import events, gone, leaving, seats, until
+from headrace_services.scheduler.core import code_changes, events, gone, leaving, seats, until
 from headrace_services.scheduler.core.changes import RungChange
 from headrace_services.scheduler.core.inputs import Accepted, Outcome, ReportArrived
-from headrace_services.scheduler.core.lifecycle import Action, Reason, State, StudyState
+from headrace_services.scheduler.core.lifecycle import BY_USER, WITH_STUDY, Action, Reason, State, StudyState
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Explanation
 from headrace_services.scheduler.core.records import (
@@ -52,8 +52,11 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
         return gone.gone(state, report)
     if report.sequence is None:
         _require_sound(state, state.trials[lease.number], lease, report)
+        code_changes.require_unchanged(state, report.code)
     if not lease.live:
         lease = state.reclaim(lease)
+    if not code_changes.take(state, lease, report.code):
+        return gone.gone(state, report)
     if state.trials[lease.number].state is State.RESUMED:
         state.move(lease.number, Action.RESTORED)
     progress = max(0, report.step - lease.step)
@@ -159,6 +162,7 @@ def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Tr
         trial.number,
         steps_spent=min(trial.steps_spent + progress, INT64_MAX),
         checkpoint=saved or trial.checkpoint,
+        code=report.code.digest if report.code is not None else trial.code,
         losses_in_row=0 if further else trial.losses_in_row,
         kills_in_row=0 if further else trial.kills_in_row,
         schedules=trial.schedules if report.schedules is None else report.schedules,
@@ -209,7 +213,7 @@ def _at_milestone(
     why = "the baseline runs to the end" if trial.baseline else "it was recorded at this rung before"
     target = next(level for level in ladder if level > report.step)
     if trial.user_paused or not state.active:
-        return _leave(state, trial.number, "paused by a user", milestone=target)
+        return _leave(state, trial.number, _paused(state, trial), milestone=target)
     leaves = leaving.at_rung(state, lease, state.trials[trial.number], target)
     if leaves is not None:
         return _leave(state, trial.number, leaves, milestone=target)
@@ -302,7 +306,7 @@ def _judge(state: CycleState, entry: RungEntry, lease: Lease) -> Decision:
         state.exploit(exploit)
         return _leave(state, entry.number, explanation.sentence, milestone=target)
     if state.trials[entry.number].user_paused or not state.active:
-        why = f"paused by a user, else it goes on: {explanation.sentence}"
+        why = f"{_paused(state, state.trials[entry.number])}, else it goes on: {explanation.sentence}"
         state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease, said=why)
         return _leave(state, entry.number, why, milestone=target)
     leaves = leaving.at_rung(state, lease, state.trials[entry.number], target)
@@ -316,6 +320,11 @@ def _judge(state: CycleState, entry: RungEntry, lease: Lease) -> Decision:
     ):  # the same result lets others go on, and slots may be free for them
         state.wants_placement = True
     return _go_on(target, explanation.sentence)
+
+
+def _paused(state: CycleState, trial: Trial) -> str:
+    """Why a trial that the policy lets go on does not."""
+    return BY_USER if trial.user_paused or state.study.detail == BY_USER else WITH_STUDY
 
 
 def _leave(state: CycleState, number: int, why: str, *, milestone: int | None) -> Decision:

@@ -43,13 +43,14 @@ from headrace.client.model import Exploit as LoggedExploit
 from headrace.client.model import TerminationReason, TrialState
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.core.lifecycle import BY_USER, WITH_STUDY
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Explanation, Policy, Promotion, RungCost
 from headrace_services.scheduler.core.policies import PausePrice as Price
 from headrace_services.scheduler.core.records import Checkpoint, Exploit, RungEntry
 from headrace_services.scheduler.samplers import make_sampler
 
-_BY_USER = "paused by a user"
+_NOT_THE_POLICYS = (BY_USER, WITH_STUDY)
 _LOGGED = {field.name for field in dataclasses.fields(Logged)}
 _COMPARED = tuple(field.name for field in structs.fields(Explanation) if field.name in _LOGGED - {"sentence"})
 
@@ -115,7 +116,7 @@ class Replay:
         self._unjudged: dict[int, list[RungEntry]] = {}
         """What a report recorded for a trial, until the decision on it."""
         self._stayed: dict[int, tuple[int, _Answer]] = {}
-        """Trials that may go on by the policy and were paused: a user must have asked for it."""
+        """Trials that may go on by the policy and were paused: a user asked for it, or their study was paused."""
         self._exploits: dict[int, Exploit] = {}
         """What a trial is to take over, until the log says that it did."""
         self._differences: list[Difference] = []
@@ -230,7 +231,7 @@ class Replay:
     def _moved(self, trial: int, moved: TrialMoved) -> None:
         if trial in self._stayed:
             cursor, answer = self._stayed.pop(trial)
-            if _BY_USER not in moved.detail and moved.reason is not TerminationReason.CANCELLED:
+            if not _was_paused(moved.detail) and moved.reason is not TerminationReason.CANCELLED:
                 self._differ(trial, f"trial {trial}: {Action.PAUSE} (event {cursor})", str(answer))
         if moved.to_state is TrialState.TERMINATED:
             self._unstarted.discard(trial)
@@ -339,6 +340,11 @@ def _checkpoint(logged: LoggedCheckpoint) -> Checkpoint:
         manifest_sha256=logged.manifest_sha256,
         write_time_s=logged.write_time_s or 0.0,
     )
+
+
+def _was_paused(detail: str) -> bool:
+    """Whether a trial that the policy let go on was paused for another reason."""
+    return any(why in detail for why in _NOT_THE_POLICYS)
 
 
 def _same(logged: Logged, made: Explanation) -> bool:

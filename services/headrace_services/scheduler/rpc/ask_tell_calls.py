@@ -105,6 +105,7 @@ class AskTellCalls(Calls):
                 step=request.step,
                 metrics=dict(request.metrics),
                 checkpoint=Checkpoint(uri=uri, step=request.step) if uri else None,
+                code=convert.attempt_code(request.code) if request.HasField("code") else None,
             )
 
         def answer(outcome: Outcome, shown: Shown) -> pb.ReportTrialResponse:

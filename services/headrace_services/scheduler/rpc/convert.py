@@ -19,6 +19,8 @@ from headrace.spec.scalars import INT64_MAX
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
 from headrace_services.scheduler.core import hours
 from headrace_services.scheduler.core.capacity import Capacity, Profile, trusted
+from headrace_services.scheduler.core.code_changes import changed_files
+from headrace_services.scheduler.core.inputs import AttemptCode, SourceFile
 from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.records import (
     Checkpoint,
@@ -121,6 +123,7 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
             )
             for one in figures.schedules
         ],
+        code_changed=changed_files(record.code_files),
     )
     if figures.best:
         status.best.CopyFrom(trial(record.name, figures.best, record.spec, most_bytes=NAMED_TRIAL_BYTES))
@@ -370,6 +373,12 @@ def decision(record: Decision) -> event_pb2.Decision:
         next_milestone=record.next_milestone,
         reason=record.reason,
     )
+
+
+def attempt_code(message: event_pb2.AttemptCode) -> AttemptCode:
+    """What a caller's program runs, as it says."""
+    files = tuple(SourceFile(file.path, file.digest) for file in message.files)
+    return AttemptCode(digest=message.digest, files=files)
 
 
 def lease(study_id: str, record: Lease) -> event_pb2.LeaseRef:

@@ -12,12 +12,19 @@ from headrace import bounds
 from headrace.bounds.calls import ERROR
 from headrace.bounds.sessions import LOG_TAIL, SCHEDULE_NAME, TROUBLE, WARNING
 from headrace.errors import InvalidFieldError, Violation
+from headrace.spec import OnCodeChange
 from headrace.spec.convert import params_to_proto, to_proto
 from headrace.spec.convert_resources import resources_to_proto
 from headrace.spec.names import LABEL, STUDY, WORKER
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_services.scheduler.core.capacity import TurnCost
-from headrace_services.scheduler.core.inputs import ExitedArrived, ReportArrived, RestoredArrived
+from headrace_services.scheduler.core.inputs import (
+    AttemptCode,
+    ExitedArrived,
+    ReportArrived,
+    RestoredArrived,
+    SourceFile,
+)
 from headrace_services.scheduler.core.placement.joints import Link
 from headrace_services.scheduler.core.records import (
     Checkpoint,
@@ -131,6 +138,7 @@ def _report(message: worker_pb2.Report, number: int) -> ReportArrived:
         train_time_s=seconds(message.train_time),
         warnings=tuple(WARNING.kept(text) for text in message.warnings),
         turn=_turn(message.turn) if message.HasField("turn") else None,
+        code=attempt_code(message.code) if message.HasField("code") else None,
         schedules=_schedules(message.schedules) if message.HasField("schedules") else None,
     )
 
@@ -151,6 +159,12 @@ _PAST_ENDS = {trial_pb2.PAST_END_RAISES: "RAISES", trial_pb2.PAST_END_RISES: "RI
 """How records name what a schedule does past its end; an unknown one is empty."""
 
 
+def attempt_code(code: event_pb2.AttemptCode) -> AttemptCode:
+    """Convert what an attempt runs."""
+    files = tuple(SourceFile(file.path, file.digest) for file in code.files)
+    return AttemptCode(digest=code.digest, files=files)
+
+
 def _turn(cost: event_pb2.TurnCost) -> TurnCost:
     return TurnCost(
         members=cost.members,
@@ -168,6 +182,7 @@ def _restored(message: worker_pb2.Restored, number: int) -> RestoredArrived:
         attempt=message.lease.attempt,
         sequence=message.sequence,
         read_time_s=seconds(message.read_time),
+        code=attempt_code(message.code) if message.HasField("code") else None,
     )
 
 
@@ -271,6 +286,7 @@ def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
         keep_best=event_pb2.KeepBest(goal=wanted.objective.goal, constraints=wanted.constraints)
         if spec.keeps_best
         else None,
+        guards_code=spec.on_code_change is not OnCodeChange.WARN,
     )
 
 

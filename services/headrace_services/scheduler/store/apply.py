@@ -132,6 +132,9 @@ class Writes:
     def _update_study(self, before: Study, after: Study) -> None:
         if after == before:
             return
+        if after.code_files is not before.code_files:
+            files = json.dumps({path: list(versions) for path, versions in after.code_files.items()})
+            self._pipeline.run(_UPDATE_CODE, g_study=after.id, code_files=files)
         if after.spec is not before.spec:
             spec = json.dumps(after.spec.model_dump(mode="json"), allow_nan=False)
             self._pipeline.run(_UPDATE_SPEC, g_study=after.id, spec=spec)
@@ -428,6 +431,11 @@ _UPDATE_SPEC = compiled(
     update(tables.study)
     .where(tables.study.c.id == bindparam("g_study", type_=BigInteger))
     .values(spec=bindparam("spec", type_=tables.study.c.spec.type))
+)
+_UPDATE_CODE = compiled(
+    update(tables.study)
+    .where(tables.study.c.id == bindparam("g_study", type_=BigInteger))
+    .values(code_files=bindparam("code_files", type_=tables.study.c.code_files.type))
 )
 _UPDATE_STUDY = _updating_study()
 _END_STUDY = _updating_study(end_time=now)

@@ -59,6 +59,7 @@ def study(row: AnyRow, known: KnownSpec | None = None) -> Study:
         planned=row.planned,
         after=row.after,
         scale_choice=scale_choice(row.scale_choice),
+        code_files={path: tuple(versions) for path, versions in row.code_files.items()},
         sampled=row.sampled,
         reports=row.reports,
         metric_seen=row.metric_seen,
@@ -463,6 +464,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "recent": tuple,
     "earlier_ends": earlier_ends,
     "schedules": _schedules,
+    "code_changed": tuple,
 }
 """How columns are read that are not as the record has them."""
 _WRITTEN: dict[str, Callable[[Any], Any]] = {
@@ -477,6 +479,7 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "bubbles": list,
     "earlier_ends": _earlier_end_columns,
     "schedules": lambda records: [asdict(one) for one in records],
+    "code_changed": list,
 }
 """How fields are written that are not as the column has them. Enums are texts."""
 _TRIAL_FIELDS = tuple(part.name for part in fields(Trial))

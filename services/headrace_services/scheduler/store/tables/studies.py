@@ -60,6 +60,9 @@ study = Table(
     Column("checks", Text),
     # The digest of its program's folder, where that was shipped.
     Column("code", Text),
+    # The contents of each source file that attempts ran, by their digests. JSON, not JSONB: files stay in the order in
+    # which they came.
+    Column("code_files", JSON, nullable=False, server_default="{}"),
     # How often trials of it were reopened, or its spec changed: caches of another revision are void.
     Column("revision", BigInteger, nullable=False, server_default="0"),
     # The attempts of its trials are numbered above this: a database that was restored issues no number twice.

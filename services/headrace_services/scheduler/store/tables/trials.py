@@ -73,6 +73,10 @@ trial = Table(
     Column("counted_end", Integer),
     # The learning-rate schedules that it tracks and that end.
     Column("schedules", JSONB, nullable=False, server_default="[]"),
+    # The digest of the code that its last attempt ran, and the files in which it ever ran other code than the study
+    # began with.
+    Column("code", Text, nullable=False, server_default=""),
+    Column("code_changed", ARRAY(Text), nullable=False, server_default="{}"),
     # The event that ended the trial, for caches that catch up; none of a trial that was reopened.
     Column("end_cursor", BigInteger),
     time_column("create_time", now=True),

@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0045"
-down_revision = "0042"
+down_revision = "0044"
 # A replica of before would count hours from a study's creation, and cannot read what is counted here.
 
 

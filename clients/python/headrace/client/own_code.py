@@ -1,0 +1,48 @@
+"""What code a program that asks and tells runs: the source files of its script's folder.
+
+A study may outlive its client: the script is edited, started again, and asks on. So each lease says with its reports
+what the program had imported by then. A notebook has no files to compare.
+"""
+
+import sys
+from collections import OrderedDict
+from pathlib import Path
+
+from headrace import sources
+from headrace.v1 import event_pb2
+
+_LEASES = 1024
+_INSTALLED = ("site-packages", "dist-packages", "bin")
+_files: list[sources.SourceFile] = []
+_told: OrderedDict[str, int] = OrderedDict()
+
+
+def watch() -> sources.Sources | None:
+    """Notes from now on what this program imports from its script's folder; None where it has none of its own."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not isinstance(script, str):
+        return None
+    folder = Path(script).absolute().parent
+    return None if set(_INSTALLED) & set(folder.parts) else sources.watch(str(folder))
+
+
+def untold(lease_id: str) -> event_pb2.AttemptCode | None:
+    """What the scheduler was not told of this lease; None where that is nothing."""
+    if (watched := watch()) is None:
+        return None
+    _files.extend(watched.take())
+    new = _files[_told.get(lease_id, 0) :]
+    if not new:
+        return None
+    return event_pb2.AttemptCode(
+        files=[event_pb2.SourceFile(path=file.path, digest=file.digest) for file in new],
+        digest=sources.digest_of(_files),
+    )
+
+
+def told(lease_id: str, code: event_pb2.AttemptCode | None) -> None:
+    """The scheduler has taken this."""
+    if code is not None:
+        _told[lease_id] = _told.pop(lease_id, 0) + len(code.files)
+        if len(_told) > _LEASES:
+            _told.popitem(last=False)

@@ -1,0 +1,174 @@
+"""What code the trials of a study run, and what happens when it is not the code that the study began with.
+
+An attempt says which source files it runs, each with the digest of its content. The first content of a file that any
+attempt of the study runs is the study's own. Files are compared one by one, because attempts import different ones: by
+their configurations, or late. A trial that runs another content is marked for good, and the log says so.
+
+`on_code_change` decides what else happens:
+
+- warn: nothing. The first attempt with a new content is told to whoever watches the study.
+- pause: the attempt is given back before it counts, and the study pauses. To resume the study is to accept what came
+  before: these contents are let pass from then on.
+- refuse: the same, but nothing is ever accepted.
+
+Nobody is charged for an attempt that was given back. What the trial had reported before stays, with its checkpoint.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headrace.bounds.numbers import SOURCES
+from headrace.errors import InvalidFieldError, Violation
+from headrace.spec import OnCodeChange
+from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core.events import listed_paths
+from headrace_services.scheduler.core.inputs import AttemptCode, SourceFile
+from headrace_services.scheduler.core.lifecycle import Action, StudyState
+from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.core.state import CycleState
+
+MOST_VERSIONS = 16
+"""So many contents of a file are remembered: the first one, and the last ones."""
+MOST_SHOWN = 16
+"""So many files are named as changed."""
+
+_HELD = "?"
+"""Before the digest of a content that was not let pass."""
+_LATER = "~"
+"""Before the digest of a first content that came with an attempt which ran other code already."""
+
+Versions = Mapping[str, tuple[str, ...]]
+"""The contents of each file that attempts ran or were to run, by their digests: the study's own first."""
+
+
+class Compared(Struct, frozen=True, kw_only=True):
+    """Some files, compared with those of a study."""
+
+    versions: Versions
+    """Those of the study, with these files."""
+    differing: tuple[str, ...]
+    """The files that are not as the study began with."""
+    new: tuple[str, ...]
+    """Those among them with a content that no attempt had before."""
+    held: bool
+    """Whether one of them has a content that is not accepted."""
+
+
+def compared(known: Versions, files: Sequence[SourceFile], *, accepts: bool, marked: bool) -> Compared:
+    """Compare an attempt's files with those that a study knows, and add them to these.
+
+    Without `accepts` a new content of a known file is not let pass. `marked` says whether the trial ran other code
+    before: what its attempts import first is the study's own only until one with the study's code imports it.
+    """
+    versions = dict(known)
+    marked = marked or any(_differs(known.get(file.path, ()), file.digest) for file in files)
+    differing: dict[str, None] = {}
+    new: dict[str, None] = {}
+    held = False
+    for file in sorted(files, key=lambda file: file.path not in known):
+        seen = versions.get(file.path, ())
+        first = seen[0].removeprefix(_LATER) if seen else ""
+        if not seen:
+            if not held and len(versions) < SOURCES:
+                versions[file.path] = ((_LATER if marked else "") + file.digest,)
+        elif seen[0] != first and not marked:  # it is the study's own from now on
+            others = (one for one in (first, *seen[1:]) if one != file.digest)
+            versions[file.path] = (file.digest, *others)
+        elif file.digest != first:
+            differing[file.path] = None
+            held = held or not (accepts or file.digest in seen)
+            noted = file.digest if accepts else _HELD + file.digest
+            if file.digest not in seen and noted not in seen:
+                new[file.path] = None
+                kept = seen if len(seen) < MOST_VERSIONS else (seen[0], *seen[2:])
+                versions[file.path] = (*kept, noted)
+    return Compared(versions=versions, differing=tuple(differing), new=tuple(new), held=held)
+
+
+def _differs(seen: tuple[str, ...], digest: str) -> bool:
+    """Whether a content is surely not the study's own."""
+    return bool(seen) and not seen[0].startswith(_LATER) and seen[0] != digest
+
+
+def accepted(known: Versions) -> Versions:
+    """The same, with all contents accepted that were not let pass."""
+    return {path: tuple(one.removeprefix(_HELD) for one in seen) for path, seen in known.items()}
+
+
+def changed_files(known: Versions) -> tuple[str, ...]:
+    """The files of which trials ran more than one content, as many as are named."""
+    ran = {path: [one for one in seen if not one.startswith(_HELD)] for path, seen in known.items()}
+    return tuple(path for path, seen in ran.items() if len(seen) > 1)[:MOST_SHOWN]
+
+
+def resumed(state: CycleState) -> None:
+    """A user resumes the study: with `pause` that accepts the changes for which it was paused."""
+    if state.study.spec.on_code_change is OnCodeChange.PAUSE:
+        state.study = replace(state.study, code_files=accepted(state.study.code_files))
+
+
+def require_unchanged(state: CycleState, code: AttemptCode | None) -> None:
+    """Raises InvalidFieldError for a report of an ask/tell client that runs other code, where that is refused."""
+    if code is None or state.study.spec.on_code_change is not OnCodeChange.REFUSE:
+        return
+    if differing := compared(state.study.code_files, code.files, accepts=False, marked=False).differing:
+        message = "is not what the study began with, and the study says `on_code_change: refuse`"
+        remedy = "Put the file back, or create a study for the new code."
+        raise InvalidFieldError(
+            [Violation(field="code", value=path, message=message, remedy=remedy) for path in differing]
+        )
+
+
+def take(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
+    """Take in what a live attempt runs. Returns False where it was taken off its worker for that: then nothing of it
+    counts from here on."""
+    if code is None:
+        return True
+    policy = state.study.spec.on_code_change
+    marked = bool(state.trials[lease.number].code_changed)
+    found = compared(state.study.code_files, code.files, accepts=policy is OnCodeChange.WARN, marked=marked)
+    if found.versions != state.study.code_files:
+        state.study = replace(state.study, code_files=found.versions)
+    if not found.differing:
+        return True
+    if not found.held:
+        _mark(state, lease, code, found)
+        return True
+    state.move_study(StudyState.PAUSED, _paused(state, lease, found))
+    if lease.worker_id is None:  # a client's loop is its own, and hears of the pause with its next decision
+        _mark(state, lease, code, found)
+        return True
+    _give_back(state, lease, code, found)
+    return False
+
+
+def _mark(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -> None:
+    before = state.trials[lease.number].code_changed
+    marked = (*before, *(path for path in found.differing if path not in before))[:MOST_SHOWN]
+    if marked == before and not found.new:
+        return
+    state.emit(events.code_changed(lease, code.digest, found.differing, found.new, refused=False))
+    state.update(lease.number, code_changed=marked)
+
+
+def _give_back(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -> None:
+    why = f"it was to run other code than the study began with: {listed_paths(found.differing)}"
+    state.emit(events.code_changed(lease, code.digest, found.differing, found.new, refused=True))
+    state.close(lease)
+    state.cancel(state.trials[lease.number], why)
+    state.move(lease.number, Action.INTERRUPT, detail=why)
+
+
+def _paused(state: CycleState, lease: Lease, found: Compared) -> str:
+    """Why the study pauses, and what can be done."""
+    several = len(found.differing) > 1
+    changed = f"{listed_paths(found.differing)} {'have' if several else 'has'} changed since the study began"
+    put_back = f"Put {'them' if several else 'it'} back"
+    resume = f"`headrace resume {state.study.name}`"
+    if state.study.spec.on_code_change is OnCodeChange.REFUSE:
+        remedy = f"{put_back}, then {resume}; new code needs a study of its own"
+    else:
+        remedy = f"{put_back}, or leave the change in to accept it, then {resume}"
+    return f"paused at trial {lease.number}: {changed}. {remedy}"

@@ -1,0 +1,239 @@
+"""Trials that run other code than their study began with: marked, or given back before they count."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from sqlalchemy.ext.asyncio import AsyncEngine
+from study_site import StudySite, make_spec
+
+from headrace.client.events import CodeChanged, ReportRecorded
+from headrace.errors import InvalidFieldError
+from headrace_services.scheduler.core.code_changes import accepted, changed_files, compared
+from headrace_services.scheduler.core.inputs import (
+    Accepted,
+    AttemptCode,
+    Cancellation,
+    ReportArrived,
+    RestoredArrived,
+    ResumeStudy,
+    SourceFile,
+    Stale,
+    Suggest,
+    Suggested,
+)
+from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.replay.replaying import replay
+
+RUN_ALL = {"kind": "run_all"}
+
+
+def files(**contents: str) -> tuple[SourceFile, ...]:
+    return tuple(SourceFile(f"{name}.py", digest) for name, digest in contents.items())
+
+
+def code(**contents: str) -> AttemptCode:
+    return AttemptCode(digest="".join(contents.values()), files=files(**contents))
+
+
+class CodeSite(StudySite):
+    """A study whose attempts say what they run."""
+
+    def running(
+        self, lease: Lease, step: int, value: float, ran: AttemptCode, **fields: Any
+    ) -> ReportArrived:
+        return replace(self.report(lease, step, value, **fields), code=ran)
+
+    def loaded(self, lease: Lease, ran: AttemptCode) -> RestoredArrived:
+        self.sequences[lease.id] += 1
+        return RestoredArrived(
+            lease_id=lease.id,
+            number=lease.number,
+            attempt=lease.attempt,
+            sequence=self.sequences[lease.id],
+            code=ran,
+        )
+
+    async def changes(self) -> list[tuple[int | None, CodeChanged]]:
+        return [(one.trial, one.detail) for one in await self.log() if isinstance(one.detail, CodeChanged)]
+
+    async def marks(self) -> list[list[str]]:
+        return [row.code_changed for row in await self.trials()]
+
+
+async def started(engine: AsyncEngine, slots: int = 3, **changes: Any) -> tuple[CodeSite, list[Lease]]:
+    spec = make_spec(policy=RUN_ALL, max_trials=slots, **changes)
+    site = CodeSite(engine, spec)
+    await site.create()
+    await site.connect(slots=slots)
+    return site, await site.kick()
+
+
+async def test_a_trial_with_edited_code_is_marked_and_the_edit_is_told_once(engine: AsyncEngine) -> None:
+    site, (first, second, third) = await started(engine)
+    await site.step(site.running(first, 1, 0.5, code(train="A", model="A")))
+    await site.step(site.running(second, 1, 0.5, code(train="B", model="A")))
+    await site.step(site.running(third, 1, 0.5, code(train="B", model="A")))
+    assert await site.marks() == [[], ["train.py"], ["train.py"]]
+    assert [row.code for row in await site.trials()] == ["AA", "BA", "BA"]
+    told = [(trial, found.files, found.first_seen, found.refused) for trial, found in await site.changes()]
+    assert told == [(1, ("train.py",), ("train.py",), False), (2, ("train.py",), (), False)]
+    recorded = [one.detail.code for one in await site.log() if isinstance(one.detail, ReportRecorded)]
+    assert recorded == ["AA", "BA", "BA"]
+    assert (await site.study()).state == "ACTIVE"
+    assert changed_files({path: tuple(seen) for path, seen in (await site.study()).code_files.items()}) == (
+        "train.py",
+    )
+    await site.step(site.running(second, 2, 0.4, code(model="C")))
+    assert await site.marks() == [[], ["train.py", "model.py"], ["train.py"]]
+
+
+async def test_attempts_that_import_other_files_run_the_same_code(engine: AsyncEngine) -> None:
+    site, (first, second, third) = await started(engine)
+    await site.step(site.running(first, 1, 0.5, code(train="A", small="A")))
+    await site.step(site.running(second, 1, 0.5, code(train="A", large="A")))
+    await site.step(site.running(first, 2, 0.5, code(late="A")))
+    await site.step(site.running(third, 1, 0.5, code(train="A", large="A", late="A")))
+    assert await site.marks() == [[], [], []]
+    assert await site.changes() == []
+
+
+async def test_messages_that_come_twice_late_or_from_nobody_mark_nothing(engine: AsyncEngine) -> None:
+    site, (first, second, _) = await started(engine)
+    await site.step(site.running(first, 1, 0.5, code(train="A")))
+    early, report = site.loaded(second, code(train="B")), site.running(second, 1, 0.5, code(train="B"))
+    await site.step(early)
+    cursor = (await site.study()).cursor
+    assert [trial for trial, _ in await site.changes()] == [1]
+    await site.step(early)
+    assert (await site.study()).cursor == cursor
+    await site.step(report)
+    (again,) = await site.step(report)
+    assert isinstance(again, Accepted)
+    assert len(await site.changes()) == 1
+    stranger = replace(report, attempt=7, sequence=99, code=code(train="C"))
+    late = replace(site.loaded(first, code(train="C")), attempt=7)
+    assert [type(one) for one in await site.step(stranger, late)] == [Stale, Stale]
+    assert await site.marks() == [[], ["train.py"], []]
+    assert len(await site.changes()) == 1
+
+
+async def test_code_that_is_told_before_the_first_report_is_the_studys_first(engine: AsyncEngine) -> None:
+    site, (first, second, _) = await started(engine)
+    await site.step(site.loaded(first, code(train="A")))
+    await site.step(site.running(second, 1, 0.5, code(train="B")))
+    assert await site.marks() == [[], ["train.py"], []]
+
+
+@pytest.mark.parametrize("policy", ["pause", "refuse"])
+@pytest.mark.parametrize("early", [True, False])
+async def test_an_attempt_with_edited_code_is_given_back_and_its_study_pauses(
+    engine: AsyncEngine, policy: str, early: bool
+) -> None:
+    site, (first, second, third) = await started(engine, on_code_change=policy)
+    await site.step(site.running(first, 1, 0.5, code(train="A")))
+    await site.step(site.running(second, 1, 0.7, code(train="A")))
+    before = await site.trial(1)
+    site.orders.clear()
+    message = site.loaded(second, code(train="B")) if early else site.running(second, 2, 0.1, code(train="B"))
+    (outcome,) = await site.step(message)
+    assert isinstance(outcome, Stale)
+    assert [(type(order), order.lease.id) for order in site.orders] == [(Cancellation, second.id)]
+    trial, study = await site.trial(1), await site.study()
+    kept = ("best_value", "step", "checkpoint", "failures", "interruptions", "losses_in_row", "code_changed")
+    assert [getattr(trial, name) for name in kept] == [getattr(before, name) for name in kept]
+    assert (trial.state, study.state) == ("PAUSED", "PAUSED")
+    assert "train.py has changed since the study began" in study.detail
+    assert f"`headrace resume {site.name}`" in study.detail
+    # Another attempt with the same edit, which began beside it.
+    (outcome,) = await site.step(site.loaded(third, code(train="B")))
+    assert isinstance(outcome, Stale)
+    assert (await site.trial(2)).state == "PENDING"
+    assert [(found.first_seen, found.refused) for _, found in await site.changes()] == [
+        (("train.py",), True),
+        ((), True),
+    ]
+    # The study's own code goes on, and leaves at its next rung.
+    assert (await site.tell(first, 2, 0.4)).action == "CONTINUE"
+    # Put back, and resumed: nothing is lost.
+    await site.step(ResumeStudy())
+    again = [lease for lease in site.leases.values() if lease.number == 1][-1]
+    assert (again.attempt, again.resume.step if again.resume else None) == (2, 1)
+    await site.step(site.loaded(again, code(train="A")))
+    await site.step(site.running(again, 2, 0.6, code(train="A")))
+    assert await site.marks() == [[], [], []]
+    assert (await site.study()).state == "ACTIVE"
+
+
+async def test_to_resume_a_study_is_to_accept_the_edit_with_pause_alone(engine: AsyncEngine) -> None:
+    for policy, state, marks in (("pause", "ACTIVE", ["train.py"]), ("refuse", "PAUSED", [])):
+        site, (first, second, third) = await started(engine, on_code_change=policy)
+        await site.step(site.running(first, 1, 0.5, code(train="A")))
+        await site.step(site.loaded(second, code(train="B")))
+        await site.step(ResumeStudy())
+        again = [lease for lease in site.leases.values() if lease.number == 1][-1]
+        await site.step(site.loaded(again, code(train="B")))
+        await site.step(site.running(again, 1, 0.6, code(train="B")))
+        assert ((await site.study()).state, (await site.trial(1)).code_changed) == (state, marks)
+        if policy == "pause":  # the next edit is another one
+            await site.step(site.running(third, 1, 0.5, code(train="C")))
+            assert (await site.study()).state == "PAUSED"
+
+
+async def test_a_trial_that_leaves_with_its_paused_study_says_so_and_replays(engine: AsyncEngine) -> None:
+    policy = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9], "variant": "stopping"}
+    site = CodeSite(engine, make_spec(policy=policy, on_code_change="pause"))
+    await site.create()
+    await site.connect(slots=2)
+    first, second = await site.kick()
+    await site.step(site.loaded(first, code(train="A")))
+    await site.step(site.loaded(second, code(train="B")))
+    assert (await site.tell(first, 1, 0.5)).action == "PAUSE"
+    assert "paused with its study" in (await site.trial(0)).detail
+    assert replay(site.spec, await site.log()).identical
+
+
+async def test_a_client_that_runs_edited_code_is_told(engine: AsyncEngine) -> None:
+    for policy in ("refuse", "pause"):
+        site = CodeSite(engine, make_spec(template=None, policy=RUN_ALL, on_code_change=policy))
+        await site.create()
+        first, second = await site.step(
+            Suggest(client_id="a", ttl_s=600.0), Suggest(client_id="b", ttl_s=600.0)
+        )
+        assert isinstance(first, Suggested)
+        assert isinstance(second, Suggested)
+        assert first.lease
+        assert second.lease
+        own = site.running(first.lease, 1, 0.5, code(run="A"), saved=False)
+        await site.step(replace(own, sequence=None))
+        other = site.running(second.lease, 1, 0.5, code(run="B"), saved=False)
+        cursor = (await site.study()).cursor
+        (outcome,) = await site.step(replace(other, sequence=None))
+        if policy == "refuse":
+            assert isinstance(outcome, InvalidFieldError)
+            assert "run.py" in str(outcome)
+            assert (await site.study()).cursor == cursor
+        else:
+            assert isinstance(outcome, Accepted)
+            assert (await site.study()).state == "PAUSED"
+            assert (await site.marks())[:2] == [[], ["run.py"]]
+
+
+def test_a_file_that_only_edited_code_imported_is_not_the_studys_own() -> None:
+    known = compared({}, files(train="A"), accepts=True, marked=False).versions
+    edited = compared(known, files(train="B", extra="B"), accepts=True, marked=False)
+    assert edited.differing == ("train.py",)
+    undone = compared(edited.versions, files(train="A", extra="A"), accepts=True, marked=False)
+    assert undone.differing == ()
+    assert compared(undone.versions, files(extra="B"), accepts=True, marked=False).differing == ("extra.py",)
+    # But an edit of it is seen while all trials run the edited code.
+    again = compared(edited.versions, files(train="B", extra="C"), accepts=True, marked=False)
+    assert again.new == ("extra.py",)
+    # What was not let pass leaves no trace.
+    refused = compared(known, files(train="B", extra="B"), accepts=False, marked=False)
+    assert (refused.held, "extra.py" in refused.versions, changed_files(refused.versions)) == (
+        True,
+        False,
+        (),
+    )
+    assert changed_files(accepted(refused.versions)) == ("train.py",)

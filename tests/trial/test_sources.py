@@ -1,0 +1,103 @@
+"""Which source files a process says that it runs: those of the study's folder, as they were when they were imported."""
+
+import hashlib
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace import sources
+from headrace.bounds.numbers import SOURCES
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of modules, on the path; what was imported from it is forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sources, "_watched", {})
+    before, finders = set(sys.modules), list(sys.meta_path)
+    yield tmp_path
+    sys.meta_path[:] = finders
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def write(file: Path, text: str) -> str:
+    """Writes a file; returns the digest of its content."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_a_file_counts_as_it_was_when_it_was_imported(folder: Path) -> None:
+    before = write(folder / "late_model.py", "VERSION = 1")
+    watched = sources.watch(str(folder))
+    importlib.import_module("late_model")
+    after = write(folder / "late_model.py", "VERSION = 'two'")
+    assert watched.take() == [("late_model.py", before)]
+    assert watched.take() == []
+    importlib.reload(sys.modules["late_model"])
+    assert watched.take() == [("late_model.py", after)]
+
+
+def test_it_tells_what_was_imported_before_and_since_and_nothing_else(folder: Path) -> None:
+    early = write(folder / "early_one.py", "import json")
+    package = write(folder / "parts_here/__init__.py", "")
+    part = write(folder / "parts_here/loss.py", "")
+    write(folder / "never_imported.py", "")
+    write(folder / "env/lib/python3.11/site-packages/installed_here.py", "")
+    sys.path.insert(0, str(folder / "env/lib/python3.11/site-packages"))
+    importlib.import_module("early_one")
+    watched = sources.watch(str(folder))
+    assert watched.take() == [("early_one.py", early)]
+    importlib.import_module("parts_here.loss")
+    importlib.import_module("installed_here")
+    importlib.util.find_spec("never_imported")
+    sys.path.pop(0)
+    assert watched.take() == [("parts_here/__init__.py", package), ("parts_here/loss.py", part)]
+
+
+def test_a_link_to_the_folder_and_one_in_it_are_of_the_folder(folder: Path, tmp_path: Path) -> None:
+    digest = write(folder / "elsewhere/shared_part.py", "")
+    (folder / "project").mkdir()
+    (folder / "project/linked_part.py").symlink_to(folder / "elsewhere/shared_part.py")
+    (folder / "link").symlink_to(folder / "project")
+    sys.path.insert(0, str(folder / "link"))
+    watched = sources.watch(str(folder / "project"))
+    importlib.import_module("linked_part")
+    sys.path.pop(0)
+    (found,) = sources.Sources(str(folder / "link")).take()
+    assert found == ("linked_part.py", digest)
+    assert watched.take() in ([], [found])  # by the name that it was imported under
+
+
+def test_the_script_itself_counts(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, helper\nfrom headrace import sources\n"
+        "print(sorted(file.path for file in sources.watch(sys.argv[1]).take()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "['helper.py', 'program.py']"
+
+
+def test_there_is_an_end_to_what_is_told(folder: Path) -> None:
+    for number in range(SOURCES + 3):
+        write(folder / f"many_{number}.py", str(number))
+    watched = sources.watch(str(folder))
+    for number in range(SOURCES + 3):
+        importlib.import_module(f"many_{number}")
+    assert len(watched.take()) == SOURCES
+
+
+def test_one_digest_of_many_files_depends_on_no_order() -> None:
+    one, two = sources.SourceFile("a.py", "1"), sources.SourceFile("b.py", "2")
+    assert sources.digest_of([one, two]) == sources.digest_of([two, one])
+    assert sources.digest_of([one]) != sources.digest_of([one, two])

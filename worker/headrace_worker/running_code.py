@@ -1,0 +1,101 @@
+"""What code runs on this worker: the source files of each process, as it says, and those that its study names.
+
+A process says which files it has imported from the study's folder (`headrace.sources`). Of a program in another
+language, or a script that does not use the SDK, the worker knows the file that its command names. It reads that file,
+and the study's requirements, right before the start.
+
+The scheduler hears of it with the attempt's first report, and with the next one where there is more. It hears at once
+of a file that this worker has seen with another content, because an epoch may take an hour.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from headrace import sources
+from headrace.bounds.numbers import SOURCES
+from headrace.sources import SourceFile
+from headrace.v1 import event_pb2, spec_pb2
+
+_PROGRAMS = (".py", ".sh", ".bash", ".r", ".jl", ".js", ".mjs", ".ts", ".rb", ".pl", ".lua", ".m", ".scala")
+"""How the names of programs end that an interpreter runs."""
+_STUDIES = 256
+
+
+class RunningCode:
+    """The code of one process, file by file, in the order in which it came."""
+
+    def __init__(self, shipped: str = "") -> None:
+        """`shipped` is the digest of the archive that the process has its code from: nothing of that changes."""
+        self._shipped = shipped
+        self.files: list[SourceFile] = []
+
+    def add(self, files: Iterable[SourceFile]) -> bool:
+        """Takes files; says whether one of them was not there before. There are `SOURCES` at most."""
+        if self._shipped:
+            return False
+        before = len(self.files)
+        for file in files:
+            if file not in self.files and len(self.files) < SOURCES:
+                self.files.append(file)
+        return len(self.files) > before
+
+    def since(self, told: int | None) -> event_pb2.AttemptCode | None:
+        """What is to be told after so many files were; None: nothing was told yet. Returns None where nothing is."""
+        if self._shipped:
+            return event_pb2.AttemptCode(digest=self._shipped) if told is None else None
+        new = self.files[told or 0 :]
+        if not new:
+            return None
+        return event_pb2.AttemptCode(
+            files=[event_pb2.SourceFile(path=file.path, digest=file.digest) for file in new],
+            digest=sources.digest_of(self.files),
+        )
+
+
+class ToldCode:
+    """What has run on this worker, by study: so it sees an edit as soon as a process runs it."""
+
+    def __init__(self) -> None:
+        self._studies: OrderedDict[str, dict[str, set[str]]] = OrderedDict()
+
+    def take(self, study_uid: str, files: Sequence[SourceFile]) -> bool:
+        """Notes files of a study; says whether one of them has another content than it ever had here."""
+        known = self._studies.setdefault(study_uid, {})
+        self._studies.move_to_end(study_uid)
+        if len(self._studies) > _STUDIES:
+            self._studies.popitem(last=False)
+        changed = any(file.path in known and file.digest not in known[file.path] for file in files)
+        for file in files:
+            known.setdefault(file.path, set()).add(file.digest)
+        return changed
+
+
+def named_files(template: spec_pb2.TrialTemplate, args: Sequence[str]) -> list[SourceFile]:
+    """The files of the study's folder that the study names: the program of a command, and the requirements.
+
+    For a thread of its own, since the folder may lie on a slow disk.
+    """
+    folder = Path(template.working_dir)
+    named = _program(folder, args) if template.WhichOneof("program") == "command" else None
+    requirements = template.requirements if template.requirements else None
+    found = [sources.read(str(folder / path), path) for path in (named, requirements) if path]
+    return [file for file in found if file is not None]
+
+
+def _program(folder: Path, args: Sequence[str]) -> str | None:
+    """The first argument that is a program's file in the folder, from there on; None where there is none.
+
+    `python -m package.module` names one too. A file that is no program (an input, a result) changes as it likes.
+    """
+    for before, arg in zip(("", *args), args, strict=False):
+        path = f"{arg.replace('.', '/')}.py" if before == "-m" else arg
+        try:
+            file = (folder / path).resolve()
+            if not file.is_file() or not file.is_relative_to(folder.resolve()):
+                continue
+            if file.suffix.lower() in _PROGRAMS or file.stat().st_mode & 0o111:
+                return str(file.relative_to(folder.resolve()))
+        except (OSError, ValueError):  # too long for a path, or a NUL in it
+            continue
+    return None
