@@ -360,7 +360,7 @@ def test_what_is_no_address_is_refused(address: str, remedy: str) -> None:
 
 def test_of_several_schedulers_the_next_one_answers(fake: FakeStudyService, script: Script) -> None:
     fake.add(script)
-    with Client(f"127.0.0.1:1,{fake.address}", timeout_s=5) as client:
+    with Client(f"127.0.0.1:1,{fake.address}", timeout_s=60) as client:
         assert client.study("digits").status().name == "digits"
 
 
