@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 import psycopg
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["affected", "costs", "tiers"]
 
@@ -24,6 +25,9 @@ with warnings.catch_warnings():
 # gRPC tears its poller down with the last asynchronous object and builds it up with the next one, which is not safe
 # across event loops; as each test has its own loop, keep it up for the whole run.
 grpc.aio.init_grpc_aio()
+
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 MEMORY = Path("/dev/shm")
 """A file system in memory, where the machine has one."""

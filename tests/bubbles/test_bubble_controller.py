@@ -84,7 +84,7 @@ def test_on_a_noisy_machine_harmless_trials_keep_theirs_and_harmful_ones_do_not(
 
 
 @given(st.integers(0, 2**32), st.floats(0, 0.2), st.floats(0, 0.3))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_control_steps_never_become_rare(seed: int, slower: float, noise: float) -> None:
     controller, rng = Controller(), random.Random(seed)
     for _ in range(800):

@@ -2,8 +2,10 @@
 
 import inspect
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import grpc
@@ -22,6 +24,7 @@ from headrace.client import (
     TerminationReason,
     TrialRef,
     TrialState,
+    connection,
     flows,
 )
 from headrace.client.events import EventDetail
@@ -303,13 +306,17 @@ def test_an_unreachable_scheduler_is_told_soon_and_by_address() -> None:
     assert "headrace up" in caught.value.remedy
 
 
-def test_a_scheduler_that_was_there_is_waited_for(fake: FakeStudyService, script: Script) -> None:
+def test_a_scheduler_that_was_there_is_waited_for(
+    fake: FakeStudyService, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake.add(script)
-    with Client(fake.address, timeout_s=1.5, connect_timeout_s=0.1) as client:
+    with Client(fake.address, timeout_s=60, connect_timeout_s=0.1) as client:
         client.studies()
         fake.fail_next("GetStudy", *[DatabaseUnavailableError("Postgres is away.")] * 2)
         assert client.study("digits").status().name == "digits"
         fake.fail_next("GetStudy", *[DatabaseUnavailableError("Postgres is away.")] * 50)
+        late = SimpleNamespace(monotonic=lambda: time.monotonic() + 60)
+        monkeypatch.setattr(connection, "time", late)
         with pytest.raises(DatabaseUnavailableError):
             client.study("digits").status()
 
@@ -353,7 +360,7 @@ def test_what_is_no_address_is_refused(address: str, remedy: str) -> None:
 
 def test_of_several_schedulers_the_next_one_answers(fake: FakeStudyService, script: Script) -> None:
     fake.add(script)
-    with Client(f"127.0.0.1:1,{fake.address}", timeout_s=5) as client:
+    with Client(f"127.0.0.1:1,{fake.address}", timeout_s=60) as client:
         assert client.study("digits").status().name == "digits"
 
 

@@ -66,7 +66,7 @@ def test_a_client_follows_its_home_to_another_port(
     fake.add(script, shown=1)
     fake.watch_moves_on = False
     (home / ADDRESS_FILE).write_text(f"{fake.address}\n")
-    with Client(timeout_s=20) as client:
+    with Client(timeout_s=60) as client:
         updates = client.study("digits").watch()
         seen = len(next(updates).events)
         (home / ADDRESS_FILE).write_text(f"{other.address}\n")
@@ -83,7 +83,7 @@ def test_an_async_client_follows_its_home_and_an_explicit_address_is_kept(
     (home / ADDRESS_FILE).write_text(f"{fake.address}\n")
 
     async def run() -> None:
-        async with AsyncClient(timeout_s=20) as client, AsyncClient(fake.address, timeout_s=2) as strict:
+        async with AsyncClient(timeout_s=60) as client, AsyncClient(fake.address, timeout_s=2) as strict:
             assert (await strict.study("digits").status()).name == "digits"
             assert (await client.study("digits").status()).name == "digits"
             (home / ADDRESS_FILE).write_text(f"{other.address}\n")
@@ -105,7 +105,7 @@ def test_a_wait_that_nobody_answers_says_so_once(
     monkeypatch.setattr(watch, "GIVE_UP_AFTER_S", 3.0)
     fake.add(script, shown=1)
     fake.watch_moves_on = False
-    with Client(fake.address, timeout_s=5) as client:
+    with Client(fake.address, timeout_s=60) as client:
         updates = client.study("digits").watch()
         next(updates)
         fake.stop()

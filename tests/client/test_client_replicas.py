@@ -100,7 +100,7 @@ def test_tls_checks_each_scheduler_against_its_own_name(
 
 def test_a_name_that_nobody_knows_is_passed_over(serve: Serve) -> None:
     _, port = serve()
-    with Client(f"no-such-host.invalid:1,localhost:{port}", timeout_s=10) as client:
+    with Client(f"no-such-host.invalid:1,localhost:{port}", timeout_s=60) as client:
         assert client.study("digits").status().name == "digits"
 
 

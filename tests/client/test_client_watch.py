@@ -171,7 +171,7 @@ async def test_the_async_client_has_the_same_surface(fake: FakeStudyService, scr
     fake.add(script, shown=1)
     fake.cut_watch_after.append((3, UNAVAILABLE))
     fake.fail_next("GetStudy", UNAVAILABLE, UNAVAILABLE)
-    async with AsyncClient(fake.address, timeout_s=10) as client:
+    async with AsyncClient(fake.address, timeout_s=60) as client:
         study = client.study("digits")
         assert (await study.status()).name == "digits"
         cursors = [e.cursor async for u in study.watch() for e in u.events]
@@ -187,7 +187,7 @@ async def test_the_async_client_has_the_same_surface(fake: FakeStudyService, scr
 async def test_an_async_watch_ends_with_its_client(fake: FakeStudyService, script: Script) -> None:
     fake.add(script, shown=1)
     fake.watch_delay_s = 0.05
-    client = AsyncClient(fake.address, timeout_s=10)
+    client = AsyncClient(fake.address, timeout_s=60)
     seen = 0
     async for _ in client.study("digits").watch():
         seen += 1
@@ -199,7 +199,7 @@ async def test_an_async_watch_ends_with_its_client(fake: FakeStudyService, scrip
 async def test_a_cancelled_watch_is_cancelled(fake: FakeStudyService, script: Script) -> None:
     fake.add(script, shown=1)
     fake.watch_delay_s = 5.0
-    async with AsyncClient(fake.address, timeout_s=10) as client:
+    async with AsyncClient(fake.address, timeout_s=60) as client:
         with pytest.raises(TimeoutError):
             await client.study("digits").wait(timeout_s=0.3)
 

@@ -60,7 +60,7 @@ def test_what_is_unpacked_is_what_was_read(tmp_path: Path) -> None:
     assert (tmp_path / "there" / "lib" / "up").readlink() == Path("../train.py")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.dictionaries(
         st.text("abc/. é", min_size=1, max_size=12).filter(

@@ -60,7 +60,6 @@ def _attack(attack: Attack, count: int, number: int) -> None:
     @settings(
         max_examples=count,
         database=None,
-        deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

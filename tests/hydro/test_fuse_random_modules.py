@@ -143,7 +143,6 @@ def check(
 @hypothesis_seed(SEED)
 @settings(
     max_examples=CASES,
-    deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
     derandomize=False,

@@ -89,7 +89,7 @@ def expressions() -> dict[str, str]:
 
 
 def test_a_real_scheduler_shows_all_that_is_named_and_no_study(service: Service) -> None:
-    with Client(service.address, timeout_s=20) as client:
+    with Client(service.address, timeout_s=60) as client:
         client.create_study(SECRET, SPEC)
         study = client.study(SECRET)
         trial = study.ask()

@@ -62,7 +62,7 @@ def test_small_trials_leave_islands_whole() -> None:
     assert indices(fit(share, job(0, milli=250)).slots) == [7], "a share goes where the least is left"  # type: ignore[union-attr]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(data=st.data())
 def test_on_trees_no_set_is_joined_better(data: st.DataObject) -> None:
     sizes = data.draw(st.sampled_from([(2, 4, 8), (4,), (2,), (1, 2, 4), (3, 6), (8,)]))
@@ -74,7 +74,7 @@ def test_on_trees_no_set_is_joined_better(data: st.DataObject) -> None:
     assert cost(chosen) == min(map(cost, combinations(slots, count)))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(taken=st.sets(st.integers(0, 7)), count=st.integers(1, 8))
 def test_where_nothing_is_known_the_first_slots_are_taken(taken: set[int], count: int) -> None:
     slots = [device(1, n) for n in range(8) if n not in taken]

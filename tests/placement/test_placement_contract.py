@@ -133,7 +133,7 @@ def waiting_lists(draw: st.DrawFn) -> list[Waiting]:
 
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("placer", PLACERS.values(), ids=list(PLACERS))
-@settings(max_examples=drawn(first=20, full=60), deadline=None, derandomize=True)
+@settings(max_examples=drawn(first=20, full=60), derandomize=True)
 @given(cluster=clusters(), waiting=waiting_lists())
 def test_every_plan_keeps_the_promises(placer: Placer, cluster: Cluster, waiting: list[Waiting]) -> None:
     plan = placer.plan(cluster, waiting)
@@ -172,7 +172,7 @@ def test_every_plan_keeps_the_promises(placer: Placer, cluster: Cluster, waiting
 
 
 @pytest.mark.parametrize("placer", PLACERS.values(), ids=list(PLACERS))
-@settings(max_examples=drawn(first=15, full=40), deadline=None, derandomize=True)
+@settings(max_examples=drawn(first=15, full=40), derandomize=True)
 @given(cluster=clusters(), waiting=waiting_lists())
 def test_what_fits_is_placed(placer: Placer, cluster: Cluster, waiting: list[Waiting]) -> None:
     if waiting and (plan := placer.plan(cluster, waiting[:1])).placements == ():

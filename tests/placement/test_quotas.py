@@ -44,7 +44,7 @@ waiting = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(
     slots=st.integers(0, 8),
     others_milli=st.integers(0, 40).map(lambda n: 250 * n),

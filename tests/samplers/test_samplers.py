@@ -194,7 +194,7 @@ class TestGrid:
         assert sampler.size == len(expected)
         assert [sampler.suggest(number) for number in range(sampler.size)] == expected
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     @given(data=st.data())
     def test_against_brute_force(self, data):
         space, axes = {}, {}

@@ -316,7 +316,6 @@ def test_the_janitor_keeps_its_promises(database_url: str) -> None:
     machine.settings = settings(
         max_examples=HISTORIES,
         stateful_step_count=15 if HISTORIES < 10 else 50,
-        deadline=None,
         derandomize=HISTORIES < 10,
         suppress_health_check=list(HealthCheck),
         print_blob=True,

@@ -65,7 +65,7 @@ def test_schedulers_by_host_name(
         )
         running.callback(worker.wait)
         running.callback(worker.terminate)
-        with Client(address, timeout_s=20) as client:
+        with Client(address, timeout_s=60) as client:
             until(lambda: [w for w in client.workers() if w.connected], "the worker is there")
             first.kill()
             first.wait()

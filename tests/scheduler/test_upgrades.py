@@ -117,7 +117,7 @@ async def test_an_old_replica_goes_on_beside_a_schema_that_lets_it(
     written, over = [], threading.Event()
 
     def write() -> None:
-        with Client(address, timeout_s=20) as client:
+        with Client(address, timeout_s=60) as client:
             while not over.is_set():
                 try:
                     client.create_study(f"s{len(written)}", SPEC)
@@ -148,7 +148,7 @@ async def test_an_old_replica_leaves_before_a_schema_that_it_does_not_fit(
 ) -> None:
     old = replicas.start()
     address = await asyncio.to_thread(replicas.address, old)
-    with Client(address, timeout_s=20) as client:
+    with Client(address, timeout_s=60) as client:
         client.create_study("kept", SPEC)
     new = replicas.start(folder=newer(needs=None))
     address = await asyncio.to_thread(replicas.address, new)
@@ -157,7 +157,7 @@ async def test_an_old_replica_leaves_before_a_schema_that_it_does_not_fit(
     assert f"a migration waits that needs programs which know {NEXT}, and this one knows {HEAD}" in said
     assert "Update this program" in said
     assert revision(replicas.database_url) == NEXT
-    with Client(address, timeout_s=20) as client:
+    with Client(address, timeout_s=60) as client:
         assert [study.name for study in client.studies()] == ["kept"]
 
 

@@ -58,9 +58,7 @@ JUNK = st.recursive(
     ),
     max_leaves=6,
 )
-FUZZ = settings(
-    max_examples=drawn(first=120, full=400), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+FUZZ = settings(max_examples=drawn(first=120, full=400), suppress_health_check=[HealthCheck.too_slow])
 
 
 def places(data, path=()):

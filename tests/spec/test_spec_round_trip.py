@@ -245,9 +245,7 @@ def specs(draw_):
     )
 
 
-ROUND_TRIP = settings(
-    max_examples=drawn(first=40, full=150), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+ROUND_TRIP = settings(max_examples=drawn(first=40, full=150), suppress_health_check=[HealthCheck.too_slow])
 
 
 @ROUND_TRIP

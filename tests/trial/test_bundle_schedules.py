@@ -137,7 +137,7 @@ def curves(
     return trials.curves
 
 
-@settings(max_examples=drawn(first=8, full=25), deadline=None)
+@settings(max_examples=drawn(first=8, full=25))
 @given(count=st.integers(1, 6), seats=st.integers(1, 4), seed=st.integers(0, 10_000))
 def test_each_member_has_the_curve_that_it_has_alone(count: int, seats: int, seed: int) -> None:
     with tempfile.TemporaryDirectory() as place:

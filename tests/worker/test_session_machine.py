@@ -325,7 +325,6 @@ class SessionMachine(RuleBasedStateMachine):
 SessionMachine.TestCase.settings = settings(
     max_examples=100,
     stateful_step_count=70,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 TestSession = SessionMachine.TestCase
