@@ -99,7 +99,7 @@ def choose(
     if trial.checkpoint is None:
         raise NoCheckpointError(
             f"Trial {trial.number} of study {study.name} has saved no checkpoint ({trial.outcome}).",
-            remedy="A trial saves what it gives to t.track(...) or keeps in t.state, at its first rung at the latest.",
+            remedy="A trial saves what it gives to t.track(...) or keeps in t.state: at its rungs, and at its own end.",
         )
     if best and trial.best_checkpoint is None and trial.checkpoint.step != trial.best_step:
         raise NoCheckpointError(
