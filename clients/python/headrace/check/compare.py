@@ -124,8 +124,9 @@ def resets(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Mis
     unpaused = _reported_by_step([straight])
     for before, after in pairwise(chain):
         saved = before.last(Moment.REPORTED)
-        for at in (saved, unpaused.get(saved.step) if saved is not None else None):
-            for missing in _variables_reset(before, after, at):
+        without = unpaused.get(saved.step) if saved is not None else None
+        for start, at in ((before.begun, saved), (straight.begun, without)):
+            for missing in _variables_reset(start, at, after.begun):
                 found.setdefault(missing.remedy, missing)
     return tuple(found.values())
 
@@ -157,7 +158,7 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
     for before, after in pairwise(chain):
         signs = (
             *_seeded_again(after),
-            *_variables_reset(before, after, before.last(Moment.REPORTED)),
+            *_variables_reset(before.begun, before.last(Moment.REPORTED), after.begun),
             *_iterators_restarted(before, after),
             *_fetched_ahead(before),
         )
@@ -335,10 +336,9 @@ def _seeded_again(result: SegmentResult) -> Iterator[Missing]:
 
 
 def _variables_reset(
-    before: SegmentResult, after: SegmentResult, saved: Snapshot | None
+    start: Snapshot | None, saved: Snapshot | None, restored: Snapshot | None
 ) -> Iterator[Missing]:
     """What had changed since the loop began when it was saved, and is something else after the restore."""
-    start, restored = before.begun, after.begun
     if saved is None or start is None or restored is None:
         return
     modules = {piece.variable for piece in saved.pieces if piece.kind is Kind.WEIGHTS and piece.variable}

@@ -76,8 +76,8 @@ def run_check(
     does not call `trial.main` itself; left out, it is the function that takes a trial. `ranks` processes train
     together, as those of a study with `processes: per_slot` do. `mutations` are, by parameter, configurations in which
     a population has changed it: each must have an effect. The script runs in `folder` (the current one), as a trial
-    runs in its study's `working_dir`: what it writes there stays. `progress(what, done, total)` is told before each process; the total is 0
-    where it is not known yet. Raises `CheckError` where the script fails without any pause.
+    runs in its study's `working_dir`: what it writes there stays. `progress(what, done, total)` is told before each
+    process; the total is 0 where it is not known yet. Raises `CheckError` where the script fails without any pause.
     """
     script = script.resolve()
     if not script.is_file():
