@@ -191,7 +191,7 @@ async def test_what_a_program_saved_at_its_own_end_is_its_checkpoint(engine: Asy
     for _ in range(2):  # the message comes twice
         await site.step(gone(lease, "FINISHED", checkpoint=saved, by_itself=True))
     trial = await site.trial(0)
-    assert (trial.reason, trial.checkpoint) == ("COMPLETED", saved)
+    assert (trial.reason, trial.checkpoint["uri"]) == ("COMPLETED", saved.uri)
     assert trial.detail == "its program ended by itself at step 4 of 9"
 
 
@@ -202,7 +202,7 @@ async def test_what_a_program_could_not_save_at_its_own_end_takes_nothing_from_i
     await reports(site, lease, 4, loss=1.0)
     await site.step(gone(lease, "FINISHED", unsaved="the state at its end is not saved: no room"))
     trial = await site.trial(0)
-    assert (trial.reason, trial.checkpoint, trial.value) == ("COMPLETED", None, 1.0)
+    assert (trial.reason, trial.checkpoint["uri"], trial.value) == ("COMPLETED", "file:///0/4", 1.0)
     assert trial.detail.endswith("; the state at its end is not saved: no room")
     warned = [event.detail["warning"] for event in await site.events() if event.kind == "trial_warned"]
     assert warned == ["the state at its end is not saved: no room"]

@@ -183,7 +183,7 @@ class Summary:
         return [
             (
                 "checkpoint",
-                "none: it saved nothing. A trial that tracks its state saves it at its rungs and at its own end",
+                "none: nothing to load. A trial that tracks its state writes one at each rung, and at its own end",
             )
         ]
 
