@@ -53,18 +53,22 @@ class Told:
     """What its last checkpoint holds: a digest of each piece, its step among them."""
 
 
-def spec_of(program: str, lrs: list[float], *, paused: bool, steps: int = BUDGET) -> dict[str, Any]:
-    """A study of one trial for each rate. Where it is to be paused, it has a rung at each step, and nothing is stopped
-    there: the median policy looks at no trial before the last of these."""
+def spec_of(
+    program: str, lrs: list[float], *, home: Path | None = None, steps: int = BUDGET
+) -> dict[str, Any]:
+    """A study of one trial for each rate. One to disturb, on the site of this home, has a rung at each step, and nothing is
+    stopped there: the median policy looks at no trial before the last of these."""
     policy: dict[str, Any] = {"kind": "run_all"}
-    if paused:
+    env = {"OMP_NUM_THREADS": "1"}
+    if home is not None:
+        env |= {"BATCH_S": "0.2", "HOME_OF_SITE": str(home)}  # by which `Cluster.trials` finds the processes
         policy = {"kind": "median", "interval": 1, "grace_steps": steps}
     return {
         "objective": {"metric": METRICS[program], "goal": "minimize"},
         "trial": {
             "callable": f"{program}:train",
             "working_dir": str(PROGRAMS),
-            "env": {"OMP_NUM_THREADS": "1"},
+            "env": env,
         },
         "space": {"lr": {"type": "float", "low": 1e-6, "high": 1.0}},
         "enqueue": [{"lr": lr} for lr in lrs],
@@ -79,7 +83,7 @@ def undisturbed(
     client: Client, program: str, lrs: list[float], name: str, *, steps: int = BUDGET
 ) -> list[Told]:
     """Runs the trials of these rates from their beginning to their end."""
-    client.create_study(name, spec_of(program, lrs, paused=False, steps=steps))
+    client.create_study(name, spec_of(program, lrs, steps=steps))
     return ended(client, name, len(lrs))
 
 
@@ -87,7 +91,7 @@ def disturbed(
     site: Cluster, client: Client, program: str, lrs: list[float], name: str, *, steps: int = BUDGET
 ) -> list[Told]:
     """Runs them with a pause of the first trial at each step, and a kill of every process that is found on the way."""
-    client.create_study(name, spec_of(program, lrs, paused=True, steps=steps))
+    client.create_study(name, spec_of(program, lrs, home=site.home, steps=steps))
     disturb(site, client, name)
     return ended(client, name, len(lrs))
 
@@ -127,9 +131,9 @@ def leaves(info: TrialInfo, attempt: int) -> bool:
 
 
 def process_of(site: Cluster, name: str, number: int) -> Any:
-    """The process that trains a trial now, if there is one."""
-    trial = f"studies/{name}/trials/{number}"
-    return next((one for one in site.trials() if one.environ().get("HEADRACE_TRIAL") == trial), None)
+    """The process that trains a trial now, if there is one: by its title, as it may have started before its trial."""
+    title = f"headrace: trial {name}/{number}"
+    return next((one for one in site.trials() if " ".join(one.cmdline()).strip() == title), None)
 
 
 def ended(client: Client, name: str, trials: int) -> list[Told]:

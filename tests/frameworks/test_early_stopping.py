@@ -27,6 +27,9 @@ def test_pauses_and_kills_change_nothing_of_a_trial_that_stops_early(tmp_path: P
         assert [one.outcome for one in expected] == ["completed", "completed"]
         assert [one.steps < BUDGET for one in expected] == [True, False]
         assert disturbed(site, client, program, LRS, "disturbed") == expected
+        hurt = client.study("disturbed").trial(0).info()
+        assert hurt.attempt >= expected[0].steps, "it paused at each step"
+        assert hurt.interruptions >= 1, "and was killed on the way"
 
 
 def test_the_program_in_a_loop_of_its_own_passes_the_check(tmp_path: Path) -> None:
