@@ -56,8 +56,8 @@ class Told:
 def spec_of(
     program: str, lrs: list[float], *, home: Path | None = None, steps: int = BUDGET
 ) -> dict[str, Any]:
-    """A study of one trial for each rate. One to disturb, on the site of this home, has a rung at each step, and nothing is
-    stopped there: the median policy looks at no trial before the last of these."""
+    """A study of one trial for each rate. One to disturb, on the site of this home, has a rung at each step, where none
+    is stopped: the median policy looks at no trial before the last of these."""
     policy: dict[str, Any] = {"kind": "run_all"}
     env = {"OMP_NUM_THREADS": "1"}
     if home is not None:

@@ -17,8 +17,6 @@ import pytest
 pytestmark = pytest.mark.full
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
-WHOLE = "# whole budget"
-"""A comment that has a script checked to its end, and not for three steps (`framework_checks.py`)."""
 EXACT = r"\Z"
 """What the check says of a script that it passes: nothing."""
 Change = tuple[str, str]
@@ -70,7 +68,9 @@ PLATEAU = (
     """plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=9.0)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}""",
 )
-STOPS = ("[callback]", f'[pl.callbacks.EarlyStopping("val_loss", 0.3, patience=2), callback]  {WHOLE}')
+WHOLE = ("def train(", "# whole budget\ndef train(")
+"""A script with this comment is checked to its end, and not for three steps (`framework_checks.py`)."""
+STOPS = (WHOLE, ("[callback]", '[pl.callbacks.EarlyStopping("val_loss", 0.3, patience=2), callback]'))
 """Some epoch of nine is the second in a row that does not make the loss better by so much."""
 TRAINS_ON = "a trial that is resumed from that report trains on"
 KEPT = """class Kept(TrialCallback):
@@ -89,11 +89,11 @@ LIGHTNING: Cases = {
             ("[callback]", '[pl.callbacks.EarlyStopping("val_loss", patience=9), callback]'),
         ),
     ),
-    "early stopping": (EXACT, (STOPS,)),
+    "early stopping": (EXACT, STOPS),
     "early stopping in the module's own hook": (
         EXACT,
         (
-            ("[callback]", f"[callback]  {WHOLE}"),
+            WHOLE,
             (
                 "    def configure_optimizers",
                 """    def on_train_epoch_end(self) -> None:
@@ -104,8 +104,8 @@ LIGHTNING: Cases = {
         ),
     ),
     "that early stopping has ended the fit is lost": (
-        TRAINS_ON,
-        (STOPS, ("    callback = ", "    TrialCallback.load_state_dict = lambda *_: None\n    callback = ")),
+        r"(?s)ends: True, then False.*the straight run ends by itself after step 7, the resumed ends by itself after",
+        (*STOPS, ("    callback = ", "    TrialCallback.load_state_dict = lambda *_: None\n    callback = ")),
     ),
     "the pending step of the plateau is lost": (
         "val_loss at step 2",
@@ -172,17 +172,17 @@ EARLY = (
     ("import Trainer,", "import EarlyStoppingCallback, Trainer,"),
     ('eval_strategy="epoch",', f'eval_strategy="epoch", {BEST}'),
 )
-STOPS_TRAINER = (*EARLY, ("[callback]", f"[EarlyStoppingCallback(2, 0.3), callback]  {WHOLE}"))
+STOPS_TRAINER = (WHOLE, *EARLY, ("[callback]", "[EarlyStoppingCallback(2, 0.3), callback]"))
 TRAINER: Cases = {
     "as it stands": (EXACT, ()),
     "early stopping": (EXACT, STOPS_TRAINER),
     "early stopping behind the callback": (
         EXACT,
-        (*EARLY, ("[callback]", f"[callback, EarlyStoppingCallback(2, 0.3)]  {WHOLE}")),
+        (WHOLE, *EARLY, ("[callback]", "[callback, EarlyStoppingCallback(2, 0.3)]")),
     ),
     "early stopping within an epoch": (
         EXACT,
-        (EARLY[0], (BY_STEPS[0], f"{BEST}\n        {BY_STEPS[1]}"), STOPS_TRAINER[-1]),
+        (WHOLE, EARLY[0], (BY_STEPS[0], f"{BEST}\n        {BY_STEPS[1]}"), STOPS_TRAINER[-1]),
     ),
     "that early stopping has ended the training is lost": (
         TRAINS_ON,
