@@ -50,6 +50,8 @@ def check(tmp_path: Path) -> Callable[..., CheckReport]:
             source = source.replace(old, new)
         script = tmp_path / "script.py"
         script.write_text(source)
+        options.setdefault("steps", 3)  # enough for most faults, and quick
+        options.setdefault("limit_s", 6000.0)
         return run_check(script, launch=launch_segment, **options)  # type: ignore[arg-type]  # passed on
 
     return run

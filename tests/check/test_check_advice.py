@@ -209,7 +209,7 @@ def test_which_function_takes_a_trial(tmp_path: Path, source: str, function: str
 def test_a_script_that_asks_under_another_name_runs_once(tmp_path: Path, ending: str) -> None:
     script = tmp_path / "asking.py"
     script.write_text(PLAIN + ending)
-    report = run_check(script, launch=launch_segment)
+    report = run_check(script, steps=3, launch=launch_segment)
     assert report.passed, render(report)
     assert report.restores == 2
 

@@ -68,6 +68,11 @@ PLATEAU = (
     """plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=9.0)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}""",
 )
+WHOLE = ("def train(", "# whole budget\ndef train(")
+"""A script with this comment is checked to its end, and not for three steps (`framework_checks.py`)."""
+STOPS = (WHOLE, ("[callback]", '[pl.callbacks.EarlyStopping("val_loss", 0.3, patience=2), callback]'))
+"""Some epoch of nine is the second in a row that does not make the loss better by so much."""
+TRAINS_ON = "a trial that is resumed from that report trains on"
 KEPT = """class Kept(TrialCallback):
     def on_train_start(self, trainer, module):
         super().on_train_start(trainer, module)
@@ -83,6 +88,24 @@ LIGHTNING: Cases = {
             PLATEAU,
             ("[callback]", '[pl.callbacks.EarlyStopping("val_loss", patience=9), callback]'),
         ),
+    ),
+    "early stopping": (EXACT, STOPS),
+    "early stopping in the module's own hook": (
+        EXACT,
+        (
+            WHOLE,
+            (
+                "    def configure_optimizers",
+                """    def on_train_epoch_end(self) -> None:
+        self.trainer.should_stop = self.current_epoch == 3
+
+    def configure_optimizers""",
+            ),
+        ),
+    ),
+    "that early stopping has ended the fit is lost": (
+        r"(?s)ends: True, then False.*the straight run ends by itself after step 7, the resumed ends by itself after",
+        (*STOPS, ("    callback = ", "    TrialCallback.load_state_dict = lambda *_: None\n    callback = ")),
     ),
     "the pending step of the plateau is lost": (
         "val_loss at step 2",
@@ -144,8 +167,41 @@ BY_STEPS = (
     'max_steps=7 * t.max_steps,\n        eval_strategy="steps",\n        eval_steps=7,',
 )
 """An epoch has 19 optimizer steps, so of the first three evaluations two are within the first epoch."""
+BEST = 'metric_for_best_model="loss", greater_is_better=False,'
+EARLY = (
+    ("import Trainer,", "import EarlyStoppingCallback, Trainer,"),
+    ('eval_strategy="epoch",', f'eval_strategy="epoch", {BEST}'),
+)
+STOPS_TRAINER = (WHOLE, *EARLY, ("[callback]", "[EarlyStoppingCallback(2, 0.3), callback]"))
 TRAINER: Cases = {
     "as it stands": (EXACT, ()),
+    "early stopping": (EXACT, STOPS_TRAINER),
+    "early stopping behind the callback": (
+        EXACT,
+        (WHOLE, *EARLY, ("[callback]", "[callback, EarlyStoppingCallback(2, 0.3)]")),
+    ),
+    "early stopping within an epoch": (
+        EXACT,
+        (WHOLE, EARLY[0], (BY_STEPS[0], f"{BEST}\n        {BY_STEPS[1]}"), STOPS_TRAINER[-1]),
+    ),
+    "that early stopping has ended the training is lost": (
+        TRAINS_ON,
+        (
+            *STOPS_TRAINER,
+            (
+                "    callback = ",
+                "    TrialCallback.load_files = lambda me, at: setattr(me, 'checkpoint', str(at))\n    callback = ",
+            ),
+        ),
+    ),
+    "early stopping that starts over": (
+        "EarlyStoppingCallback would start over after a pause: .*restore_callback_states_from_checkpoint=True",
+        (*STOPS_TRAINER, ("    callback = ", "    del TrialCallback.on_init_end\n    callback = ")),
+    ),
+    "two callbacks of one class": (
+        "two EarlyStoppingCallback",
+        (*EARLY, ("[callback]", "[EarlyStoppingCallback(3), EarlyStoppingCallback(2, 0.3), callback]")),
+    ),
     "evaluations within an epoch": (EXACT, (BY_STEPS,)),
     "an output folder of its own, and accumulated gradients": (
         EXACT,

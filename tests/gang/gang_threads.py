@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.trial import Trial
-from headrace.trial.runtime import Action, Assignment, Decision, KeepBest, Report
+from headrace.trial.runtime import TOLD, Action, Assignment, Decision, KeepBest, OwnEnd, Report
 
 
 @dataclass
@@ -27,7 +27,7 @@ class RankRuntime:
         self.folder = report.checkpoint_dir or self.folder
         return Decision(action=Action.PAUSE if report.step >= self.stop else Action.CONTINUE)
 
-    def finish(self, *, error: str, traceback: str) -> None:
+    def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:
         raise NotImplementedError("no test here runs a trial to its end")
 
 

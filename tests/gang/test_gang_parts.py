@@ -10,9 +10,10 @@ import pytest
 import torch
 from gang_threads import run_gang
 
-from headrace.trial import Trial, checkpoint, read_checkpoint, rng, shared
+from headrace.trial import Trial, checkpoint, read_checkpoint, rng, saving, shared
 from headrace.trial.ranks import PREFIX, clear_exchanges
 from headrace.trial.restore import Restore
+from headrace.trial.runtime import OwnEnd
 from headrace.trial.tracking import tracked
 
 
@@ -350,3 +351,35 @@ def test_a_rank_that_keeps_something_later_is_waited_for_from_then_on(tmp_path: 
     assert found == [None, None]
     assert folder is not None
     assert [checkpoint.read(folder, rank)["state"] for rank in (0, 1)] == [{"seen": 0}, {"seen": 1}]
+
+
+def test_the_ranks_of_a_gang_that_ends_by_itself_leave_one_whole_checkpoint(tmp_path: Path) -> None:
+    def body(t: Trial) -> OwnEnd:
+        t.state["rank"] = t.rank
+        for _ in t.steps():
+            t.report(loss=1)
+            break
+        return t._own_end()
+
+    ends, _ = run_gang(tmp_path, 2, body, stop=9, milestone=9)
+    folders = {end.checkpoint_dir for end in ends}
+    assert len(folders) == 1
+    assert checkpoint.ranks_in(folders.pop()) == [0, 1]
+    assert [(end.step, end.unsaved) for end in ends] == [(1, "")] * 2
+
+
+def test_a_rank_that_does_not_come_to_the_end_takes_nothing_from_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "AT_END_S", 0.2)
+
+    def body(t: Trial) -> OwnEnd:
+        t.state["rank"] = t.rank
+        for _ in t.steps():
+            t.report(loss=1)
+            break
+        return t._own_end() if t.rank == 0 else OwnEnd()
+
+    (end, _), _ = run_gang(tmp_path, 2, body, stop=9, milestone=9)
+    assert end.checkpoint_dir is None
+    assert "rank 1 of 2 has not come" in end.unsaved

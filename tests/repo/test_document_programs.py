@@ -17,7 +17,8 @@ from command_line import headrace_command
 from forked import Program, launch_segment
 from ready_home import furnish
 
-from headrace.check import run_check
+from headrace.check import render, run_check
+from headrace.check.snapshot import End
 from headrace.cli.local import local_service
 from headrace.cli.output import Output
 
@@ -77,9 +78,17 @@ def test_a_script_that_counts_optimizer_steps_runs(tmp_path: Path) -> None:
 
 
 def test_a_script_that_is_no_function_runs(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[3])
+    (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[4])
     said = by_hand("train.py", folder=tmp_path)
     assert re.findall(r"^ +(\d+) ", said, re.MULTILINE) == [str(step) for step in range(1, 10)]
+
+
+def test_the_script_that_stops_early_does_so_alike_with_pauses(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[3])
+    report = run_check(tmp_path / "train.py", limit_s=6000, launch=launch_segment)
+    assert report.passed, render(report)
+    assert report.end is End.RETURNED
+    assert report.last_step < report.budget
 
 
 def test_the_program_for_those_who_come_from_optuna_runs_and_goes_on(tmp_path: Path) -> None:
@@ -111,7 +120,7 @@ def address() -> Iterator[str]:
         (WRITE_A_TRIAL, 0, 1),
         (WRITE_A_TRIAL, 0, 2),
         (WRITE_A_TRIAL, 1, 0),
-        (WRITE_A_TRIAL, 2, 3),
+        (WRITE_A_TRIAL, 2, 4),
     ],
     ids=["from optuna", "by optimizer steps", "by own count", "my study", "by command"],
 )

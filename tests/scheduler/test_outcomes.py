@@ -8,7 +8,7 @@ from study_site import StudySite, gone, make_spec
 from headrace.spec.surrogate import GATE
 from headrace_services.scheduler.core.inputs import PauseStudy, ResumeStudy, StopStudy, StopTrial
 from headrace_services.scheduler.core.lifecycle import Reason
-from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.core.records import Checkpoint, Lease
 from headrace_services.scheduler.core.results import Result, Results
 from headrace_services.scheduler.samplers.front import front
 from headrace_services.scheduler.store import studies
@@ -182,6 +182,42 @@ async def test_a_resumed_program_that_reports_nothing_is_told_so(engine: AsyncEn
     )
     warned = [event.detail["warning"] for event in await site.events() if event.kind == "trial_warned"]
     assert warned == [trial.detail]
+
+
+async def test_what_a_program_saved_at_its_own_end_is_its_checkpoint(engine: AsyncEngine) -> None:
+    site, (lease,) = await study_of(engine, trials=1, max_steps=9)
+    await reports(site, lease, 4, loss=1.0)
+    saved = Checkpoint(uri="file:///s/4", step=4)
+    for _ in range(2):  # the message comes twice
+        await site.step(gone(lease, "FINISHED", checkpoint=saved, by_itself=True))
+    trial = await site.trial(0)
+    assert (trial.reason, trial.checkpoint["uri"]) == ("COMPLETED", saved.uri)
+    assert trial.detail == "its program ended by itself at step 4 of 9"
+
+
+async def test_what_a_program_could_not_save_at_its_own_end_takes_nothing_from_its_result(
+    engine: AsyncEngine,
+) -> None:
+    site, (lease,) = await study_of(engine, trials=1, max_steps=9)
+    await reports(site, lease, 4, loss=1.0)
+    await site.step(gone(lease, "FINISHED", unsaved="the state at its end is not saved: no room"))
+    trial = await site.trial(0)
+    assert (trial.reason, trial.checkpoint["uri"], trial.value) == ("COMPLETED", "file:///0/4", 1.0)
+    assert trial.detail.endswith("; the state at its end is not saved: no room")
+    warned = [event.detail["warning"] for event in await site.events() if event.kind == "trial_warned"]
+    assert warned == ["the state at its end is not saved: no room"]
+
+
+async def test_a_resumed_program_that_stops_early_at_once_is_no_cause_for_a_warning(
+    engine: AsyncEngine,
+) -> None:
+    site, (lease,) = await study_of(engine, trials=1, max_steps=9)
+    await reports(site, lease, 4, loss=1.0)
+    await site.step(gone(lease, "LOST"))
+    (lease,) = [one for one in site.leases.values() if one.attempt == 2]
+    await site.step(gone(lease, "FINISHED", by_itself=True))
+    assert (await site.trial(0)).detail == "its program ended by itself at step 4 of 9"
+    assert [event for event in await site.events() if event.kind == "trial_warned"] == []
 
 
 async def test_a_study_in_which_none_came_to_the_first_rung_asks_for_its_unit(engine: AsyncEngine) -> None:

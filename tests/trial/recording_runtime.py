@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.trial import Trial
-from headrace.trial.runtime import Action, Assignment, Decision, KeepBest, Report
+from headrace.trial.runtime import TOLD, Action, Assignment, Decision, KeepBest, OwnEnd, Report
 
 
 @dataclass(kw_only=True)
@@ -23,6 +23,7 @@ class RecordingRuntime:
     reports: list[Report] = field(default_factory=list)
     restores: int = 0
     finished: list[str] = field(default_factory=list)
+    ends: list[OwnEnd] = field(default_factory=list)
 
     def attach(self) -> Assignment:
         assignment = Assignment(
@@ -61,6 +62,7 @@ class RecordingRuntime:
         action = self.decisions.get(report.step, Action.CONTINUE)
         return Decision(action=action, next_milestone=milestone, reason="as told")
 
-    def finish(self, *, error: str, traceback: str) -> None:
+    def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:
         assert bool(error) == bool(traceback)
         self.finished.append(error)
+        self.ends.append(own)

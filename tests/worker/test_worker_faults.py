@@ -6,6 +6,7 @@ import signal
 import sqlite3
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -14,6 +15,7 @@ from worker_site import Site
 
 from headrace.checkpoints.directory import DirectoryStore
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker import attempt
 from headrace_worker.daemon import Daemon
 from headrace_worker.outbox import Outbox
 
@@ -195,6 +197,61 @@ async def test_on_a_full_disk_the_trial_waits_and_nothing_is_lost(
     assert [(r.step, bool(r.checkpoint.uri)) for r in stream.all("report")] == [(1, True), (2, True)]
     assert "No space left on device" in caplog.text
     assert "disk is full" in caplog.text
+
+
+LAST = """
+report(3)
+folder = os.path.join(me.checkpoint_dir, "last")
+os.makedirs(folder)
+Path(folder, "state.json").write_text("3")
+stub.Finish(runtime_pb2.FinishRequest(lease_id=lease, checkpoint_dir=folder, step=STEP, by_itself=True), timeout=60)
+"""
+
+
+async def test_what_a_program_saves_at_its_own_end_is_stored_before_its_end_is_told(
+    site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, put = [1, 1], DirectoryStore.put
+
+    def with_room(self: DirectoryStore, *args: Any) -> Any:
+        if full:
+            raise OSError(errno.ENOSPC, f"No space left on device ({full.pop()})")
+        return put(self, *args)
+
+    monkeypatch.setattr(DirectoryStore, "put", with_room)
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program(LAST.replace("STEP", "3"))))
+    exited = await stream.get("exited")
+    assert (exited.outcome, exited.by_itself, exited.unsaved) == (
+        worker_pb2.EXIT_OUTCOME_FINISHED,
+        True,
+        "",
+    )
+    assert exited.checkpoint.step == 3
+    assert (Path(urlsplit(exited.checkpoint.uri).path) / "state.json").read_text() == "3"
+    assert not full, "it waits for room"
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [("4", "step 4 was not reported: the last one was 3"), ("3", "No space left on device")],
+)
+async def test_what_cannot_be_stored_at_its_own_end_takes_nothing_from_the_result(
+    site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch, step: str, why: str
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(DirectoryStore, "put", full)
+    monkeypatch.setattr(attempt, "LAST_SAVE_S", 0.2)
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(site.program(LAST.replace("STEP", step))))
+    exited = await stream.get("exited")
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
+    assert not exited.HasField("checkpoint")
+    assert why in exited.unsaved
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ trainer.fit(model, loader, val_loader, ckpt_path=callback.ckpt_path)   # None, u
 ```
 
 The checkpoint is Lightning's own: `trainer.save_checkpoint` writes it and `trainer.fit(ckpt_path=...)` reads it. So it
-holds the module, optimizers, schedules, precision, loops, the data module and the state of all callbacks. Three things
+holds the module, optimizers, schedules, precision, loops, the data module and the state of all callbacks. Four things
 are not in it, or come at the wrong time, and are done here:
 
 - *Random generators.* The trial saves them, and puts them back in `on_train_start`.
@@ -15,6 +15,8 @@ are not in it, or come at the wrong time, and are done here:
   random numbers. The loop is told to make it anew, where an uninterrupted run makes it.
 - *`ReduceLROnPlateau` with the interval "epoch".* Lightning steps it after `on_train_epoch_end`, the hook in which
   checkpoints are saved. Its step is saved as pending, and taken when the trial resumes.
+- *That the fit ends here.* `EarlyStopping` saves what it counts, but not that it has just stopped the fit. A trial that
+  is paused or killed at that epoch would train one more.
 
 The report is in `on_train_epoch_end`, after validation, after the module's own hook, and after every other callback:
 Lightning calls callbacks that are `Checkpoint`s last, and this one must be the last of these.
@@ -50,6 +52,8 @@ class TrialCallback:
         self._t = t
         self._pending: dict[str, float] = {}
         """The values with which plateau schedules, by their place, still have to step after the saved epoch."""
+        self._ends = False
+        """Whether another callback, or the module, ends the fit after the saved epoch."""
         self.trainer: Any = None
         self.ckpt_path: str | None = None
         """What to give to `trainer.fit(ckpt_path=...)`; None in a trial that starts."""
@@ -80,12 +84,13 @@ class TrialCallback:
     # What Lightning keeps of a callback, in that checkpoint.
 
     def state_dict(self) -> dict[str, Any]:
-        """The pending steps of plateau schedules."""
-        return {"pending": dict(self._pending)}
+        """The pending steps of plateau schedules, and whether the fit ends here."""
+        return {"pending": dict(self._pending), "ends": self._ends}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The inverse of `state_dict`."""
         self._pending = dict(state_dict["pending"])
+        self._ends = bool(state_dict.get("ends"))
 
     # Hooks, in the order in which Lightning calls them.
 
@@ -104,8 +109,13 @@ class TrialCallback:
             )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Everything is restored: puts the random generators back, and takes the steps that are pending."""
+        """Everything is restored: puts the random generators back, and takes the steps that are pending.
+
+        A fit that had ended by itself ends again, before its first batch.
+        """
         self._turns.begin()
+        if self._ends:
+            trainer.should_stop = True
         for place, value in self._pending.items():
             pl_module.lr_scheduler_step(trainer.lr_scheduler_configs[int(place)].scheduler, value)
         self._pending = {}
@@ -121,7 +131,8 @@ class TrialCallback:
                 "validation_step or training_step, under the name of the study's objective"
             )
         self._pending = _steps_of_plateaus(trainer) if pl_module.automatic_optimization else {}
-        goes_on = self._turns.end(metrics)
+        self._ends = bool(trainer.should_stop)
+        goes_on = self._turns.end(metrics, last=self._ends)
         self._pending = {}  # in this process Lightning takes them, right after this hook
         if not goes_on:
             trainer.should_stop = True

@@ -13,10 +13,15 @@ model, optimizer, schedule, scaler, counts, callbacks and random generators. It 
 it had trained, so a pause between two evaluations of one epoch is exact too. The Trainer takes a batch from its dataset
 ahead of time. So a dataset that draws random numbers itself is exact at the end of an epoch only.
 
+The Trainer saves what its callbacks count, as `EarlyStoppingCallback` does, but reads it back only where its arguments
+say `restore_callback_states_from_checkpoint`. This callback sets that when the Trainer is made. It also saves that a
+training ends by itself at an evaluation, so that a trial that is paused or killed there does not train on.
+
 Only metrics of evaluations are reported. The training loss is a mean since the last time that it was logged, which a
 checkpoint does not hold; what an evaluation says of its speed differs in each run.
 """
 
+import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,11 +29,15 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from headrace.trial import Trial
+from headrace.trial import Ended, Trial
+from headrace.trial.runtime import Action
 from headrace_torch.turns import Turns, refuse_other_budget, refuse_ranks
 
 _NOT_TOLD = ("epoch", "_runtime", "_per_second", "_time", "_alloc_delta", "_peaked_delta")
 """Endings of what is no result of a trial: the count of epochs, times and memory."""
+_ENDS = "headrace-ends.json"
+"""A file of a checkpoint at which the training ended by itself."""
+_CONTROL = "TrainerControl"
 _NOT_LOADED = "training_args.bin"
 """A file of a checkpoint that is a pickle of the arguments; the script makes these itself."""
 
@@ -49,6 +58,8 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
         self._reported_at = 0
         """The Trainer's `global_step` of the last report."""
         self._written: Path | None = None
+        self._ends = False
+        """Whether another callback ends the training at the evaluation that is saved."""
         self._optimizer: Any = None
         self.output_dir: str = self._scratch.name
         """A folder for `TrainingArguments(output_dir=...)` that goes away with the process."""
@@ -59,17 +70,23 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
     # What a tracked object does.
 
     def save_files(self, folder: Path) -> None:
-        """Takes over the files that the Trainer has just written."""
-        assert self._written is not None
+        """Takes over the files that the Trainer has just written, at an evaluation. Raises `ValueError` elsewhere."""
+        if self._written is None:
+            raise ValueError(
+                "the Trainer writes its checkpoints at evaluations, and has trained since the last one"
+            )
         for source in self._written.rglob("*"):
             if source.is_file() and source.name != _NOT_LOADED:
                 target = folder / source.relative_to(self._written)
                 target.parent.mkdir(exist_ok=True)
                 _link_or_copy(source, target)
+        if self._ends:
+            (folder / _ENDS).write_text(json.dumps(True))
 
     def load_files(self, folder: Path) -> None:
         """Remembers the checkpoint, which `trainer.train` reads."""
         self.checkpoint = str(folder)
+        self._ends = (folder / _ENDS).exists()
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -78,8 +95,16 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
 
     # Hooks, in the order in which the Trainer calls them.
 
+    def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Has the Trainer read back what its callbacks count."""
+        args.restore_callback_states_from_checkpoint = True
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002  (its signature)
-        """Refuses what cannot be resumed exactly; then everything is restored, and the training begins."""
+        """Refuses what cannot be resumed exactly; then everything is restored, and the training begins.
+
+        A training that had ended by itself ends again here, before its first batch. The Trainer offers no other way
+        than to raise `Ended`, with which the trial's function ends too.
+        """
         _refuse(args, state, self._t)
         if self.checkpoint is not None and state.global_step == 0:
             raise ValueError(
@@ -89,6 +114,8 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
         self._reported_at = state.global_step
         self._optimizer = more.get("optimizer")
         self._turns.begin()
+        if self._ends:
+            raise Ended(Action.STOP, "the training had ended by itself")
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **_: Any) -> None:  # noqa: ARG002
         """Asks for a checkpoint, after which it is reported. Of several datasets each is an evaluation of its own."""
@@ -111,10 +138,12 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
         ):  # else the Trainer's arguments saved it, without an evaluation: by default each 500 steps
             metrics, self._metrics = self._metrics, {}
             self._reported_at = state.global_step
-            if not self._turns.end(metrics):
+            self._ends = bool(control.should_training_stop) and state.global_step < state.max_steps
+            if not self._turns.end(metrics, last=self._ends):
                 control.should_training_stop = True
         if args.output_dir == self.output_dir:
             shutil.rmtree(self._written)
+        self._written = None
 
 
 def _refuse(args: Any, state: Any, t: Trial) -> None:
@@ -134,6 +163,18 @@ def _refuse(args: Any, state: Any, t: Trial) -> None:
         raise ValueError(
             "TrainingArguments(load_best_model_at_end=True) knows the checkpoints of this process only, so not those "
             "before a pause: leave it out; the study's `objective: {keep: best}` keeps the best one"
+        )
+    states = getattr(state, "stateful_callbacks", None) or {}
+    if several := [name for name, found in states.items() if isinstance(found, list)]:
+        raise ValueError(
+            f"the Trainer has two {several[0]}, and reads what two callbacks of one class count back wrongly after a "
+            "pause: give it one of them"
+        )
+    stateful = [name for name in states if name != _CONTROL]
+    if stateful and not getattr(args, "restore_callback_states_from_checkpoint", False):
+        raise ValueError(
+            f"{', '.join(stateful)} would start over after a pause: make the Trainer with callbacks=[callback], or "
+            "give TrainingArguments(restore_callback_states_from_checkpoint=True)"
         )
     by_epoch = strategy == "epoch"
     steps = state.num_train_epochs if by_epoch else state.max_steps // state.eval_steps

@@ -40,11 +40,15 @@ class Turns:
         self._steps = self._t.steps()
         next(self._steps, None)
 
-    def end(self, metrics: Mapping[str, Any]) -> bool:
-        """Reports a step, and tells whether there is another one."""
+    def end(self, metrics: Mapping[str, Any], *, last: bool = False) -> bool:
+        """Reports a step, and tells whether there is another one.
+
+        `last`: the framework ends the training here by itself, as early stopping does. The step is saved, and a process
+        that resumes there must end at once too.
+        """
         assert self._steps is not None
-        self._t.report(metrics)
-        return next(self._steps, None) is not None
+        self._t.report(metrics, save=last)
+        return not last and next(self._steps, None) is not None
 
 
 def refuse_ranks(ranks: int, *, where: str, remedy: str) -> None:

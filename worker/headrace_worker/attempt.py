@@ -26,14 +26,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from headrace.bounds.sessions import LOG_TAIL
+from headrace.bounds.sessions import LOG_TAIL, WARNING
 from headrace.checkpoints import CheckpointError, CheckpointGoneError
 from headrace.sources import SourceFile
-from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, worker_pb2
+from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
 from headrace_worker.code_cache import UnpreparedError
 from headrace_worker.disk import clear_away, is_full, size_bytes, when_there_is_room
-from headrace_worker.exits import Ending, Finished, Verdict
+from headrace_worker.exits import Ending, Finished, LastSave, Verdict
 from headrace_worker.gangs import RankMissing
 from headrace_worker.launch import file_name
 from headrace_worker.logs import AttemptLog, shows
@@ -41,7 +41,7 @@ from headrace_worker.place import Place
 from headrace_worker.plans import write_plan
 from headrace_worker.program import AFTER_TERM_S, grace_s
 from headrace_worker.programs import Prepared
-from headrace_worker.reports import Reports
+from headrace_worker.reports import ReportInvalidError, Reports
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import trial_key
 from headrace_worker.run_as import pass_through
@@ -52,6 +52,8 @@ _Result = TypeVar("_Result")
 
 # How long a report that its dead process had handed over may take to be stored.
 _LAST_REPORT_S = 60.0
+LAST_SAVE_S = 60.0
+"""How long the store may take to take what a program saved at its own end, which its result does not depend on."""
 _FETCHES = 5
 _FULL_DISK_CAP_S = 5.0
 
@@ -271,6 +273,9 @@ class Attempt:
                 traceback=request.traceback,
                 rank=request.rank,
                 exit_code=request.exit_code,
+                last=_last_save(request),
+                unsaved=request.unsaved,
+                by_itself=request.by_itself,
             )
             self.host.finished(self)
         self.host.heard()
@@ -290,6 +295,7 @@ class Attempt:
         if not self._fenced:
             stopped = self.ending is not None and self.ending.outcome == worker_pb2.EXIT_OUTCOME_LOST
             await self.reports.stored(AFTER_TERM_S if stopped else _LAST_REPORT_S)
+        saved, unsaved = await self._store_last(verdict)
         await self.reports.close()
         tail = await asyncio.to_thread(self._close_log)
         if self.finished and not shows(tail, self.finished.traceback):
@@ -317,11 +323,31 @@ class Attempt:
                 out_of_memory=verdict.out_of_memory,
                 device_words=verdict.device_words,
                 device_failures=verdict.device_failures,
+                checkpoint=saved,
+                unsaved=WARNING.kept(unsaved),
+                by_itself=self.finished is not None and self.finished.by_itself,
             )
         )
         if self._log is not None:
             self._place.keep_log(self.assign, self._log)
         await clearing
+
+    async def _store_last(self, verdict: Verdict) -> tuple[trial_pb2.CheckpointRef | None, str]:
+        """Stores what the program saved at its own end, or says why not. That takes nothing from its result: a store
+        that does not take it is not waited for as it is with a report."""
+        said = self.finished
+        if said is None or self._fenced or verdict.outcome != worker_pb2.EXIT_OUTCOME_FINISHED:
+            return None, ""
+        if said.last is None:
+            return None, said.unsaved
+        patience_s = LAST_SAVE_S if self.ending is None else AFTER_TERM_S
+        try:
+            async with asyncio.timeout(patience_s):
+                return await self.reports.store_last(said.last), ""
+        except (ReportInvalidError, CheckpointError, OSError) as error:  # TimeoutError is an OSError
+            trouble = self.reports.trouble or str(error)
+            log.warning("%s: the checkpoint of its end is not stored: %s", self.lease.trial, trouble)
+            return None, f"the state at its end, after step {said.last.step}, is not stored: {trouble}"
 
     async def _live(self) -> Verdict:
         try:
@@ -482,3 +508,13 @@ class Attempt:
         slots = ",".join(str(index) for index in self.assign.grant.slots)
         when = datetime.now(UTC).isoformat(timespec="seconds")
         return f"{when} {self.lease.trial} attempt {self.lease.attempt} on slot {slots} {start}"
+
+
+def _last_save(request: runtime_pb2.FinishRequest) -> LastSave | None:
+    if not request.checkpoint_dir or request.error:
+        return None
+    return LastSave(
+        checkpoint_dir=request.checkpoint_dir,
+        step=request.step,
+        save_time_s=request.save_time.ToTimedelta().total_seconds(),
+    )

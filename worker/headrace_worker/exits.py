@@ -28,6 +28,16 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastSave:
+    """The checkpoint of a program's end, which no report has told of."""
+
+    checkpoint_dir: str
+    # Of the last report.
+    step: int
+    save_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """What the program said of its own end."""
 
@@ -36,6 +46,10 @@ class Finished:
     # Of a gang: the rank that ended it without a word, and its exit status.
     rank: int = 0
     exit_code: int = 0
+    # What it saved at its end, if it did, and why not where it could not.
+    last: LastSave | None = None
+    unsaved: str = ""
+    by_itself: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

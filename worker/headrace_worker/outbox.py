@@ -109,10 +109,10 @@ class Outbox:
         return self._transaction(lambda: self._append(lease_id, request, upload=upload))
 
     def append_exit(self, lease_id: str, request: worker_pb2.SessionRequest) -> int:
-        """Adds an `Exited` and forgets the lease, in one."""
+        """Adds an `Exited` and forgets the lease, in one; its checkpoint's upload is complete with it."""
 
         def work() -> int:
-            sequence = self._append(lease_id, request)
+            sequence = self._append(lease_id, request, upload=request.exited.checkpoint.uri)
             self._db.execute("DELETE FROM leases WHERE lease_id = ?", (lease_id,))
             return sequence
 

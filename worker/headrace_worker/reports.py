@@ -28,6 +28,7 @@ from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
 from headrace_worker.courier import Courier
 from headrace_worker.disk import clear_away
+from headrace_worker.exits import LastSave
 from headrace_worker.gangs import Gang, PartMissingError, RankMissing
 from headrace_worker.launch import folder_of
 from headrace_worker.retention import PruneOrder, checkpoint_name
@@ -95,6 +96,7 @@ class Reports:
         self._closed = False
         self._calls = 0
         self._reported_step = assign.resume_step
+        self._last_sequence = 0
         self.next_milestone = assign.next_milestone
         self.trouble = ""
 
@@ -139,6 +141,7 @@ class Reports:
         if answer is None:
             answer = asyncio.create_task(self._take(request, durable), name=f"report {request.sequence}")
             self._answers[request.sequence] = answer
+            self._last_sequence = max(self._last_sequence, request.sequence)
             for old in [s for s, task in self._answers.items() if task.done()][:-_REMEMBERED]:
                 del self._answers[old]
             await self._gang.arrived()
@@ -150,7 +153,7 @@ class Reports:
     async def _report_of_rank(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
         """Another rank of the gang: it is answered what rank 0 is."""
         answer = await self._gang.report(
-            request, self._answers, self._folder(request), over=lambda: self._closed
+            request, self._answers, self._folder(request.checkpoint_dir), over=lambda: self._closed
         )
         if answer is not None:
             return await self._outcome(answer)
@@ -193,6 +196,21 @@ class Reports:
         except TimeoutError:
             log.warning("%s: gave up a report that could not be stored", self._lease.trial)
 
+    async def store_last(self, last: LastSave) -> trial_pb2.CheckpointRef:
+        """Stores the checkpoint of the end of a program that has ended; the caller bounds how long that may take.
+
+        Raises `ReportInvalidError` and `CheckpointInvalidError`.
+        """
+        folder = self._folder(last.checkpoint_dir)
+        if folder is None or not 0 < last.step <= self._reported_step:
+            raise ReportInvalidError(
+                f"step {last.step} was not reported: the last one was {self._reported_step}"
+            )
+        folder = await asyncio.to_thread(self._take_over, folder, self._checkpoint_dir)
+        return await self._put(
+            folder, self._name(self._last_sequence + 1, last.step), last.step, last.save_time_s
+        )
+
     async def close(self) -> None:
         """Drops what is still on its way: the process is gone."""
         self._closed = True
@@ -204,24 +222,20 @@ class Reports:
     async def _take(
         self, request: runtime_pb2.ReportRequest, durable: Callable[[], None]
     ) -> event_pb2.Decision:
-        folder = self._folder(request)
+        folder = self._folder(request.checkpoint_dir)
         async with self._in_order:
             if self._told_to_leave is not None:
                 return self._told_to_leave
             self._check_step(request.step)
-            name = checkpoint_name(
-                attempt=self._lease.attempt,
-                report=request.sequence,
-                step=request.step,
-                lease_id=self._lease.lease_id,
-            )
+            name = self._name(request.sequence, request.step)
             if folder:
                 try:
                     await self._gang.gather(request.sequence, folder)
                 except PartMissingError as error:
                     raise CheckpointInvalidError(str(error)) from None
                 folder = await asyncio.to_thread(self._take_over, folder, self._checkpoint_dir)
-            ref = await self._put(folder, name, request) if folder else None
+            save_time_s = request.save_time.ToTimedelta().total_seconds()
+            ref = await self._put(folder, name, request.step, save_time_s) if folder else None
             awaits = request.step >= self.next_milestone or (self._leave_soon and ref is not None)
             running = self._code()
             files = len(running.files)
@@ -280,27 +294,30 @@ class Reports:
             raise ReportInvalidError(str(refused))
         self._reported_step = max(self._reported_step, step)
 
-    def _folder(self, request: runtime_pb2.ReportRequest) -> Path | None:
-        if not request.checkpoint_dir:
+    def _name(self, report: int, step: int) -> str:
+        return checkpoint_name(
+            attempt=self._lease.attempt, report=report, step=step, lease_id=self._lease.lease_id
+        )
+
+    def _folder(self, checkpoint_dir: str) -> Path | None:
+        if not checkpoint_dir:
             return None
-        folder = Path(request.checkpoint_dir)
+        folder = Path(checkpoint_dir)
         root = self._checkpoint_dir.resolve()
         if not folder.is_absolute() or root not in folder.resolve().parents:
             raise ReportInvalidError(
-                f"checkpoint_dir {request.checkpoint_dir!r} is not a folder below {self._checkpoint_dir}"
+                f"checkpoint_dir {checkpoint_dir!r} is not a folder below {self._checkpoint_dir}"
             )
         return folder
 
-    async def _put(
-        self, folder: Path, name: str, request: runtime_pb2.ReportRequest
-    ) -> trial_pb2.CheckpointRef:
+    async def _put(self, folder: Path, name: str, step: int, save_time_s: float) -> trial_pb2.CheckpointRef:
         meta = CheckpointMeta(
             trial=folder_of(self._assign),
             name=name,
-            step=request.step,
+            step=step,
             milestone=self.next_milestone,
             attempt=self._lease.attempt,
-            save_time_s=request.save_time.ToTimedelta().total_seconds(),
+            save_time_s=save_time_s,
         )
         uri = self._store.uri(meta.trial, meta.name)
         await self._courier.outbox.begin_upload(uri, self._lease.lease_id)

@@ -102,6 +102,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "out_of_memory": Whole(0, n.SEATS),
         "device_words": TROUBLE,
         "device_failures": Whole(0, n.EXACT),
+        "unsaved": WARNING,
     },
     "LogChunk": {
         "id": Whole(0, n.EXACT),
@@ -133,6 +134,10 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "traceback": LOG_TAIL,
         "rank": RANK,
         "exit_code": Unbounded("whatever the system says"),
+        "checkpoint_dir": TEXT,
+        "step": STEPS,
+        "save_time": TIME,
+        "unsaved": WARNING,
     },
     "LoadedRequest": {"lease_id": NAME, "grant_id": NAME, "files": FILES},
     "AttachBundleRequest": {"grant_id": NAME},

@@ -1,6 +1,6 @@
 """`headrace check`: proves that pausing a script changes nothing, or names what a pause loses.
 
-The script runs straight, then again with a save and a restore in a new process at every report. Reported
+The script runs straight, then again with saves and restores in new processes. Where and how it ends, reported
 metrics and the fingerprints of all training state that can be found in the process (weights, moments,
 settings, schedules, scalers, samplers, random generators) are compared bit by bit. `runner` starts the
 processes, `segment` is one of them, `discover` and `fingerprint` look into it, `compare` names the loss,
@@ -8,7 +8,7 @@ processes, `segment` is one of them, `discover` and `fingerprint` look into it, 
 """
 
 from headrace.check.report import CheckReport, Difference, Missing, render
-from headrace.check.runner import CheckError, run_check
+from headrace.check.runner import LIMIT_S, CheckError, run_check
 from headrace.check.snapshot import Kind
 
-__all__ = ["CheckError", "CheckReport", "Difference", "Kind", "Missing", "render", "run_check"]
+__all__ = ["LIMIT_S", "CheckError", "CheckReport", "Difference", "Kind", "Missing", "render", "run_check"]

@@ -6,8 +6,9 @@ loop. What was in the first and is not in the last was not restored; what change
 second was changed too late to be saved. Because each boundary is judged by its own two processes, a loss at
 one is not blamed again on everything that it disturbs later.
 
-Only when the curves part and no photograph explains it are weaker signs used: a counter in a variable, a
-generator seeded once more, an iterator that starts over.
+Only when the curves or the ends part and no photograph explains it are weaker signs used: a counter in a variable, a
+generator seeded once more, an iterator that starts over. A variable that a restore resets is told in any case: where
+nothing that was compared depends on it, as a warning.
 """
 
 import re
@@ -15,8 +16,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from headrace.check.report import Difference, Missing
-from headrace.check.snapshot import Kind, Moment, Piece, SegmentResult, Snapshot
+from headrace.check.report import THE_END, Difference, Missing
+from headrace.check.snapshot import End, Kind, Moment, Piece, SegmentResult, Snapshot
 
 # What follows a container's name on the way to one of its items.
 _ITEMS = re.compile(r"(\[[^\[\]]*\])+$")
@@ -40,6 +41,11 @@ _WHAT_HAPPENS = {
     Kind.STEP: "the steps are counted anew",
     Kind.VALUE: "its state starts from nothing",
 }
+_DECIDE_FIRST = (
+    "decide before a step, not after its report: keep what decides in t.state, and ask for it first in the loop, as in "
+    "`if t.state['bad'] >= 3: break`"
+)
+_LOOP = "loop over t.steps(), which hands out the steps that are left, and keep what ends the loop in t.state"
 
 
 def losses(chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
@@ -57,8 +63,10 @@ def losses(chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
     return tuple(sorted(found.values(), key=lambda missing: (order.index(missing.kind), missing.step)))
 
 
-def first_difference(straight: SegmentResult, chain: Sequence[SegmentResult]) -> Difference | None:
-    """Where the curves part first; where they never do, where the state does."""
+def first_difference(
+    straight: SegmentResult, chain: Sequence[SegmentResult], *, to_the_end: bool = True
+) -> Difference | None:
+    """Where the curves part first; where they never do and both are whole (`to_the_end`), where the state does."""
     resumed = [report for result in chain for report in result.reports]
     for mine, other in zip(straight.reports, resumed, strict=False):
         if mine.step != other.step:
@@ -68,12 +76,77 @@ def first_difference(straight: SegmentResult, chain: Sequence[SegmentResult]) ->
             if values[0] != values[1]:
                 shown = [_shown(value) for value in values]
                 return Difference(step=mine.step, what=name, straight=shown[0], other=shown[1])
+    if not to_the_end:
+        return None
     if len(straight.reports) != len(resumed):
         counts = str(len(straight.reports)), str(len(resumed))
         return Difference(
             step=len(straight.reports), what="the number of reports", straight=counts[0], other=counts[1]
         )
     return _first_state_difference(straight, chain)
+
+
+def end_difference(straight: SegmentResult, chain: Sequence[SegmentResult]) -> Difference | None:
+    """Whether two runs end at another step, or in another way."""
+    mine, other = _end_of([straight]), _end_of(chain)
+    if mine == other:
+        return None
+    return Difference(step=mine[1], what=THE_END, straight=_told_end(*mine), other=_told_end(*other))
+
+
+def ends_elsewhere(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
+    """What to say of a resumed run that ends at another step, or in another way, by where it does."""
+    if end_difference(straight, chain) is None:
+        return ()
+    (kind, step), (other_kind, other) = _end_of([straight]), _end_of(chain)
+    last, since = chain[-1], chain[-1].resume_step
+    trains = f"without a pause it {_told_end(kind, step)}"
+    if since >= step or straight.left_after_report:
+        finding = (
+            f"the script {_told_end(kind, step)}, and a trial that is resumed from that report trains on"
+        )
+        remedy = _DECIDE_FIRST
+    elif not last.reports and last.end is End.RETURNED:
+        finding, remedy = f"resumed after step {since}, the script reports nothing and ends: {trains}", _LOOP
+    else:
+        where = f"resumed after step {since}, the script" if since else "the script"
+        finding, remedy = f"{where} {_told_end(other_kind, other)}: {trains}", _LOOP
+    return (Missing(kind=Kind.END, finding=finding, remedy=remedy, step=since or step),)
+
+
+def resets(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
+    """The variables that a restore resets, each once.
+
+    One that is reset again and again never comes far in the resumed run: a patience that starts over with every process
+    counts nothing. So a variable counts as reset too where it had changed by then in the straight run.
+    """
+    found: dict[str, Missing] = {}
+    unpaused = _reported_by_step([straight])
+    for before, after in pairwise(chain):
+        saved = before.last(Moment.REPORTED)
+        without = unpaused.get(saved.step) if saved is not None else None
+        for start, at in ((before.begun, saved), (straight.begun, without)):
+            for missing in _variables_reset(start, at, after.begun):
+                found.setdefault(missing.remedy, missing)
+    return tuple(found.values())
+
+
+def _end_of(chain: Sequence[SegmentResult]) -> tuple[End, int]:
+    """How a run ended, and the last step that it reported."""
+    last = chain[-1]
+    left = last.end is End.PAUSED and last.left
+    furthest = max((step for result in chain for step in result.steps), default=0)
+    return End.RETURNED if left else last.end, max(furthest, last.resume_step)
+
+
+def _told_end(end: End, step: int) -> str:
+    match end:
+        case End.RETURNED:
+            return f"ends by itself after step {step}"
+        case End.BUDGET:
+            return f"ends with its budget, after step {step}"
+        case _:
+            return f"still trains at step {step}"
 
 
 def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
@@ -85,13 +158,15 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
     for before, after in pairwise(chain):
         signs = (
             *_seeded_again(after),
-            *_variables_reset(before, after),
+            *_variables_reset(before.begun, before.last(Moment.REPORTED), after.begun),
             *_iterators_restarted(before, after),
             *_fetched_ahead(before),
         )
         for missing in signs:
             # A variable is named once, whatever its values at later boundaries.
             found.setdefault(missing.remedy if missing.kind is Kind.VALUE else missing.finding, missing)
+    for missing in resets(straight, chain):
+        found.setdefault(missing.remedy, missing)
     return tuple(found.values()) or tuple(_loop_of_its_own(straight))
 
 
@@ -260,8 +335,10 @@ def _seeded_again(result: SegmentResult) -> Iterator[Missing]:
         )
 
 
-def _variables_reset(before: SegmentResult, after: SegmentResult) -> Iterator[Missing]:
-    saved, start, restored = before.last(Moment.REPORTED), before.begun, after.begun
+def _variables_reset(
+    start: Snapshot | None, saved: Snapshot | None, restored: Snapshot | None
+) -> Iterator[Missing]:
+    """What had changed since the loop began when it was saved, and is something else after the restore."""
     if saved is None or start is None or restored is None:
         return
     modules = {piece.variable for piece in saved.pieces if piece.kind is Kind.WEIGHTS and piece.variable}

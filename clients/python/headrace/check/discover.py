@@ -30,6 +30,7 @@ _FOREIGN = (
     sysconfig.get_path("stdlib"),
     sysconfig.get_path("platstdlib"),
 )
+_FOREIGN_FOLDERS = ("site-packages", "dist-packages", "headrace_torch")
 
 
 def script_frames(frame: FrameType | None) -> list[FrameType]:
@@ -136,7 +137,8 @@ def global_generators() -> set[int]:
 
 def _is_own(filename: str) -> bool:
     return not (
-        filename.startswith(("<", *_FOREIGN)) or "site-packages" in filename or "dist-packages" in filename
+        filename.startswith(("<", *_FOREIGN))
+        or any(name in Path(filename).parts for name in _FOREIGN_FOLDERS)
     )
 
 
@@ -152,6 +154,16 @@ def is_transparent(value: Any) -> bool:
 def _is_of_script(value: Any) -> bool:
     module = sys.modules.get(type(value).__module__)
     return _is_own(getattr(module, "__file__", None) or "<built in>")
+
+
+def _is_of_framework(value: Any) -> bool:
+    """Whether it is a module of a class such as Lightning's, whose private attributes are the framework's own."""
+    return any(
+        hasattr(kind, "named_parameters")
+        and not kind.__module__.startswith("torch.")
+        and not _is_own(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<built in>")
+        for kind in type(value).__mro__
+    )
 
 
 def _variables(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
@@ -183,7 +195,12 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(attributes, dict):
             # A module's mode is set by the script in every step.
             hidden = ("_parameters", "_buffers", "_modules", "training")
-            yield from ((f"{name}.{key}", item) for key, item in attributes.items() if key not in hidden)
+            private = _is_of_framework(value)
+            yield from (
+                (f"{name}.{key}", item)
+                for key, item in attributes.items()
+                if key not in hidden and not (private and key.startswith("_"))
+            )
             children = attributes.get("_modules")
             if isinstance(children, dict):
                 yield from ((f"{name}.{key}", item) for key, item in children.items())

@@ -6,12 +6,15 @@ from it (a loss that differs) is evidence below, never a finding of its own.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
-from headrace.check.snapshot import Kind
+from headrace.check.snapshot import End, Kind
 from headrace.trial.shared_files import is_checkpoint, is_numbered, listed, told
 
 UNTRACKED = "nothing is tracked: the script saves no checkpoint, so a trial starts again after a pause"
 """The finding on a script that leaves nothing to resume from."""
+THE_END = "the end"
+"""What parts where two runs end at another step, or in another way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +48,20 @@ class Difference:
     other: str
 
 
+class Limit(StrEnum):
+    """Why the steps behind the last one were not run."""
+
+    TIME = "time"
+    STEPS = "steps"
+    GANG = "gang"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
     """The outcome of `headrace check`."""
 
     script: str
+    # How many steps were reported in the straight run.
     steps: int
     # How often the resumed run was saved, ended and restored in a new process.
     restores: int
@@ -58,16 +70,29 @@ class CheckReport:
     missing: tuple[Missing, ...] = ()
     # Where the resumed run leaves the straight one; None where every bit is equal.
     trajectory: Difference | None = None
+    # How the resumed run ends otherwise; None where it ends at the same step, in the same way.
+    end_difference: Difference | None = None
+    # Variables of the script that a restore resets, though nothing that was compared depends on them.
+    warnings: tuple[Missing, ...] = ()
     # Where two straight runs part: then a difference says nothing about checkpoints.
     nondeterminism: Difference | None = None
     metrics: tuple[str, ...] = ()
+    # The last step of the straight run, the script's budget, and how the run ended.
+    last_step: int = 0
+    budget: int = 0
+    end: End = End.BUDGET
+    # Why the steps behind the last one were not covered; None where the run ended by itself.
+    limit: Limit | None = None
+    # The steps after which it was restored.
+    restored_after: tuple[int, ...] = ()
     # What the runs wrote into the folder that all trials share.
     left_files: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
         """Pausing and resuming changes nothing."""
-        return not self.missing and self.trajectory is None and self.nondeterminism is None
+        differs = self.trajectory or self.end_difference or self.nondeterminism
+        return not self.missing and differs is None
 
     @property
     def own_checkpoints(self) -> tuple[str, ...]:
@@ -77,7 +102,29 @@ class CheckReport:
 
 def render(report: CheckReport) -> str:
     """The report as plain text, the verdict first."""
-    return "\n".join([*_lines(report), *_left(report)])
+    return "\n".join([*_lines(report), *_warnings(report), *_left(report)])
+
+
+def _warnings(report: CheckReport) -> Iterator[str]:
+    for warning in report.warnings:
+        where = f" on rank {', '.join(map(str, warning.ranks))}" if warning.ranks else ""
+        yield f"  warning{where}: {warning.finding}. Nothing that was compared depends on it"
+        yield f"     if a later step reads it, {warning.remedy}"
+
+
+def _coverage(report: CheckReport) -> Iterator[str]:
+    if report.end is End.RETURNED:
+        yield f"        both runs end by themselves after step {report.last_step} of {report.budget}"
+    if report.restores < report.steps - (report.end is not End.RETURNED):
+        yield f"        restored after steps {', '.join(map(str, report.restored_after))}"
+    if report.limit is None:
+        return
+    why = {
+        Limit.TIME: "for want of time: --time-limit 600 allows ten minutes, --steps N runs N steps",
+        Limit.STEPS: "as --steps says",
+        Limit.GANG: "as several ranks run 3 steps: --steps N runs more",
+    }[report.limit]
+    yield f"        NOT COVERED: the steps behind step {report.last_step} of {report.budget}, {why}"
 
 
 def _left(report: CheckReport) -> Iterator[str]:
@@ -110,6 +157,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
             f"        {report.steps} steps straight, and again with {report.restores} restores, each in {process}: "
             f"{', '.join(report.metrics)} and all state found are equal bit by bit"
         )
+        yield from _coverage(report)
         return
     yield f"FAILED  {report.script}: {_verdict(report)}"
     for number, missing in enumerate(report.missing, start=1):
@@ -128,9 +176,11 @@ def _lines(report: CheckReport) -> Iterator[str]:
             shared = not all(map(is_numbered, report.own_checkpoints))
             name = ", or put t.id into its name" if shared else ""
             yield f"  remedy: t.track(...) what it holds{name}; delete it before the next run"
-    if report.trajectory is not None and report.nondeterminism is None:
+    partings = [one for one in (report.trajectory, report.end_difference) if one is not None]
+    if partings and report.nondeterminism is None:
         yield ""
-        yield f"  {'what follows' if report.missing else 'but'}: {_parting(report.trajectory, 'resumed')}"
+        for parting in partings:
+            yield f"  {'what follows' if report.missing else 'but'}: {_parting(parting, 'resumed')}"
         if not report.missing:
             yield "  look for what the next step reads outside the script's variables: files, caches, processes"
 
@@ -150,4 +200,6 @@ def _verdict(report: CheckReport) -> str:
 
 
 def _parting(difference: Difference, other: str) -> str:
+    if difference.what.startswith(THE_END):
+        return f"{difference.what}: the straight run {difference.straight}, the {other} {difference.other}"
     return f"{difference.what} at step {difference.step} is {difference.straight} straight, {difference.other} {other}"

@@ -1,33 +1,42 @@
 """Runs the processes of a check, and draws the conclusion.
 
-A straight run; then the same steps with a save, an end and a restore in a new process at every report. If
-they differ, a second straight run tells a script that is not deterministic by itself from one that a pause
-changes. Every process is really new: with its own hash seed, its own import order and its own memory, as on
-another machine. A script that trains on several ranks runs as a gang of them, and each rank is judged by itself.
+A straight run; then the same steps with a save, an end and a restore in a new process at some of the reports, or at
+all. Both run to where the script ends, by itself or with its budget, so that the ends are compared too: the resumed run
+may run past the end of the straight one. If they differ, a second straight run tells a script that is not deterministic
+by itself from one that a pause changes. Every process is really new: with its own hash seed, its own import order and
+its own memory, as on another machine. A script that trains on several ranks runs as a gang of them, and each rank is
+judged by itself.
+
+A budget may be long. So without a number of steps the straight run is cut after a third of the time limit, and the
+resumed run is restored as often as the rest of it allows. The report says which steps were not covered.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from headrace.check.compare import first_difference, losses, suspects
+from headrace.check.compare import end_difference, ends_elsewhere, first_difference, losses, resets, suspects
 from headrace.check.gangs import Ranks, by_rank, chain_of, failed, first_of
 from headrace.check.populations import unused_parameter
-from headrace.check.report import UNTRACKED, CheckReport, Missing
-from headrace.check.snapshot import Control, Kind, Moment, SegmentResult, result_of
+from headrace.check.report import UNTRACKED, CheckReport, Difference, Limit, Missing
+from headrace.check.snapshot import LEAST, Control, End, Kind, Moment, SegmentResult, result_of
 from headrace.check.source import parameters_read, training_function
 from headrace.grants import WORLD_SIZE
 from headrace.trial.configuration import NO_PARAMETER
 from headrace.trial.runtime import Value
 from headrace.trial.shared_files import times
 
-STEPS = 3
+LIMIT_S = 60.0
+"""The time limit where no number of steps is given."""
+RESTORES = 10
+"""At most so many restores are tried then."""
 
 Params = Mapping[str, Value]
 Progress = Callable[[str, int, int], None]
@@ -56,26 +65,28 @@ def run_check(
     folder: Path | None = None,
     progress: Progress | None = None,
     launch: Launch | None = None,
+    limit_s: float = LIMIT_S,
+    clock: Callable[[], float] = time.monotonic,
 ) -> CheckReport:
     """Proves that pausing `script` changes nothing, or names what a pause loses.
 
-    `steps` (3) are reported in each run, of a budget of `max_steps` (the script's own). `params` override
-    the script's defaults. `callable` is `function` or `module:function` where the script does not call
-    `trial.main` itself; left out, it is the function that takes a trial. `ranks` processes train together, as those of
-    a study with `processes: per_slot` do. `mutations` are, by parameter, configurations in which a population has
-    changed it: each must have an effect. The script runs in `folder` (the current one), as a trial runs in its study's
-    `working_dir`: what it writes there stays. `progress(what, done, total)` is told before each process. Raises
-    `CheckError` where the script fails without any pause.
+    `steps` are reported in each run, of a budget of `max_steps` (the script's own), and each is followed by a restore.
+    Without `steps` the whole budget is run, as far as `limit_s` allows: at least 3 steps, however long they take, and 3
+    in a gang. `params` override the script's defaults. `callable` is `function` or `module:function` where the script
+    does not call `trial.main` itself; left out, it is the function that takes a trial. `ranks` processes train
+    together, as those of a study with `processes: per_slot` do. `mutations` are, by parameter, configurations in which
+    a population has changed it: each must have an effect. The script runs in `folder` (the current one), as a trial
+    runs in its study's `working_dir`: what it writes there stays. `progress(what, done, total)` is told before each
+    process; the total is 0 where it is not known yet. Raises `CheckError` where the script fails without any pause.
     """
     script = script.resolve()
     if not script.is_file():
         raise CheckError(
             f"there is no script {script}", remedy="Give the path of a script, or of a study file."
         )
-    count = STEPS if steps is None else steps
-    if count < 2:
+    if steps is not None and steps < 2:
         raise CheckError(
-            f"steps={count}: at least 2 are needed, one before a restore and one after",
+            f"steps={steps}: at least 2 are needed, one before a restore and one after",
             remedy="Give at least 2 steps.",
         )
     target = callable or training_function(script) or ""
@@ -88,17 +99,26 @@ def run_check(
             target=target,
             folder=str(folder),
             params=dict(params or {}),
-            steps=count,
-            until=None,
             max_steps=max_steps,
             seed=0,
             resume_step=0,
             restore_dir="",
             checkpoint_dir="",
             result_file="",
+            # The clocks of a gang's ranks differ, and its ranks must end at the same report.
+            most=LEAST if steps is None and ranks > 1 else steps,
+            limit_s=limit_s / 3 if steps is None and ranks == 1 else None,
             ranks=ranks,
         )
-        check = _Check(control, mutations or {}, Path(scratch), progress or _silent, launch or _launch)
+        check = _Check(
+            control,
+            mutations or {},
+            Path(scratch),
+            progress or _silent,
+            launch or _launch,
+            deadline_s=None if steps is not None else limit_s,
+            clock=clock,
+        )
         places = {folder, script.parent}
         before = _times(places)
         report = check.run()
@@ -123,7 +143,15 @@ class _Check:
         folder: Path,
         progress: Progress,
         launch: Launch,
+        *,
+        deadline_s: float | None,
+        clock: Callable[[], float],
     ) -> None:
+        """`deadline_s`: what it may take; None where each of a given number of steps is followed by a restore."""
+        self._deadline_s = deadline_s
+        self._clock = clock
+        self._began = clock()
+        self._total = 0 if control.most is None else control.most + 1 + len(mutations)
         self._control = control
         self._mutations = mutations
         self._folder = folder
@@ -132,42 +160,73 @@ class _Check:
         self._started = 0
 
     def run(self) -> CheckReport:
-        steps = self._control.steps
         world = self._control.ranks
         straight = self._process("straight run", self._control)
         first = failed(straight) or straight[0]
         self._require_sound(first)
         report = CheckReport(
             script=Path(self._control.script).name,
-            steps=steps,
+            steps=len(first.steps),
             restores=0,
             world_size=world,
             metrics=tuple(sorted({name for reported in first.reports for name in reported.metrics})),
+            last_step=first.steps[-1],
+            budget=first.max_steps,
+            end=first.end,
+            limit=self._limit(first),
         )
-        chain, broken = self._resumed_run(max(reported.step for reported in first.reports))
+        # The same budget, whatever ends the runs that follow; and no longer than it takes to see that one goes on.
+        bounded = replace(
+            self._control, max_steps=first.max_steps, most=len(first.steps) + LEAST, limit_s=None
+        )
+        self._control = replace(bounded, until=first.steps[-1] if first.end is End.CUT else 0)
+        chain, broken = self._resumed_run(first)
+        judged = _Judged.of(straight, chain, compared=not broken)
+        report = replace(
+            report,
+            restores=max(0, len(chain) - 1),
+            restored_after=tuple(one[0].resume_step for one in chain if one[0].resume_step),
+        )
         missing = (*by_rank(world, lambda rank: losses(chain_of(chain, rank))), *broken)
-        trajectory = (
-            None
-            if broken
-            else first_of(world, lambda rank: first_difference(straight[rank], chain_of(chain, rank)))
-        )
-        if missing or trajectory is not None:
+        reset = by_rank(world, lambda rank: resets(straight[rank], chain_of(chain, rank)))
+        if missing or judged.differs:
             again = self._process("second straight run", self._control)
-            parting = first_of(world, lambda rank: first_difference(straight[rank], [again[rank]]))
-            if parting is not None:
-                return replace(report, missing=missing, nondeterminism=parting)
-            missing = missing or by_rank(world, lambda rank: suspects(straight[rank], chain_of(chain, rank)))
-        unused = tuple(self._unused(chain))
-        return replace(report, restores=len(chain) - 1, missing=(*missing, *unused), trajectory=trajectory)
+            parting = _Judged.of(straight, [again], compared=True)
+            if parting.differs:
+                first_parting = parting.trajectory or parting.end
+                return replace(report, missing=missing, nondeterminism=first_parting, warnings=reset)
+            if not missing:
+                missing = by_rank(world, lambda rank: suspects(straight[rank], chain_of(chain, rank)))
+                if judged.end is not None and (not missing or first.left_after_report):
+                    missing += by_rank(
+                        world, lambda rank: ends_elsewhere(straight[rank], chain_of(chain, rank))
+                    )
+        missing = (*missing, *self._unused(chain))
+        known = {found.remedy for found in missing}
+        return replace(
+            report,
+            missing=missing,
+            trajectory=judged.trajectory,
+            end_difference=judged.end,
+            warnings=tuple(found for found in reset if found.remedy not in known),
+        )
+
+    def _limit(self, first: SegmentResult) -> Limit | None:
+        """What ended the straight run before the script did."""
+        if first.end is not End.CUT:
+            return None
+        if self._control.limit_s is not None:
+            return Limit.TIME
+        return Limit.STEPS if self._deadline_s is None else Limit.GANG
 
     def _unused(self, chain: list[Ranks]) -> Iterator[Missing]:
         """The parameters whose change between two steps, as in a population, has no effect or fails."""
-        for name, params in self._mutations.items() if len(chain) > 1 else ():
+        for name, params in self._mutations.items() if len(chain) > 1 and chain[1][0].steps else ():
             control = replace(
                 self._control,
                 params=dict(params),
                 checkpoint_dir=str(self._folder / f"mutated-{name}"),
-                until=chain[1][0].reports[-1].step,
+                until=chain[1][0].steps[-1],
                 resume_step=chain[0][0].checkpoint_step,
                 restore_dir=chain[0][0].checkpoint_dir,
             )
@@ -177,26 +236,43 @@ class _Check:
             if missing is not None:
                 yield missing
 
-    def _resumed_run(self, until: int) -> tuple[list[Ranks], tuple[Missing, ...]]:
-        """The processes, each resumed from the one before up to a step, and why there are no more of them."""
+    def _resumed_run(self, first: SegmentResult) -> tuple[list[Ranks], tuple[Missing, ...]]:
+        """The processes, each resumed from the one before, up to the end; and why there are no more of them."""
         chain: list[Ranks] = []
-        control = replace(self._control, checkpoint_dir=str(self._folder / "checkpoints"), until=until)
+        control = replace(self._control, checkpoint_dir=str(self._folder / "checkpoints"))
+        ahead = pauses(first.steps, self._restores(first), ends_by_itself=first.end is End.RETURNED)
+        self._total = len(ahead) + 2 + len(self._mutations)
         while True:
             number = len(chain) + 1
+            ahead = tuple(step for step in ahead if step > control.resume_step)
+            if chain and self._is_late():
+                ahead = ahead[-1:]
+            control = replace(control, pause_at=ahead[0] if ahead else 0)
             results = self._process(f"resumed run, process {number}", control)
             if (broken := failed(results)) is not None:
                 return chain, (_restore_failed(broken, chain),)
             chain.append(results)
             result = results[0]
-            reached = result.reports[-1].step if result.reports else control.resume_step
-            if reached >= until:
+            if result.end is not End.PAUSED or (result.left and result.steps[-1] < first.steps[-1]):
                 return chain, ()
-            if not result.checkpoint_dir or result.checkpoint_step <= control.resume_step:
+            if result.checkpoint_step <= control.resume_step:
                 return chain, (_nothing_saved(result),)
             control = replace(control, resume_step=result.checkpoint_step, restore_dir=result.checkpoint_dir)
 
+    def _restores(self, first: SegmentResult) -> int | None:
+        """How many restores there is time for; None: for all."""
+        if self._deadline_s is None:
+            return None
+        spent_s = self._clock() - self._began
+        start_s = max(spent_s - first.train_s, 0.0)
+        left_s = self._deadline_s - spent_s - first.train_s
+        return min(RESTORES, max(LEAST, int(left_s / start_s) if start_s > 0 else RESTORES))
+
+    def _is_late(self) -> bool:
+        return self._deadline_s is not None and self._clock() - self._began > self._deadline_s
+
     def _process(self, what: str, control: Control) -> Ranks:
-        self._progress(what, self._started, control.steps + 1 + len(self._mutations))
+        self._progress(what, self._started, max(self._total, self._started) if self._total else 0)
         self._started += 1
         control_file = self._folder / f"control-{self._started}.json"
         result_file = self._folder / f"result-{self._started}.json"
@@ -256,6 +332,46 @@ class _Check:
             remedy=f"Give them, as in `headrace check {name} {options}`, or check the study file instead, "
             "which has them: `headrace check STUDY.yaml`.",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """Where a run parts from the straight one."""
+
+    trajectory: Difference | None
+    end: Difference | None
+
+    @property
+    def differs(self) -> bool:
+        return self.trajectory is not None or self.end is not None
+
+    @classmethod
+    def of(cls, straight: Ranks, chain: Sequence[Ranks], *, compared: bool) -> "_Judged":
+        if not compared:
+            return cls(trajectory=None, end=None)
+        world = len(straight)
+        end = first_of(world, lambda rank: end_difference(straight[rank], chain_of(chain, rank)))
+        # Of runs of another length, only what both reported is compared.
+        trajectory = first_of(
+            world,
+            lambda rank: first_difference(straight[rank], chain_of(chain, rank), to_the_end=end is None),
+        )
+        return cls(trajectory=trajectory, end=end)
+
+
+def pauses(steps: Sequence[int], most: int | None, *, ends_by_itself: bool) -> tuple[int, ...]:
+    """The reported steps after which to restore, at most so many: first those at both ends, then some between.
+
+    The last step is one of them only where the script ends there by itself: a trial may be resumed from there.
+    """
+    found = tuple(steps if ends_by_itself else steps[:-1])
+    if most is None or len(found) <= most:
+        return found
+    last = len(found) - 1
+    at_ends = [last, 0, last - 1, 1][:most]
+    further = most - len(at_ends)
+    between = [round(place * last / (further + 1)) for place in range(1, further + 1)]
+    return tuple(found[place] for place in sorted({*at_ends, *between}))
 
 
 def _restore_failed(result: SegmentResult, chain: list[Ranks]) -> Missing:

@@ -2,14 +2,15 @@
 
 Runs the script as its author would, but stands behind `headrace.trial` itself: hands out the parameters,
 says where to continue, takes the reports, and photographs the state at each instant that matters. A segment
-ends at the first report past the step it resumed from, as a trial does that is paused at every rung; the
-straight run goes on to the last step and saves nothing.
+ends where it is told to pause, as a trial does at a rung, at the script's own end, or where the check has seen
+enough; the straight run saves nothing.
 """
 
 import functools
 import os
 import runpy
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -20,32 +21,51 @@ from pydantic import TypeAdapter
 
 from headrace.check import fingerprint
 from headrace.check.discover import Heap, script_frames
-from headrace.check.snapshot import Control, Moment, Reported, SegmentResult, Snapshot, result_of
+from headrace.check.snapshot import (
+    LEAST,
+    Control,
+    End,
+    Moment,
+    Reported,
+    SegmentResult,
+    Snapshot,
+    result_of,
+)
 from headrace.grants import RANK
 from headrace.trial import Trial
 from headrace.trial.bundle import takes_bundle
 from headrace.trial.bundle_run import run_bundle
 from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.gang import die_with_parent
-from headrace.trial.runtime import Action, Assignment, Decision, Report, Runtime
+from headrace.trial.runtime import TOLD, Action, Assignment, Decision, OwnEnd, Report, Runtime
 from headrace.trial.script import Defaults, finish_with, install, run
 from headrace.trial.session import Observer
 from headrace.trial.target import import_target
 
+_PHOTOGRAPHED = 16
+"""The state is looked at in so many first steps. After that it is where the process pauses, and ever more seldom."""
 _SEEDING = {"random": ("seed",), "numpy.random": ("seed",), "torch": ("manual_seed", "seed")}
 
 
 class Segment:
     """Runtime, observer and host of the one trial in this process."""
 
-    def __init__(self, control: Control, rank: int = 0) -> None:
+    def __init__(
+        self, control: Control, rank: int = 0, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._control = control
         self._rank = rank
-        self._defaults = Defaults(params={}, steps=control.steps, seed=control.seed)
+        self._clock = clock
+        self._began = clock()
+        self._defaults = Defaults(params={}, steps=LEAST, seed=control.seed)
+        self._end = End.RETURNED
+        self._trial: Trial | None = None
+        self._reported_in = 0
         self._heap = Heap()
         self.attached = False
         """Whether the script has its trial."""
         self._reports: list[Reported] = []
+        self._steps: list[int] = []
         self._snapshots: list[Snapshot] = []
         self._checkpoint: tuple[str, int] = ("", 0)
         self._seeded: dict[str, None] = {}
@@ -60,13 +80,14 @@ class Segment:
         """The configuration, and the checkpoint of the segment before."""
         control = self._control
         self.attached = True
+        self._began = self._clock()
         _watch_seeding(self.seeding)
         self._heap.settle(fingerprint.nameless_classes())
         return Assignment(
             trial="studies/check/trials/0",
             params={**self._defaults.params, **control.params},
-            max_steps=control.max_steps or max(self._defaults.steps, control.steps),
-            next_milestone=control.resume_step + 1,
+            max_steps=self._budget,
+            next_milestone=control.pause_at or self._budget,
             seed=control.seed,
             restore_dir=Path(control.restore_dir) if control.restore_dir else None,
             resume_step=control.resume_step,
@@ -85,33 +106,41 @@ class Segment:
 
     def begun(self, t: Trial) -> None:
         """As the first step will find it."""
+        self._trial = t
         self._take(t, Moment.BEGUN, t.step)
 
     def reporting(self, t: Trial, step: int) -> None:
         """Everything the checkpoint should hold is in memory now."""
-        self._take(t, Moment.REPORTED, step)
+        self._trial, self._reported_in = t, t.step
+        if self._is_photographed(step):
+            self._take(t, Moment.REPORTED, step)
 
     def body_ended(self, t: Trial) -> None:
         """What the body did after its report is in no checkpoint."""
-        self._take(t, Moment.BODY_ENDED, t.step)
+        if self._snapshots and self._snapshots[-1].moment is Moment.REPORTED:
+            self._take(t, Moment.BODY_ENDED, t.step)
 
     def report(self, report: Report) -> Decision:
-        """Goes on to the last step in the straight run, else leaves at the first new step."""
+        """Goes on to the budget, or to where the check has seen enough; or leaves at its pause."""
         self._reports.append(
             Reported(step=report.step, metrics={name: value.hex() for name, value in report.metrics.items()})
         )
+        if not self._steps or report.step > self._steps[-1]:
+            self._steps.append(report.step)
         if report.checkpoint_dir is not None:
             self._checkpoint = (str(report.checkpoint_dir), report.step)
-        until = self._control.until
-        if report.step >= until if until is not None else self._count() >= self._control.steps:
+        if report.step >= self._budget:
+            self._end = End.BUDGET
             return Decision(action=Action.STOP)
-        if self._control.checkpoint_dir and report.step > self._control.resume_step:
+        if self._has_seen_enough(report.step):
+            self._end = End.CUT
+            return Decision(action=Action.STOP)
+        if self._pauses(report.step):
+            self._end = End.PAUSED
             return Decision(action=Action.PAUSE)
-        return Decision(
-            action=Action.CONTINUE, next_milestone=max(report.step, self._control.resume_step) + 1
-        )
+        return Decision(action=Action.CONTINUE)
 
-    def finish(self, *, error: str, traceback: str) -> None:
+    def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:  # noqa: ARG002
         """Keeps how the script ended."""
         self._error, self._traceback = error, traceback
 
@@ -125,26 +154,44 @@ class Segment:
 
     def result(self) -> SegmentResult:
         """All that happened."""
+        left_in = 0 if self._trial is None else self._trial._left_in()
         return SegmentResult(
             attached=self.attached,
             resume_step=self._control.resume_step,
             reports=tuple(self._reports),
+            steps=tuple(self._steps),
             snapshots=tuple(self._snapshots),
             checkpoint_dir=self._checkpoint[0],
             checkpoint_step=self._checkpoint[1],
+            end=self._end,
+            left=left_in > 0,
+            left_after_report=left_in > 0 and left_in == self._reported_in,
+            max_steps=self._budget,
+            train_s=self._clock() - self._began,
             seeded=tuple(self._seeded),
             rank=self._rank if self._control.ranks > 1 else None,
             error=self._error,
             traceback=self._traceback,
         )
 
-    def _count(self) -> int:
-        """How many steps were reported; one that is reported twice, or after a later one, is the same step."""
-        furthest, count = 0, 0
-        for reported in self._reports:
-            if reported.step > furthest:
-                furthest, count = reported.step, count + 1
-        return count
+    @property
+    def _budget(self) -> int:
+        return self._control.max_steps or max(self._defaults.steps, self._control.most or LEAST)
+
+    def _pauses(self, step: int) -> bool:
+        return 0 < self._control.pause_at <= step
+
+    def _has_seen_enough(self, step: int) -> bool:
+        control, count = self._control, len(self._steps)
+        if 0 < control.until <= step or (control.most is not None and count >= control.most):
+            return True
+        limit_s = control.limit_s
+        return limit_s is not None and count >= LEAST and self._clock() - self._began >= limit_s
+
+    def _is_photographed(self, step: int) -> bool:
+        """Whether the state at the report of this step, which comes next, is looked at: that takes its time."""
+        count = len(self._steps) + 1
+        return count <= _PHOTOGRAPHED or count & (count - 1) == 0 or self._pauses(step)
 
     def _take(self, t: Trial, moment: Moment, step: int) -> None:
         self._snapshots.append(fingerprint.take(t, sys._getframe(1), self._heap, moment, step))

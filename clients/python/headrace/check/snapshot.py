@@ -19,6 +19,7 @@ class Kind(StrEnum):
     DATA = "data position"
     RNG = "random numbers"
     STEP = "step"
+    END = "end"
     VALUE = "state of the script"
     PARAMETER = "parameter that mutates"
 
@@ -44,6 +45,18 @@ class Piece:
     def subject(self) -> str:
         """For people: the class and the variable."""
         return f"{self.label} `{self.variable}`" if self.variable else self.label
+
+
+class End(StrEnum):
+    """How a process that did not fail came to its end."""
+
+    # The script ended by itself: its function returned, or it exited with status 0.
+    RETURNED = "returned"
+    # It reported the last step of its budget.
+    BUDGET = "budget"
+    # The check told it so: to resume from there, or because it has seen enough.
+    PAUSED = "paused"
+    CUT = "cut"
 
 
 class Moment(StrEnum):
@@ -95,9 +108,18 @@ class SegmentResult:
     resume_step: int
     reports: tuple[Reported, ...]
     snapshots: tuple[Snapshot, ...]
+    # The steps that were reported, ascending. One that is reported again, or after a later one, counts once.
+    steps: tuple[int, ...] = ()
     # The finished checkpoint, and the step it was reported with.
     checkpoint_dir: str = ""
     checkpoint_step: int = 0
+    end: End = End.RETURNED
+    # Whether the script left its loop over `t.steps()` within a step, and whether it was the one that it reported last.
+    left: bool = False
+    left_after_report: bool = False
+    # The script's whole budget, and how long it trained, in seconds.
+    max_steps: int = 0
+    train_s: float = 0.0
     # Where a global generator was seeded after the restore, as `torch.manual_seed (train.py:12)`.
     seeded: tuple[str, ...] = ()
     # Of a gang: which of its processes.
@@ -126,10 +148,6 @@ class Control:
     # Where it runs.
     folder: str
     params: dict[str, bool | int | float | str]
-    # How many steps are reported in the straight run, which ends the check there. In most scripts the step itself.
-    steps: int
-    # The last step of the straight run, where the resumed run ends; None for a straight run.
-    until: int | None
     # None: as the script's own defaults say.
     max_steps: int | None
     seed: int
@@ -138,8 +156,20 @@ class Control:
     # Empty for the straight run, which saves nothing.
     checkpoint_dir: str
     result_file: str
+    # Pauses it at the first report of this step or a later one; 0: never.
+    pause_at: int = 0
+    # Ends it at the first report of this step or a later one; 0: its budget does, or the script itself.
+    until: int = 0
+    # Ends it when it has reported so many steps.
+    most: int | None = None
+    # Ends it at the first report after so many seconds, but not before `LEAST` steps.
+    limit_s: float | None = None
     # How many processes train together, each with a result file of its own (`result_of`).
     ranks: int = 1
+
+
+LEAST = 3
+"""So many steps are run however long they take: one before a restore, and one before and after another."""
 
 
 def result_of(result_file: str, rank: int) -> Path:

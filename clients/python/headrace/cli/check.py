@@ -7,7 +7,7 @@ outcome as text, JSON and exit code.
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +37,21 @@ def check(
         ),
     ],
     steps: Annotated[
-        int | None, typer.Option(min=2, help="How many steps to report in each run.", show_default="3")
+        int | None,
+        typer.Option(
+            min=2,
+            help="How many steps to report in each run, with a restore after each.",
+            show_default="the whole budget, within the time limit",
+        ),
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="About how long to take where --steps is not given. Three steps are always run.",
+            show_default="60",
+        ),
     ] = None,
     function: Annotated[
         str | None,
@@ -72,8 +86,9 @@ def check(
     A study file also says which configuration to train: its baseline, else the first of `enqueue`, else one drawn from
     its space. One with `code: ship` is checked in a copy of what is shipped.
 
-    Trains a few steps straight, then the same steps with a save and a restore in a new process after each, and
-    compares every bit. In a population (policy pbt), each parameter that mutates must also have an effect.
+    Trains without a pause, then again with saves and restores in new processes, and compares every bit, and where and
+    how the script ends. Without --steps it covers the whole budget, or says which steps it had no time for. In a
+    population (policy pbt), each parameter that mutates must also have an effect.
     Exits with 0 when all of this holds and with 1 when it does not.
 
     [bold]Examples[/bold]
@@ -88,14 +103,23 @@ def check(
     """
     output = Session.of(context).output
     with ExitStack() as stack:
-        passed = _checked(script, steps, function, param, ranks, output, stack, as_json=as_json)
+        length = _Length(steps=steps, time_limit_s=time_limit)
+        passed = _checked(script, length, function, param, ranks, output, stack, as_json=as_json)
     if not passed:
         raise typer.Exit(FAILED)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Length:
+    """How much is run."""
+
+    steps: int | None
+    time_limit_s: float | None
+
+
 def _checked(
     script: Path,
-    steps: int | None,
+    length: _Length,
     function: str | None,
     param: list[str] | None,
     ranks: int | None,
@@ -131,7 +155,7 @@ def _checked(
         output.note(f"configuration: {wording.params(values)} ({origin})")
     return _run(
         script,
-        steps,
+        length,
         function,
         values,
         max_steps,
@@ -146,7 +170,7 @@ def _checked(
 
 def _run(
     script: Path,
-    steps: int | None,
+    length: _Length,
     function: str | None,
     values: dict[str, Value],
     max_steps: int | None,
@@ -159,17 +183,18 @@ def _run(
     as_json: bool,
 ) -> bool:
     try:
-        from headrace.check import CheckError, render, run_check
+        from headrace.check import LIMIT_S, CheckError, render, run_check
     except ModuleNotFoundError:
         raise MissingExtraError.of("`headrace check`", "torch") from None
 
     def progress(what: str, done: int, total: int) -> None:
-        output.note(f"{what} ({done}/{total})")
+        output.note(f"{what} ({done}/{total})" if total else what)
 
     try:
         report = run_check(
             script,
-            steps=steps,
+            steps=length.steps,
+            limit_s=LIMIT_S if length.time_limit_s is None else length.time_limit_s,
             params=values,
             callable=function,
             max_steps=max_steps,

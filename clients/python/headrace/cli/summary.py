@@ -12,7 +12,15 @@ from headrace.cli.output import Output, clean
 from headrace.cli.populations import schedule_lines
 from headrace.client import Client
 from headrace.client.lineage import Stretch
-from headrace.client.model import Checkpoint, StudyInfo, StudyState, TrialInfo, TrialState, Value
+from headrace.client.model import (
+    Checkpoint,
+    StudyInfo,
+    StudyState,
+    TerminationReason,
+    TrialInfo,
+    TrialState,
+    Value,
+)
 from headrace.client.outcome import Outcome
 from headrace.client.transfer import Transferred
 from headrace.spec import BestOfSampler, Scope
@@ -183,12 +191,15 @@ class Summary:
             return [("checkpoint", saved(best, best.kept_checkpoint, self.study.spec.objective.metric))]
         if self.study.spec.template is None or not (best.rungs or best.state is TrialState.TERMINATED):
             return []
-        if best.flaw == "failed" and not best.rungs:
-            return [("checkpoint", "none: the trial failed before its first rung, where it would have saved")]
+        if not best.rungs and best.reason is not TerminationReason.COMPLETED:
+            ended = "failed" if best.flaw == "failed" else "ended"
+            return [
+                ("checkpoint", f"none: the trial {ended} before its first rung, where it would have saved")
+            ]
         return [
             (
                 "checkpoint",
-                "none: a trial that goes on begins again from step 0, unless it tracks its state",
+                "none: nothing to load. A trial that tracks its state writes one at each rung, and at its own end",
             )
         ]
 

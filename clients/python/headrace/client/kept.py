@@ -103,7 +103,7 @@ def choose(
         of = trial.outcome if end is None else f"its result is of step {end.step}, where none was saved"
         raise NoCheckpointError(
             f"Trial {trial.number} of study {study.name} has saved no checkpoint ({of}).",
-            remedy="A trial saves what it gives to t.track(...) or keeps in t.state, at its first rung at the latest.",
+            remedy="A trial saves what it gives to t.track(...) or keeps in t.state, at its rungs, and at its own end.",
         )
     if trial.counted_end is not None and not last:
         return [meant]

@@ -21,7 +21,7 @@ from headrace.errors import HeadraceError
 from headrace.in_process.engine import NAME, Asked, Engine
 from headrace.metrics import metrics_of
 from headrace.trial import raised
-from headrace.trial.runtime import Action, Assignment, Decision, Ended, Report
+from headrace.trial.runtime import TOLD, Action, Assignment, Decision, Ended, OwnEnd, Report
 from headrace.trial.session import Trial
 
 Callback = Callable[[TrialInfo], object]
@@ -204,5 +204,5 @@ class _Runtime:
         """Passes a report on."""
         return self._loop.report(self._asked, report.step, dict(report.metrics))
 
-    def finish(self, *, error: str, traceback: str) -> None:
+    def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:
         """The loop sees how the function ended."""

@@ -60,7 +60,8 @@ class ClusterBundle:
             restored=[convert.restored(lease, read_time_s) for lease, read_time_s in said.restored],
             reports=[convert.report(lease, report) for lease, report in said.reports],
             finished=[
-                convert.finish(one.lease, error=one.error, traceback=one.traceback) for one in said.finished
+                convert.finish(one.lease, error=one.error, traceback=one.traceback, own=one.own)
+                for one in said.finished
             ],
             waits=said.waits,
         )

@@ -25,7 +25,7 @@ from headrace.trial.bundle_cost import Stopwatch
 from headrace.trial.bundle_member import Member, try_state
 from headrace.trial.bundle_runtime import Attached, BundleRuntime, Finish, Refused, Said
 from headrace.trial.bundle_shared import Shared
-from headrace.trial.runtime import Action, Decision, Report
+from headrace.trial.runtime import Action, Decision, OwnEnd, Report
 
 logger = logging.getLogger("headrace.trial")
 Settings = Mapping[str, Any]
@@ -188,6 +188,28 @@ class Crew:
         """Says what was not said yet."""
         if self._finished:
             self.talk()
+
+    def end_by_itself(self) -> None:
+        """The function is over, with members that nobody told to end: each is saved as of its last report."""
+        for member in [] if self.over else self.training:
+            if (own := self._saved_at_end(member)) is not None:
+                self._finished.append(Finish(lease=member.lease, own=own))
+                self._leave(member)
+
+    def _saved_at_end(self, member: Member) -> OwnEnd | None:
+        """How a member ends by itself; None where it has nothing to save. What cannot be saved is no failure."""
+        assert self._group is not None
+        assert member.id is not None
+        started = time.monotonic()
+        try:
+            folder = member.save_at_end(self._group.member_state(member.id), self._shared.entries)
+        except Exception as error:  # noqa: BLE001  (whatever the group raises)
+            why = f"the state of {member.name} at its end is not saved: {error}"
+            logger.warning("headrace: %s", why)
+            return OwnEnd(unsaved=why)
+        if folder is None:
+            return None
+        return OwnEnd(checkpoint_dir=folder, step=member.reported, save_time_s=time.monotonic() - started)
 
     def blamed(self, error: BaseException) -> Member | None:
         """The member that an exception names."""

@@ -41,8 +41,8 @@ class Member:
         self.waits = False
         # Its state while it is out of the group; None for a member that begins.
         self.kept: Mapping[str, Any] | None = None
-        # The whole steps behind it.
-        self.done = 0
+        # The whole steps behind it, and the last one that this process reported.
+        self.done = self.reported = 0
         self.to_tell: list[str] = []
         self.restore: Restore | None = None
         self._saver = Saver(assignment)
@@ -129,26 +129,39 @@ class Member:
 
     def save(self, state: Mapping[str, Any], shared: Mapping[str, Tracked]) -> Path | None:
         """Writes its checkpoint from the group's state of it."""
+        content = self._content(state, shared, self.step, self.step)
+        folder = self._saver.save(content, self._sequence + 1, longest_s=0.0)
+        self._saved_step = self.step
+        return folder
+
+    def save_at_end(self, state: Mapping[str, Any], shared: Mapping[str, Tracked]) -> Path | None:
+        """Writes a last checkpoint, as of its last report; None where that one was saved, or none was to be."""
+        if self._assignment.checkpoint_dir is None or self._saved_step >= self.reported:
+            return None
+        content = self._content(state, shared, self.reported, self.done)
+        return self._saver.save_at_end(content, self._sequence + 1)
+
+    def _content(
+        self, state: Mapping[str, Any], shared: Mapping[str, Tracked], step: int, loop_step: int
+    ) -> Content:
         beyond = {name: value for name, value in state.items() if name not in PLAIN}
         try:
             encode(beyond.get("settings"), "settings", for_json=False)
         except TypeError:  # an object of the user's own, which the user's function makes again
             del beyond["settings"]
-        content = Content(
-            step=self.step,
-            loop_step=self.step,
+        return Content(
+            step=step,
+            loop_step=loop_step,
             tracked={**{name: _plain(name, state) for name in PLAIN if name in state}, **shared},
             state=self.state,
             params=self.params,
             member=beyond,
         )
-        folder = self._saver.save(content, self._sequence + 1, longest_s=0.0)
-        self._saved_step = self.step
-        return folder
 
     def next_sequence(self) -> int:
         """The number of its next report."""
         self._sequence += 1
+        self.reported = self.step
         return self._sequence
 
     def trained_s(self) -> float:

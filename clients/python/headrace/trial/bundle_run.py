@@ -32,6 +32,7 @@ def run_bundle(function: Callable[[Bundle], object], runtime: BundleRuntime, att
             if _runs_through(function, crew):
                 break
             crew.build_anew()
+        crew.end_by_itself()
         crew.tell_finished()
     except (TrialRuntimeError, DaemonGone):
         raise  # there is nobody to tell

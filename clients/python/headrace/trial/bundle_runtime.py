@@ -7,7 +7,7 @@ an ordinary trial, and `bundle_local` serves a run by hand.
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.trial.runtime import Assignment, Decision, Report
+from headrace.trial.runtime import TOLD, Assignment, Decision, OwnEnd, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class Finish:
     lease: str
     error: str = ""
     traceback: str = ""
+    own: OwnEnd = TOLD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """A bundle of one over the runtime of an ordinary trial: a bundle's function without `fuse`."""
 
 from headrace.trial.bundle_runtime import Answer, Attached, Ended, Said, Seat
-from headrace.trial.runtime import Action, Assignment, Decision, Runtime
+from headrace.trial.runtime import TOLD, Action, Assignment, Decision, OwnEnd, Runtime
 
 _LEASE = "alone"
 
@@ -29,7 +29,7 @@ class SoloBundle:
             decisions.append((lease, decision))
             self._over |= decision.action is not Action.CONTINUE
         for one in said.finished:
-            self._end(one.error, one.traceback)
+            self._end(one.error, one.traceback, one.own)
             self._over = True
         return Answer(decisions=tuple(decisions), over=self._over)
 
@@ -39,7 +39,7 @@ class SoloBundle:
         if self._failed and not end.error:
             raise SystemExit(1)
 
-    def _end(self, error: str, traceback: str) -> None:
+    def _end(self, error: str, traceback: str, own: OwnEnd = TOLD) -> None:
         if not self._finished:
-            self._runtime.finish(error=error, traceback=traceback)
+            self._runtime.finish(error=error, traceback=traceback, own=own)
             self._finished, self._failed = True, bool(error)

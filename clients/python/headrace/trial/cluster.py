@@ -9,7 +9,7 @@ from headrace.grants import RANK
 from headrace.trial import convert, ends, gang, title
 from headrace.trial.code import CodeTeller
 from headrace.trial.line import Line
-from headrace.trial.runtime import Assignment, Decision, Report, TrialRuntimeError
+from headrace.trial.runtime import TOLD, Assignment, Decision, OwnEnd, Report, TrialRuntimeError
 from headrace.v1 import runtime_pb2
 
 _TELL_S = 10.0
@@ -63,7 +63,7 @@ class ClusterRuntime:
         request = convert.report(self._lease_id, report, rank=self._rank)
         return convert.decision(self._line.call(self._line.stub.Report, request).decision)
 
-    def finish(self, *, error: str, traceback: str) -> None:
+    def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:
         """Says how the program ended, and closes the connection. A daemon that was given up is told nothing: it counts
         the trial as lost, and the end of a script that lost its daemon is no end of the training.
 
@@ -72,7 +72,7 @@ class ClusterRuntime:
             return
         if error and ends.speak(error=convert.head_of(error), traceback=convert.tail_of(traceback)):
             return
-        request = convert.finish(self._lease_id, error=error, traceback=traceback, rank=self._rank)
+        request = convert.finish(self._lease_id, error=error, traceback=traceback, rank=self._rank, own=own)
         self._line.call(self._line.stub.Finish, request)
         self._line.close()
 

@@ -7,11 +7,13 @@ from google.protobuf.duration_pb2 import Duration
 
 from headrace.grants import DEFAULT_RANK_PATIENCE_S
 from headrace.trial.runtime import (
+    TOLD,
     Action,
     Assignment,
     Decision,
     KeepBest,
     MetricBound,
+    OwnEnd,
     PastEnd,
     Report,
     Schedule,
@@ -23,6 +25,7 @@ from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2
 
 # Of an error's text and of a traceback, which may hold whole tensors; the worker keeps less.
 _TOLD_CHARACTERS = 16 << 10
+_WARNED_CHARACTERS = 2000
 
 _ACTIONS = {
     event_pb2.DECISION_ACTION_CONTINUE: Action.CONTINUE,
@@ -117,7 +120,7 @@ def _turn_cost(cost: TurnCost) -> event_pb2.TurnCost:
 
 
 def finish(
-    lease_id: str, *, error: str, traceback: str, rank: int = 0, exit_code: int = 0
+    lease_id: str, *, error: str, traceback: str, rank: int = 0, exit_code: int = 0, own: OwnEnd = TOLD
 ) -> runtime_pb2.FinishRequest:
     """How a program ended."""
     return runtime_pb2.FinishRequest(
@@ -126,6 +129,11 @@ def finish(
         traceback=tail_of(traceback),
         rank=rank,
         exit_code=exit_code,
+        checkpoint_dir=str(own.checkpoint_dir or ""),
+        step=own.step,
+        save_time=_duration(own.save_time_s),
+        unsaved=own.unsaved[:_WARNED_CHARACTERS],
+        by_itself=own.by_itself,
     )
 
 

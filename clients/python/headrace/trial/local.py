@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.trial.runtime import Action, Assignment, Decision, Report, Value
+from headrace.trial.runtime import TOLD, Action, Assignment, Decision, OwnEnd, Report, Value
 
 _WIDTH = 12
 
@@ -64,16 +64,14 @@ class LocalRuntime:
 
     def decide(self, report: Report) -> Decision:
         """Goes on to the budget, and drops the checkpoints before this one."""
-        if report.checkpoint_dir is not None:
-            for older in report.checkpoint_dir.parent.glob("step-*"):
-                if older != report.checkpoint_dir:
-                    shutil.rmtree(older)
+        _keep_only(report.checkpoint_dir)
         if report.step >= self._steps:
             return Decision(action=Action.STOP, reason="the budget is spent")
         return Decision(action=Action.CONTINUE, next_milestone=report.step + 1 if self._checkpoints else 0)
 
-    def finish(self, *, error: str, traceback: str) -> None:
+    def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:  # noqa: ARG002
         """Nothing is left to say: an exception shows itself."""
+        _keep_only(own.checkpoint_dir)
 
     def _newest_checkpoint(self) -> Path | None:
         if self._checkpoints is None:
@@ -89,3 +87,11 @@ class LocalRuntime:
                 "give --checkpoints a folder of its own"
             )
         return max(self._checkpoints.glob("step-*"), default=None, key=lambda folder: folder.name)
+
+
+def _keep_only(newest: Path | None) -> None:
+    """Drops the checkpoints before this one."""
+    if newest is not None:
+        for older in newest.parent.glob("step-*"):
+            if older != newest:
+                shutil.rmtree(older)

@@ -123,6 +123,18 @@ def pass_by(folder: Path, rank: int) -> None:
     _write(folder.parent / _PASSED.format(rank), rank, json.dumps(folder.name))
 
 
+def await_parts(folder: Path, world_size: int, *, patience_s: float) -> None:
+    """Returns when the parts of all ranks are in a checkpoint's folder; raises `RanksError` where one stays away."""
+    deadline = time.monotonic() + patience_s
+    pause_s, longest_s = _POLLS_S
+    while len(written := checkpoint.ranks_in(folder)) < world_size:
+        if time.monotonic() > deadline:
+            missing = sorted(set(range(world_size)) - set(written))
+            raise RanksError(f"rank {', '.join(map(str, missing))} has not written its part of {folder.name}")
+        time.sleep(pause_s)  # as in `exchange`
+        pause_s = min(2 * pause_s, longest_s)
+
+
 def clear_exchanges(folder: Path, before: Path) -> None:
     """Removes the words of earlier exchanges, which every rank has read when a later one is over.
 

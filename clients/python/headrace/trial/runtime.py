@@ -179,6 +179,24 @@ class Decision:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnEnd:
+    """How a program ended that succeeded and was not told to end."""
+
+    # It had begun a step of `t.steps()` and left the loop there, so it chose to report nothing more.
+    by_itself: bool = False
+    # The finished checkpoint of its end, and the step of its last report; None where nothing was saved.
+    checkpoint_dir: Path | None = None
+    step: int = 0
+    save_time_s: float = 0.0
+    # Why its state could not be saved; empty where it was, or where there is none.
+    unsaved: str = ""
+
+
+TOLD = OwnEnd()
+"""The end of a program that failed, or that was told to end: nothing is to be said of it here."""
+
+
 class Runtime(Protocol):
     """The other side of a trial. Every call is safe to repeat."""
 
@@ -191,8 +209,8 @@ class Runtime(Protocol):
     def report(self, report: Report) -> Decision:
         """Passes a report on; at a milestone, waits for the decision."""
 
-    def finish(self, *, error: str, traceback: str) -> None:
-        """The program ended: with success where `error` is empty."""
+    def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:
+        """The program ended: with success where `error` is empty. `own` says how, where nobody told it to."""
 
 
 class Ended(SystemExit):

@@ -21,6 +21,7 @@ from headrace.trial.ranks import (
     Agreed,
     Word,
     agree,
+    await_parts,
     clear_exchanges,
     exchange,
     follow_first,
@@ -31,6 +32,8 @@ from headrace.trial.tracking import Tracked, TrackedFiles
 
 logger = logging.getLogger("headrace.trial")
 FULL_DISK_WAITS_S = (1.0, 30.0)
+AT_END_S = 20.0
+"""How long the ranks of a gang wait for each other at its own end, where a rank that does not come is no failure."""
 RNG = "rng"
 _Result = TypeVar("_Result")
 
@@ -71,6 +74,8 @@ class Saver:
         self._rank, self._world = assignment.rank, assignment.ranks
         self._lacked: frozenset[str] = frozenset()
         self._waits = False
+        self._patience_s = assignment.rank_patience_s
+        self._at_end = False  # a full disk is not waited out
 
     def save(self, content: Content, sequence: int, *, longest_s: float) -> Path | None:
         """Writes the checkpoint of a report; None where there is nothing to save.
@@ -127,6 +132,18 @@ class Saver:
         self._patiently(lambda: checkpoint.write_part(folder, part, rank=self._rank))
         return folder
 
+    def save_at_end(self, content: Content, sequence: int) -> Path | None:
+        """Writes a last checkpoint, of a program that is about to end by itself; None where there is nothing to save.
+
+        Waits for little: raises `DiskFullError` at once, and `RanksError` soon. In a gang rank 0 returns when the parts
+        of all ranks are there.
+        """
+        self._at_end, self._patience_s = True, min(self._patience_s, AT_END_S)
+        folder = self.save(content, sequence, longest_s=0.0)
+        if folder is not None and self._rank == 0:
+            await_parts(folder, self._world, patience_s=self._patience_s)
+        return folder
+
     def first_says(self, best: bool, sequence: int, *, longest_s: float) -> bool:
         """Whether the report is the best one by what rank 0 reports; a trial of one process is its own rank 0."""
         if self._world == 1:
@@ -135,7 +152,7 @@ class Saver:
             self._place(sequence),
             self._rank,
             best,
-            patience_s=self._assignment.rank_patience_s + longest_s,
+            patience_s=self._patience_s + longest_s,
             patiently=self._patiently,
         )
 
@@ -170,7 +187,7 @@ class Saver:
             self._rank,
             self._world,
             word,
-            patience_s=self._assignment.rank_patience_s + longest_s,
+            patience_s=self._patience_s + longest_s,
             patiently=self._patiently,
         )
         if self._rank == 0:
@@ -191,6 +208,8 @@ class Saver:
             try:
                 return write()
             except checkpoint.DiskFullError as error:  # no fault of this configuration
+                if self._at_end:
+                    raise
                 if not self._waits:
                     logger.warning(
                         "headrace: %s; the trial waits until there is room for its checkpoint", error

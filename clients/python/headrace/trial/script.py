@@ -23,7 +23,15 @@ from headrace.trial.bundle_run import run_bundle
 from headrace.trial.bundle_runtime import BundleRuntime
 from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.local import LocalRuntime
-from headrace.trial.runtime import Assignment, DaemonGone, Ended, Runtime, TrialRuntimeError, Value
+from headrace.trial.runtime import (
+    TOLD,
+    Assignment,
+    DaemonGone,
+    Ended,
+    Runtime,
+    TrialRuntimeError,
+    Value,
+)
 from headrace.trial.session import Observer, Trial
 
 _OWN_OPTIONS = ("steps", "seed", "checkpoints")
@@ -89,7 +97,7 @@ def current(*, defaults: Mapping[str, Value] | None = None, steps: int = 1, seed
         assignment = runtime.attach()
         rng.seed_all(assignment.seed)
         _current = Trial(assignment, runtime, observer)
-        _finish_at_exit(runtime)
+        _finish_at_exit(runtime, _current)
     return _current
 
 
@@ -101,6 +109,7 @@ def run(
 ) -> None:
     """Seeds, calls `function` with the trial, and finishes it; an exception is reported and raised again."""
     rng.seed_all(assignment.seed)
+    trial: Trial | None = None
     try:
         trial = Trial(assignment, runtime, observer)
         trial._take_returned(function(trial))
@@ -109,15 +118,15 @@ def run(
     except (TrialRuntimeError, DaemonGone):
         raise  # there is nobody to tell
     except BaseException as error:
-        finish_with(runtime, error)
+        finish_with(runtime, error, trial)
         raise
-    runtime.finish(error="", traceback="")
+    runtime.finish(error="", traceback="", own=trial._own_end() if trial is not None else TOLD)
 
 
-def finish_with(runtime: Runtime, error: BaseException) -> None:
+def finish_with(runtime: Runtime, error: BaseException, trial: Trial | None = None) -> None:
     """Tells the runtime how the program ended: `sys.exit(0)` is success, all else is not."""
     if isinstance(error, SystemExit) and error.code in (None, 0):
-        runtime.finish(error="", traceback="")
+        runtime.finish(error="", traceback="", own=trial._own_end() if trial is not None else TOLD)
         return
     line, trace = raised.words(error)
     runtime.finish(error=line, traceback=trace)
@@ -224,7 +233,7 @@ def _parse_bool(text: str) -> bool:
     raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
 
 
-def _finish_at_exit(runtime: Runtime) -> None:
+def _finish_at_exit(runtime: Runtime, trial: Trial) -> None:
     """A script of its own has no caller to catch what it raises, so the interpreter's hooks stand in for one."""
     before = sys.excepthook
     failed = False
@@ -237,7 +246,7 @@ def _finish_at_exit(runtime: Runtime) -> None:
 
     def at_exit() -> None:
         if not failed:
-            runtime.finish(error="", traceback="")
+            runtime.finish(error="", traceback="", own=trial._own_end())
 
     sys.excepthook = hook
     atexit.register(at_exit)

@@ -9,6 +9,7 @@ can continue from it.
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -21,7 +22,7 @@ from headrace.trial.codec import try_encode
 from headrace.trial.configuration import Params
 from headrace.trial.counts import counts_on
 from headrace.trial.restore import Restore, has_setting
-from headrace.trial.runtime import Action, Assignment, Ended, Report, Runtime, Surrogate
+from headrace.trial.runtime import TOLD, Action, Assignment, Ended, OwnEnd, Report, Runtime, Surrogate
 from headrace.trial.saving import Content, Saver
 from headrace.trial.schedules import Schedules
 from headrace.trial.shared_files import shared_checkpoints, told
@@ -68,7 +69,7 @@ class Trial:
         )
         self._schedules = Schedules(resumed=self._restore is not None)
         self._steps_taken = StepsTaken(self._restore.member.get("step") if self._restore else 0)
-        self._step = self._restore.loop_step if self._restore else 0
+        self._step = self._reported_at = self._restore.loop_step if self._restore else 0
         self._reported_step = self._saved_step = self._restore.step if self._restore else 0
         self._furthest_step = self._reported_step
         if self._restore is not None:
@@ -77,7 +78,7 @@ class Trial:
         self._sequence = 0
         self._checkpoint_every: int | None = None
         self._begun = False
-        self._looping = self._looped = False
+        self._looping = self._looped = self._in_step = self._asked_ended = False
         self._left_as: dict[str, Any] = {}  # what a restored optimizer kept of other parameters
         self._turn = Turn()
         self._saver = Saver(assignment)
@@ -198,6 +199,7 @@ class Trial:
     def ended(self) -> bool:
         """Whether the trial was told to leave before its full budget. Code after the loop can ask this, and so run only
         where the trial reached its budget."""
+        self._asked_ended = self._asked_ended or self._looping
         return self._end is not None and self._reported_step < self.max_steps
 
     @property
@@ -281,7 +283,9 @@ class Trial:
             while self._step < self.max_steps and self._end is None:
                 self._step += 1
                 self._turn.begin()
+                self._in_step = True
                 yield self._step
+                self._in_step = False
                 if self._observer is not None:
                     self._observer.body_ended(self)
         finally:
@@ -361,7 +365,7 @@ class Trial:
             )
         )
         self._to_tell.clear()
-        self._reported_step = step
+        self._reported_step, self._reported_at = step, self._step
         self._furthest_step = max(self._furthest_step, step)
         self._train_started = time.monotonic()
         if decision.action is Action.CONTINUE:
@@ -392,6 +396,33 @@ class Trial:
             return
         self._returned = True
         self.report(metrics_of(returned, (metric, *further)), step=self.max_steps)
+
+    def _own_end(self) -> OwnEnd:
+        """How a program ends that nobody told to, with its state saved as of its last report: else a trial that stops
+        early by itself would leave nothing to load.
+
+        Where that report was saved there is nothing to do. What cannot be saved takes nothing from the result: the
+        reason is returned, and a full disk is not waited out.
+        """
+        if self._end is not None or self._returned:
+            return TOLD
+        own = OwnEnd(by_itself=self._in_step)
+        if self._assignment.checkpoint_dir is None or self._saved_step >= self._furthest_step:
+            return own
+        started = time.monotonic()
+        try:
+            content = self._content(self._furthest_step, self._reported_at)
+            folder = self._saver.save_at_end(content, self._sequence + 1)
+        except Exception as error:  # noqa: BLE001  (whatever an object raises that saves itself)
+            why = f"the state at its end, after step {self._furthest_step}, is not saved: {error}"
+            logger.warning("headrace: %s", why)
+            return replace(own, unsaved=why)
+        step = self._furthest_step if folder is not None else 0
+        return replace(own, checkpoint_dir=folder, step=step, save_time_s=time.monotonic() - started)
+
+    def _left_in(self) -> int:
+        """The step within which the loop over `t.steps()` was left of the script's own accord; 0 where it was not."""
+        return self._step if self._in_step and not self._asked_ended else 0
 
     def tracked_objects(self) -> dict[str, Any]:
         """The tracked objects by name."""
@@ -464,16 +495,19 @@ class Trial:
         left = {name: old for name, old in self._left_as.items() if has_setting(self._tracked, name, old)}
         return {**self.params, **left}
 
-    def _save(self, step: int) -> Path | None:
+    def _content(self, step: int, loop_step: int) -> Content:
         taken = self._steps_taken.known
-        content = Content(
+        return Content(
             step=step,
-            loop_step=self._step,
+            loop_step=loop_step,
             tracked=self._tracked,
             state=self.state,
             params=self._trained_with(),
             member={} if taken is None else {"step": taken},
         )
+
+    def _save(self, step: int) -> Path | None:
+        content = self._content(step, self._step)
         folder = self._saver.save(content, self._sequence + 1, longest_s=self._longest_s)
         if folder is not None:
             self._saved_step = step

@@ -311,6 +311,11 @@ class FinishRequest(_message.Message):
     TRACEBACK_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     EXIT_CODE_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_DIR_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    SAVE_TIME_FIELD_NUMBER: _builtins.int
+    UNSAVED_FIELD_NUMBER: _builtins.int
+    BY_ITSELF_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     error: _builtins.str
     """Empty for success; else the exception's last line, and its traceback."""
@@ -319,6 +324,17 @@ class FinishRequest(_message.Message):
     """The rank that ended its gang."""
     exit_code: _builtins.int
     """Of a rank that ended its gang without a word: its exit status; negative for a signal."""
+    checkpoint_dir: _builtins.str
+    """With success, and nobody told it to end: its state at its end, as of its last report. A finished folder as in
+    ReportRequest, empty when nothing was saved; the step of that report; and how long saving took.
+    """
+    step: _builtins.int
+    unsaved: _builtins.str
+    """Why that state could not be saved, for people; empty where it was, or where there is none."""
+    by_itself: _builtins.bool
+    """It had begun a step and chose to end, so it is no sign of trouble that it reported nothing more."""
+    @_builtins.property
+    def save_time(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
         *,
@@ -327,10 +343,15 @@ class FinishRequest(_message.Message):
         traceback: _builtins.str = ...,
         rank: _builtins.int = ...,
         exit_code: _builtins.int = ...,
+        checkpoint_dir: _builtins.str = ...,
+        step: _builtins.int = ...,
+        save_time: _duration_pb2.Duration | None = ...,
+        unsaved: _builtins.str = ...,
+        by_itself: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["save_time", b"save_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "exit_code", b"exit_code", "lease_id", b"lease_id", "rank", b"rank", "traceback", b"traceback"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint_dir", b"checkpoint_dir", "error", b"error", "exit_code", b"exit_code", "lease_id", b"lease_id", "rank", b"rank", "save_time", b"save_time", "step", b"step", "traceback", b"traceback", "unsaved", b"unsaved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -737,6 +737,9 @@ class Exited(_message.Message):
     OUT_OF_MEMORY_FIELD_NUMBER: _builtins.int
     DEVICE_WORDS_FIELD_NUMBER: _builtins.int
     DEVICE_FAILURES_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    UNSAVED_FIELD_NUMBER: _builtins.int
+    BY_ITSELF_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     outcome: Global___ExitOutcome.ValueType
     error: _builtins.str
@@ -757,8 +760,16 @@ class Exited(_message.Message):
     """So many attempts in a row ended so on its devices, this one included. From three on the devices are taken out, where
     trials of the study get on elsewhere.
     """
+    unsaved: _builtins.str
+    """As in FinishRequest; also where the worker could not store it."""
+    by_itself: _builtins.bool
+    """As in FinishRequest."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
+    @_builtins.property
+    def checkpoint(self) -> _trial_pb2.CheckpointRef:
+        """With FINISHED: what the program saved at its end. Durable already; absent when it saved nothing."""
+
     def __init__(
         self,
         *,
@@ -771,10 +782,13 @@ class Exited(_message.Message):
         out_of_memory: _builtins.int = ...,
         device_words: _builtins.str = ...,
         device_failures: _builtins.int = ...,
+        checkpoint: _trial_pb2.CheckpointRef | None = ...,
+        unsaved: _builtins.str = ...,
+        by_itself: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint", b"checkpoint", "device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence", "unsaved", b"unsaved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -105,7 +105,7 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
         )  # else the log of its failure is told, not that of a loss
     match message.outcome:
         case "FINISHED":
-            _finished(state, state.trials[number], lease)
+            _finished(state, state.trials[number], lease, message)
         case "FAILED":
             error = message.error or "its program failed"
             if message.device_words and state.trials[number].losses_in_row < SUSPECTED:
@@ -145,14 +145,24 @@ def expired(state: CycleState, message: LeaseExpired) -> Outcome:
     return Accepted()
 
 
-def _finished(state: CycleState, trial: Trial, lease: Lease) -> None:
-    """The program ended, or the client says that it is done, before the full budget: there a report ends the trial."""
+def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArrived) -> None:
+    """The program ended, or the client says that it is done, before the full budget: there a report ends the trial.
+
+    What it saved at its end is its checkpoint from then on. That it could not save is told, and takes nothing from its
+    result.
+    """
     spec = state.study.spec
+    if message.checkpoint is not None:
+        trial = state.update(trial.number, checkpoint=message.checkpoint)
+    if message.unsaved:
+        state.emit(events.trial_warned(trial.number, message.unsaved))
     ended = "its client completed it" if spec.template is None else "its program ended"
     if spec.objective.metric in trial.metrics:
         own = "" if spec.template is None else " by itself"
         why = f"{ended}{own} at step {trial.step} of {spec.max_steps}"
-        if spec.template is not None and lease.step == _begun_at(lease):
+        if message.unsaved:
+            why = f"{why}; {message.unsaved}"
+        if spec.template is not None and lease.step == _begun_at(lease) and not message.by_itself:
             why = f"{why}; {_silent(lease)}"
             state.emit(events.trial_warned(trial.number, why))
         state.terminate(trial.number, Reason.COMPLETED, why)

@@ -93,6 +93,13 @@ class ExitedArrived(Leased, frozen=True, kw_only=True):
     """With how many members its bundle ran out of memory; 0: it did not."""
     device_words: str = ""
     """The words of a failure that may be its device's doing as well as the program's."""
+    checkpoint: Checkpoint | None = None
+    """What a program that FINISHED saved at its end."""
+    unsaved: str = ""
+    """Why it saved nothing there, though it tracks its state; empty where it did, or tracks nothing."""
+    by_itself: bool = False
+    """Whether it chose to end within a step, as early stopping does: that it reported nothing more is no sign of
+    trouble."""
 
 
 class Renewed(Leased, frozen=True, kw_only=True):

@@ -198,6 +198,9 @@ def _exited(message: worker_pb2.Exited, number: int) -> ExitedArrived:
         exit_code=message.exit_code,
         out_of_memory=message.out_of_memory,
         device_words=TROUBLE.kept(message.device_words),
+        checkpoint=checkpoint(message.checkpoint) if message.HasField("checkpoint") else None,
+        unsaved=WARNING.kept(message.unsaved),
+        by_itself=message.by_itself,
     )
 
 

@@ -1,0 +1,206 @@
+"""`headrace check` compares where and how a script ends: early stopping that a pause changes is found, and named."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from forked import launch_segment
+
+from headrace.check import CheckReport, Kind, render, run_check
+from headrace.check.runner import pauses
+from headrace.check.segment import Segment
+from headrace.check.snapshot import LEAST, Control, End
+from headrace.trial.runtime import Action, Report
+from headrace.trial.script import Defaults
+
+Check = Callable[..., CheckReport]
+
+EARLY = """
+from headrace import trial
+
+def train(t):
+    t.state.setdefault("sum", 0.0)
+    BEFORE
+    for step in t.steps():
+        FIRST
+        loss = abs(step - 2) + 1
+        t.state["sum"] += loss
+        COUNT
+        t.report(loss=loss, sum=t.state["sum"])
+        AFTER
+
+trial.main(train, steps=12)
+"""
+"""The best loss is that of step 2, so a patience of 3 ends with step 5."""
+IN_VARIABLES = ("best, bad = float('inf'), 0", "bad = 0 if loss < best else bad + 1; best = min(best, loss)")
+IN_STATE = (
+    "t.state.setdefault('best', float('inf')); t.state.setdefault('bad', 0)",
+    "t.state['bad'] = (t.state['bad'] + 1) * (loss >= t.state['best']); t.state['best'] = min(t.state['best'], loss)",
+)
+DECIDE_FIRST = "if t.state['bad'] >= 3: break"
+
+
+def script(before: str = "pass", count: str = "pass", *, first: str = "pass", after: str = "pass") -> str:
+    named = {"BEFORE": before, "COUNT": count, "FIRST": first, "AFTER": after}
+    source = EARLY
+    for name, text in named.items():
+        source = source.replace(name, text)
+    return source
+
+
+def found(report: CheckReport) -> list[tuple[Kind, str]]:
+    return [(missing.kind, missing.finding) for missing in report.missing]
+
+
+def test_early_stopping_in_plain_variables_fails_with_the_ends_and_the_variables(check: Check) -> None:
+    report = check(source=script(*IN_VARIABLES, after="if bad >= 3: return"), steps=None)
+    assert not report.passed
+    assert report.steps == 5, "steps are counted as they happened"
+    assert report.end_difference is not None
+    assert report.end_difference.straight == "ends by itself after step 5"
+    assert report.end_difference.other == "ends by itself after step 9"
+    assert {missing.kind for missing in report.missing} == {Kind.VALUE, Kind.END}
+    remedies = [missing.remedy for missing in report.missing]
+    assert "keep it in t.state['best'], which is saved" in remedies
+    assert "keep it in t.state['bad'], which is saved" in remedies
+    said = render(report)
+    assert (
+        "the end: the straight run ends by itself after step 5, the resumed ends by itself after step 9"
+        in said
+    )
+    assert DECIDE_FIRST in said
+
+
+def test_a_decision_behind_the_report_is_lost_with_a_process_that_ends_there(check: Check) -> None:
+    report = check(source=script(*IN_STATE, after="if t.state['bad'] >= 3: return"), steps=None)
+    assert found(report) == [
+        (
+            Kind.END,
+            "the script ends by itself after step 5, and a trial that is resumed from that report trains on",
+        )
+    ]
+    assert DECIDE_FIRST in report.missing[0].remedy
+
+
+def test_a_decision_before_the_step_from_saved_state_passes(check: Check) -> None:
+    report = check(source=script(*IN_STATE, first=DECIDE_FIRST), steps=None)
+    assert report.passed, render(report)
+    assert (report.steps, report.restores, report.end, report.limit) == (5, 5, End.RETURNED, None)
+    said = render(report)
+    assert "5 steps straight, and again with 5 restores" in said
+    assert "both runs end by themselves after step 5 of 12" in said
+
+
+@pytest.mark.parametrize("steps", [None, 5])
+def test_a_resumed_process_that_returns_after_one_report_fails(check: Check, steps: int | None) -> None:
+    report = check(source=script(after="if t.resumed: return"), steps=steps)
+    without = "ends with its budget, after step 12" if steps is None else "still trains at step 5"
+    assert found(report) == [
+        (
+            Kind.END,
+            f"resumed after step 1, the script ends by itself after step 2: without a pause it {without}",
+        )
+    ]
+    assert "t.state" in report.missing[0].remedy
+
+
+def test_a_resumed_process_that_reports_nothing_is_not_said_to_track_nothing(check: Check) -> None:
+    report = check(source=script(before="if t.resumed: return"))
+    assert found(report) == [
+        (
+            Kind.END,
+            "resumed after step 1, the script reports nothing and ends: without a pause it still trains at step 3",
+        )
+    ]
+    assert "nothing is tracked" not in render(report)
+
+
+def test_a_resumed_process_with_an_exit_status_fails(check: Check) -> None:
+    report = check(source=script(before="if t.resumed: raise SystemExit(3)"))
+    (missing,) = report.missing
+    assert missing.finding.startswith("the resumed process fails: SystemExit: 3")
+
+
+def test_a_variable_that_nothing_reads_is_a_warning(check: Check) -> None:
+    report = check(source=script(before="seen = 0", count="seen += 1"))
+    assert report.passed
+    (warning,) = report.warnings
+    assert warning.finding == "variable `seen` is 1 when saved, and 0 after the restore"
+    said = render(report)
+    assert "warning: variable `seen` is 1 when saved" in said
+    assert "if a later step reads it, keep it in t.state['seen'], which is saved" in said
+
+
+def test_without_time_three_steps_are_run_and_the_others_named(check: Check) -> None:
+    report = check(source=script(*IN_STATE, first=DECIDE_FIRST), steps=None, limit_s=0.0)
+    assert report.passed, render(report)
+    assert (report.steps, report.restores) == (LEAST, 2)
+    assert "NOT COVERED: the steps behind step 3 of 12, for want of time" in render(report)
+
+
+def test_a_number_of_steps_is_run_with_a_restore_after_each(check: Check) -> None:
+    report = check(source=script(), steps=4)
+    assert (report.steps, report.restored_after) == (4, (1, 2, 3))
+    assert "NOT COVERED: the steps behind step 4 of 12, as --steps says" in render(report)
+
+
+def test_the_whole_budget_is_run_where_there_is_time(check: Check) -> None:
+    report = check(source=script(), steps=None)
+    assert (report.steps, report.end) == (12, End.BUDGET)
+    assert "NOT COVERED" not in render(report)
+    assert f"restored after steps {', '.join(map(str, report.restored_after))}" in render(report)
+    assert report.restored_after[:2] == (1, 2)
+    assert report.restored_after[-2:] == (10, 11)
+
+
+def test_where_restores_are_tried() -> None:
+    steps = [10, 20, 30, 40, 50, 60, 70, 80, 90]
+    assert pauses(steps[:3], 5, ends_by_itself=False) == (10, 20)
+    assert pauses(steps[:3], 5, ends_by_itself=True) == (10, 20, 30)
+    assert pauses(steps, None, ends_by_itself=False) == tuple(steps[:-1])
+    assert pauses(steps, 3, ends_by_itself=False) == (10, 70, 80)
+    assert pauses(steps, 5, ends_by_itself=True) == (10, 20, 50, 80, 90)
+    assert pauses(steps[:1], 3, ends_by_itself=False) == ()
+
+
+def test_the_time_limit_ends_a_run_at_a_report_but_not_before_three_steps(tmp_path: Path) -> None:
+    now = 0.0
+    control = Control(
+        script="",
+        target="",
+        folder=str(tmp_path),
+        params={},
+        max_steps=None,
+        seed=0,
+        resume_step=0,
+        restore_dir="",
+        checkpoint_dir="",
+        result_file="",
+        limit_s=20.0,
+    )
+    segment = Segment(control, clock=lambda: now)
+    segment.runtime(Defaults(params={}, steps=9, seed=0))
+    actions = []
+    for step, seconds in enumerate([15.0, 15.0, 1.0], start=1):
+        now += seconds
+        report = Report(
+            sequence=step, step=step, metrics={}, checkpoint_dir=None, train_time_s=0.0, save_time_s=0.0
+        )
+        actions.append(segment.report(report).action)
+    assert actions == [Action.CONTINUE, Action.CONTINUE, Action.STOP]
+    assert segment.result().end is End.CUT
+
+
+def test_a_late_check_goes_to_the_end_without_further_restores(tmp_path: Path) -> None:
+    now, started = 0.0, 0
+
+    def launch(control_file: Path, log_file: Path, ranks: int) -> None:
+        nonlocal now, started
+        launch_segment(control_file, log_file, ranks)
+        now, started = now + (5.0 if not started else 50.0), started + 1
+
+    file = tmp_path / "script.py"
+    file.write_text(script(*IN_STATE, first=DECIDE_FIRST))
+    report = run_check(file, launch=launch, clock=lambda: now)
+    assert report.passed, render(report)
+    assert report.restored_after == (1, 2, 5), "the one at the end stays"

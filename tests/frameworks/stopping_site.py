@@ -1,0 +1,202 @@
+"""Trials that stop early by themselves, through a real service: undisturbed, and paused and killed on their way.
+
+A trial is told by what must not depend on pauses: its values, its end, and what its last checkpoint holds. A test
+extends a study by running `disturbed` or `undisturbed` with `client.study(name).extend(...)` behind it, and asks `told`
+again.
+"""
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "chaos"))  # a cluster that can be hurt
+
+from cluster_site import Cluster, cluster, connect, until
+
+from headrace import Client
+from headrace.client.model import TrialInfo, TrialState
+from headrace.errors import TrialEndedError
+from headrace.trial import read_checkpoint
+
+__all__ = [
+    "BUDGET",
+    "METRICS",
+    "PROGRAMS",
+    "cluster",
+    "connect",
+    "disturb",
+    "disturbed",
+    "told",
+    "undisturbed",
+]
+
+PROGRAMS = Path(__file__).parent / "stopping"
+BUDGET = 12
+METRICS = {"plain": "val_loss", "with_lightning": "val_loss", "with_transformers": "eval_loss"}
+"""The programs, each with its objective."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a trial came to."""
+
+    values: dict[int, float]
+    """By step; of a step that was computed again after a loss, each must have been the same."""
+    outcome: str
+    steps: int
+    saved: dict[str, str]
+    """What its last checkpoint holds: a digest of each piece, its step among them."""
+
+
+def spec_of(
+    program: str, lrs: list[float], *, home: Path | None = None, steps: int = BUDGET
+) -> dict[str, Any]:
+    """A study of one trial for each rate. One to disturb, on the site of this home, has a rung at each step, where none
+    is stopped: the median policy looks at no trial before the last of these."""
+    policy: dict[str, Any] = {"kind": "run_all"}
+    env = {"OMP_NUM_THREADS": "1"}
+    if home is not None:
+        env |= {"BATCH_S": "0.2", "HOME_OF_SITE": str(home)}  # by which `Cluster.trials` finds the processes
+        policy = {"kind": "median", "interval": 1, "grace_steps": steps}
+    return {
+        "objective": {"metric": METRICS[program], "goal": "minimize"},
+        "trial": {
+            "callable": f"{program}:train",
+            "working_dir": str(PROGRAMS),
+            "env": env,
+        },
+        "space": {"lr": {"type": "float", "low": 1e-6, "high": 1.0}},
+        "enqueue": [{"lr": lr} for lr in lrs],
+        "trials": len(lrs),
+        "steps": steps,
+        "policy": policy,
+        "resources": {"gpus": 0},
+    }
+
+
+def undisturbed(
+    client: Client, program: str, lrs: list[float], name: str, *, steps: int = BUDGET
+) -> list[Told]:
+    """Runs the trials of these rates from their beginning to their end."""
+    client.create_study(name, spec_of(program, lrs, steps=steps))
+    return ended(client, name, len(lrs))
+
+
+def disturbed(
+    site: Cluster, client: Client, program: str, lrs: list[float], name: str, *, steps: int = BUDGET
+) -> list[Told]:
+    """Runs them with a pause of the first trial at each step, and a kill of every process that is found on the way."""
+    client.create_study(name, spec_of(program, lrs, home=site.home, steps=steps))
+    disturb(site, client, name)
+    return ended(client, name, len(lrs))
+
+
+def disturb(site: Cluster, client: Client, name: str, number: int = 0) -> int:
+    """Pauses a trial at every rung, and kills its process between some, until it is over; returns its pauses."""
+    trial, pauses = client.study(name).trial(number), 0
+    while True:
+        try:
+            trial.pause()
+        except TrialEndedError:
+            return pauses
+        if pauses % 3 == 1:
+            kill(site, client, name, number)
+        found = until(lambda: rests(trial.info()), f"a pause of trial {number} of {name}", 240)
+        if found.state is TrialState.TERMINATED:
+            return pauses
+        pauses += 1
+        trial.resume()
+
+
+def kill(site: Cluster, client: Client, name: str, number: int) -> None:
+    """Kills the process that trains a trial, unless it comes to its pause before."""
+    trial = client.study(name).trial(number)
+    attempt = trial.info().attempt
+    until(lambda: leaves(trial.info(), attempt) or site.kill(process_of(site, name, number)), "a kill")
+
+
+def rests(info: TrialInfo) -> TrialInfo | None:
+    """The trial, where it waits for its user or is over."""
+    return info if info.state in (TrialState.PAUSED, TrialState.TERMINATED) and info.worker is None else None
+
+
+def leaves(info: TrialInfo, attempt: int) -> bool:
+    """Whether a trial has come to its pause before it could be killed."""
+    return info.attempt != attempt or rests(info) is not None
+
+
+def process_of(site: Cluster, name: str, number: int) -> Any:
+    """The process that trains a trial now, if there is one: by its title, as it may have started before its trial."""
+    title = f"headrace: trial {name}/{number}"
+    return next((one for one in site.trials() if " ".join(one.cmdline()).strip() == title), None)
+
+
+def ended(client: Client, name: str, trials: int) -> list[Told]:
+    """What the study's trials came to, when it has ended."""
+    until(lambda: client.study(name).status().state.ended, f"the end of {name}", 480)
+    return [told(client, name, number) for number in range(trials)]
+
+
+def told(client: Client, name: str, number: int) -> Told:
+    """What a trial came to. A step that was reported several times must have had the same value each time."""
+    trial = client.study(name).trial(number)
+    info, metric = trial.info(), client.study(name).status().spec.objective.metric
+    values: dict[int, set[float]] = {}
+    for report in trial.reports():
+        values.setdefault(report.step, set()).add(report.metrics[metric])
+    assert {step for step, found in values.items() if len(found) > 1} == set(), values
+    assert info.checkpoint is not None, f"trial {number} of {name} left no checkpoint: {info.detail}"
+    return Told(
+        values={step: found.pop() for step, found in sorted(values.items())},
+        outcome=info.outcome,
+        steps=info.step,
+        saved={"step": str(info.checkpoint.step), **pieces(info.checkpoint.uri)},
+    )
+
+
+def pieces(uri: str) -> dict[str, str]:
+    """A digest of each piece of training state that a checkpoint holds."""
+    saved = read_checkpoint(uri)
+    found: dict[str, Any] = {**saved.tracked, "t.state": dict(saved.state)}
+    for place in saved.files.values():
+        if (place / "trainer.ckpt").exists():
+            whole = torch.load(place / "trainer.ckpt", weights_only=False)
+            kept = ("state_dict", "optimizer_states", "lr_schedulers", "callbacks", "epoch", "global_step")
+            found |= {name: whole[name] for name in kept}
+        else:
+            found |= trainer_files(place)
+    return {name: hashlib.sha256(repr(plain(value)).encode()).hexdigest() for name, value in found.items()}
+
+
+def trainer_files(place: Path) -> dict[str, Any]:
+    """What the Trainer wrote; of its own state, what is no name of a folder and no time."""
+    import json
+
+    from safetensors.torch import load_file
+
+    state = json.loads((place / "trainer_state.json").read_text())
+    kept = ("global_step", "best_metric", "max_steps")
+    early = {name: one for name, one in state["stateful_callbacks"].items() if name != "TrainerControl"}
+    return {
+        "model": load_file(place / "model.safetensors"),
+        "optimizer": torch.load(place / "optimizer.pt", weights_only=True),
+        "scheduler": torch.load(place / "scheduler.pt", weights_only=True),
+        "state": {name: state[name] for name in kept},
+        "callbacks": early,
+    }
+
+
+def plain(value: Any) -> Any:
+    """A value whose text says every bit of it."""
+    if isinstance(value, torch.Tensor):
+        return (str(value.dtype), tuple(value.shape), value.tolist())
+    if isinstance(value, Mapping):
+        return sorted((repr(key), plain(item)) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

@@ -1,0 +1,45 @@
+"""Trials that stop early by themselves, in a loop of their own, in Lightning and in the Trainer: through a real service
+with pauses and kills they come to the values, the end and the checkpoint of a run that nobody disturbs."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from forked import launch_segment
+from stopping_site import BUDGET, METRICS, PROGRAMS, cluster, connect, disturbed, undisturbed
+
+from headrace.check import render, run_check
+from headrace.check.snapshot import End
+
+LRS = [0.05, 0.0003]
+"""The first rate learns the labels by heart and stops early; the second has the whole budget, and its schedule ends."""
+NEEDS = {"plain": "torch", "with_lightning": "pytorch_lightning", "with_transformers": "transformers"}
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("program", METRICS)
+def test_pauses_and_kills_change_nothing_of_a_trial_that_stops_early(tmp_path: Path, program: str) -> None:
+    if find_spec(NEEDS[program]) is None:
+        pytest.skip(f"{NEEDS[program]} is not installed")
+    with cluster(tmp_path / "site", slots=2) as site, connect(site) as client:
+        expected = undisturbed(client, program, LRS, "undisturbed")
+        assert [one.outcome for one in expected] == ["completed", "completed"]
+        assert [one.steps < BUDGET for one in expected] == [True, False]
+        assert disturbed(site, client, program, LRS, "disturbed") == expected
+        hurt = client.study("disturbed").trial(0).info()
+        assert hurt.attempt >= expected[0].steps, "it paused at each step"
+        assert hurt.interruptions >= 1, "and was killed on the way"
+
+
+def test_the_program_in_a_loop_of_its_own_passes_the_check(tmp_path: Path) -> None:
+    """In the first tier; the frameworks take seconds to import."""
+    report = run_check(
+        PROGRAMS / "plain.py", params={"lr": LRS[0]}, folder=tmp_path, limit_s=6000, launch=launch_segment
+    )
+    assert report.passed, render(report)
+    assert report.end is End.RETURNED
+    assert 2 < report.steps < BUDGET
+    assert report.restored_after[-1] == report.last_step, (
+        "a process that resumes at the end trains no further step"
+    )

@@ -1,0 +1,167 @@
+"""A trial that ends by itself before its budget leaves its state, and what cannot be saved takes nothing from it."""
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from counting import Counter
+from fake_group import FakeGroup
+from recording_runtime import RecordingRuntime
+from scripted_daemon import Daemon
+
+from headrace.trial import Bundle, Trial, checkpoint, read_checkpoint, script
+from headrace.trial.bundle_run import run_bundle
+from headrace.trial.bundle_solo import SoloBundle
+from headrace.trial.runtime import Action, OwnEnd
+
+
+@pytest.fixture
+def early(recording: RecordingRuntime) -> RecordingRuntime:
+    """Its one rung is its budget of 8 steps, so nothing is saved on the way."""
+    recording.rungs = (8,)
+    return recording
+
+
+def own_end(runtime: RecordingRuntime, function: Callable[[Trial], object]) -> OwnEnd:
+    """How a function's trial ended, in the words of its library."""
+    script.run(function, runtime, runtime.attach())
+    assert runtime.finished[-1] == ""
+    return runtime.ends[-1]
+
+
+def counting(t: Trial, leave: Callable[[int], bool], *, first: bool = False) -> None:
+    """Counts its steps, and leaves at one of them: behind its report, or before it begins."""
+    counter = Counter()
+    t.track(counter=counter)
+    for step in t.steps():
+        if first and leave(step):
+            return
+        counter.count += 1
+        t.report(loss=step)
+        if not first and leave(step):
+            return
+
+
+@pytest.mark.parametrize(("first", "at"), [(False, 3), (True, 4)])
+def test_the_state_at_a_trials_own_end_is_saved_as_of_its_last_report(
+    early: RecordingRuntime, first: bool, at: int
+) -> None:
+    end = own_end(early, lambda t: counting(t, lambda step: step == at, first=first))
+    assert end.by_itself
+    assert end.step == 3
+    assert end.checkpoint_dir is not None
+    saved = read_checkpoint(end.checkpoint_dir)
+    assert (saved.step, saved.tracked["counter"]) == (3, {"count": 3})
+    assert checkpoint.read(end.checkpoint_dir)["loop_step"] == 3, "a trial that goes on trains step 4 next"
+
+
+def test_a_script_that_exits_with_success_leaves_its_state(early: RecordingRuntime) -> None:
+    def train(t: Trial) -> None:
+        counting(t, lambda step: step == 3)
+        raise SystemExit(0)
+
+    with pytest.raises(SystemExit):
+        script.run(train, early, early.attach())
+    assert early.ends[-1].checkpoint_dir is not None
+
+
+def test_a_report_that_was_saved_is_not_saved_again(recording: RecordingRuntime) -> None:
+    end = own_end(recording, lambda t: counting(t, lambda step: step == 2))
+    assert end == OwnEnd(by_itself=True)
+    assert recording.reports[-1].checkpoint_dir is not None
+
+
+def test_a_trial_that_resumes_where_it_had_ended_leaves_nothing_new(recording: RecordingRuntime) -> None:
+    recording.decisions = {2: Action.PAUSE}
+    script.run(lambda t: counting(t, lambda _: False), recording, recording.attach())
+    assert recording.ends[-1] == OwnEnd(), "it was told to end"
+    end = own_end(recording, lambda t: counting(t, lambda step: step == 3, first=True))
+    assert end == OwnEnd(by_itself=True)
+    assert [report.step for report in recording.reports] == [1, 2]
+
+
+def test_one_that_fails_or_tracks_nothing_or_reports_nothing_leaves_nothing(early: RecordingRuntime) -> None:
+    def fails(t: Trial) -> None:
+        counting(t, lambda step: step == 3)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        script.run(fails, early, early.attach())
+    assert early.ends[-1] == OwnEnd()
+    assert own_end(early, lambda t: t.report(loss=1)).checkpoint_dir is None
+    assert own_end(early, lambda t: t.track(counter=Counter())).checkpoint_dir is None
+
+
+def test_a_full_disk_at_a_trials_own_end_is_told_and_not_waited_out(
+    early: RecordingRuntime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise checkpoint.DiskFullError(errno.ENOSPC, "No space left on device: /store")
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    end = own_end(early, lambda t: counting(t, lambda step: step == 3))
+    assert end.checkpoint_dir is None
+    assert end.unsaved.startswith("the state at its end, after step 3, is not saved: ")
+    assert "No space left on device" in end.unsaved
+    assert end.unsaved in caplog.text
+
+
+def test_an_object_that_cannot_be_saved_at_the_end_is_told(early: RecordingRuntime) -> None:
+    class Within(Counter):
+        whole = True
+
+        def state_dict(self) -> dict[str, int]:
+            if not self.whole:
+                raise RuntimeError("within an epoch")
+            return super().state_dict()
+
+    def train(t: Trial) -> None:
+        counter = Within()
+        t.track(counter=counter)
+        for _ in t.steps():
+            t.report(loss=1)
+            counter.whole = False
+            break
+
+    assert "within an epoch" in own_end(early, train).unsaved
+
+
+def test_the_members_of_a_bundle_whose_function_returns_leave_their_states(early: RecordingRuntime) -> None:
+    def train(bundle: Bundle) -> None:
+        group = FakeGroup()
+        bundle.track(group=group, member=lambda m: {"lr": 2, "seed": m.seed})
+        for turn in bundle.steps():
+            bundle.report(loss=group.step())
+            if turn == 3:
+                break
+
+    solo = SoloBundle(early)
+    run_bundle(train, solo, solo.attach())
+    assert early.finished == [""]
+    (end,) = early.ends
+    assert end.step == 3
+    assert end.checkpoint_dir is not None
+    assert read_checkpoint(end.checkpoint_dir).step == 3
+
+
+LEAVES = """
+from headrace import trial
+t = trial.current()
+t.state["sum"] = 0
+for step in t.steps():
+    t.state["sum"] += step
+    t.report(loss=step)
+    if step == 3:
+        break
+"""
+
+
+def test_a_script_that_is_no_function_leaves_its_state_too(daemon: Callable[..., Daemon]) -> None:
+    place = daemon(LEAVES, target="", rungs=(8,))
+    ended = place.start(str(place.folder / "script.py"))
+    assert ended.returncode == 0, ended.stderr
+    (finish,) = place.finished
+    assert (finish.step, finish.by_itself, finish.unsaved) == (3, True, "")
+    saved: Any = read_checkpoint(finish.checkpoint_dir)
+    assert (saved.step, saved.state) == (3, {"sum": 6})
