@@ -35,6 +35,7 @@ from headrace_services.scheduler.store import (
     aging,
     exploits,
     history,
+    leases,
     leftovers,
     placement,
     proposals,
@@ -195,7 +196,8 @@ async def ask_everything(conn: AsyncConnection) -> None:
     await quotas.projects(conn, after="", only=None, limit=10)
     await quotas.holders(conn, "default")
     await quotas.kept_off(conn, "default")
-    await studies.out_of_time(conn)
+    await studies.to_count(conn)
+    await leases.renew(conn, "default", "s1", 5, lease_id="1.1", attempt=1)
     await clean(conn)
 
 

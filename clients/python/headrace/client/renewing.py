@@ -133,6 +133,10 @@ class Renewer:
                     self._run(renew(entry.lease))
                 except HeadraceError as error:
                     failure = error
+                except ValueError:  # gRPC's, of a channel that was closed just then
+                    if self._closed:
+                        return
+                    raise
                 with self._changed:
                     self._schedule.settle(entry, failure)
 
