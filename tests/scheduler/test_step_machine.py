@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 from sqlalchemy import text
 from study_site import StudySite, gone, make_spec
 from tiers import drawn
@@ -162,7 +163,13 @@ class StepMachine(RuleBasedStateMachine):
     def report_again(self, data: st.DataObject) -> None:
         report = data.draw(st.sampled_from(self.said))
         (outcome,) = self.step(report)
-        assert outcome == self.answers[report.lease_id, report.sequence]
+        before = self.answers[report.lease_id, report.sequence].decision
+        assert isinstance(outcome, Accepted)
+        assert outcome.decision is not None
+        assert before is not None
+        # What is pinned is found anew: since then the trial may have ended, and continued.
+        assert replace(outcome.decision, pinned=before.pinned) == before
+        assert set(before.pinned) <= set(outcome.decision.pinned)
 
     @rule(data=st.data())
     def restored(self, data: st.DataObject) -> None:
