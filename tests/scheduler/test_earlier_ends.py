@@ -100,7 +100,8 @@ async def test_a_winner_that_fails_on_its_way_to_a_larger_budget_stays_the_winne
     assert [one.number for one in Outcome(study).best_first(found.values())] == [0, 1]
     notes = [event.message for event in await site.events("note")]
     assert any(
-        "trial 0 keeps its result: loss 0.5 at step 9; it had completed the full" in one for one in notes
+        "trial 0 keeps its result, loss 0.5 at step 9, from before it continued: it completed" in one
+        for one in notes
     )
     assert replay(await spec_now(site), await site.log()).identical
 

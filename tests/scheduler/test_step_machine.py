@@ -10,8 +10,9 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 from sqlalchemy import text
-from study_site import StudySite, make_spec
+from study_site import StudySite, gone, make_spec
 from tiers import drawn
 
 from headrace.spec import OnCodeChange, StudySpec
@@ -174,7 +175,13 @@ class StepMachine(RuleBasedStateMachine):
     def report_again(self, data: st.DataObject) -> None:
         report = data.draw(st.sampled_from(self.said))
         (outcome,) = self.step(report)
-        assert outcome == self.answers[report.lease_id, report.sequence]
+        before = self.answers[report.lease_id, report.sequence].decision
+        assert isinstance(outcome, Accepted)
+        assert outcome.decision is not None
+        assert before is not None
+        # What is pinned is found anew: since then the trial may have ended, and continued.
+        assert replace(outcome.decision, pinned=before.pinned) == before
+        assert set(before.pinned) <= set(outcome.decision.pinned)
 
     @rule(data=st.data())
     def restored(self, data: st.DataObject) -> None:
@@ -261,16 +268,37 @@ class StepMachine(RuleBasedStateMachine):
     def pause(self, command: Any) -> None:
         self.step(command(), PlaceNow())
 
-    @rule(data=st.data())
-    def completes(self, data: st.DataObject) -> None:
-        """A trial reports at its full budget: a result that stays."""
-        lease = self.lease(data)
-        value = data.draw(st.sampled_from([0.25, 0.5, 1.0, 2.0]))
-        report = self.site.report(lease, lease.budget or 4, value)
-        (outcome, _) = self.step(report, PlaceNow())
-        if isinstance(outcome, Accepted):
-            self.said.append(report)
-            self.answers[report.lease_id, report.sequence] = outcome
+    @rule(value=st.sampled_from([0.25, 0.5, 1.0, 2.0]))
+    def finishes(self, value: float) -> None:
+        """Every trial that runs reports at its milestones, until nothing runs: most of them complete."""
+        for _ in range(40):
+            running = self.running()
+            if not running:
+                return
+            for lease, milestone in running:
+                report = self.site.report(lease, milestone, value + lease.number / 64)
+                (outcome, _) = self.step(report, PlaceNow())
+                if isinstance(outcome, Accepted):
+                    self.said.append(report)
+                    self.answers[report.lease_id, report.sequence] = outcome
+
+    @rule(place=st.integers(0, 3))
+    def fails_for_good(self, place: int) -> None:
+        """A trial that runs fails as often as it may."""
+        numbers = [lease.number for lease, _ in self.running()]
+        for _ in range(4):
+            for lease, _ in self.running():
+                if lease.number in numbers[place : place + 1]:
+                    self.site.sequences[lease.id] += 1
+                    failed = gone(lease, "FAILED", self.site.sequences[lease.id], error="e")
+                    self.step(failed, PlaceNow())
+
+    def running(self) -> list[tuple[Lease, int]]:
+        """The leases of the trials that run now, each with its milestone."""
+        found = self.query(
+            "SELECT lease_id, milestone FROM trial WHERE study_id = :study AND lease_id IS NOT NULL ORDER BY number"
+        )
+        return [(self.site.leases[row.lease_id], row.milestone) for row in found]
 
     @rule(number=st.none() | st.integers(0, 7))
     def retry(self, number: int | None) -> None:

@@ -423,7 +423,7 @@ def assert_the_winner_is_there(service: Service, name: str, trials: list[TrialIn
     shutil.rmtree(folder, ignore_errors=True)
     got = service.json("checkpoint", "get", name, "--out", str(folder))
     assert (got["trial"], got["step"], read_checkpoint(folder).state) == (0, 4, {"step": 4})
-    keeps = "keeps its result of step 4: before it continued it had completed the full budget of 4 steps"
+    keeps = "keeps its result of step 4, from before it continued: it completed the full budget of 4 steps"
     for command in (("best",), ("show",), ("trials",), ("show", "0"), ("why", "0")):
         said = service.cli(command[0], name, *command[1:]).out
         assert keeps in " ".join(said.split()), (command, said)

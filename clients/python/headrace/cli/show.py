@@ -137,7 +137,7 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         if study.spec.objective.scope is not Scope.BEST:
             counts = wording.scored(trial, study.spec.objective) if trial.score is not None else "none"
             lines.append(("counts", counts))
-    lines += [("had ended before", _earlier_end(end, study)) for end in trial.earlier_ends]
+    lines += [("earlier end", _earlier_end(end, study)) for end in trial.earlier_ends]
     if keeps := wording.kept_result(trial):
         lines.append(("", keeps))
     if trial.feasible is not None:

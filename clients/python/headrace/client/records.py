@@ -2,7 +2,7 @@
 
 The columns of a trial, in this order: `study`, `trial`, `state`, `reason`, `baseline`, `bracket`, `step`, `value`,
 `best_value`, `best_step`, `score` (the value that counts, by the objective's `scope`), `score_step`, `counts_as` (how
-it ended with the result that counts: `reason`, unless it was let continue and counts with an earlier end), `sound`
+it ended with the result that counts: `reason`, unless it continued after that and an earlier end counts), `sound`
 (whether that neither failed nor diverged), `feasible` (whether it meets the constraints; None without any), `front`
 (whether it is on the Pareto front; None with one objective), `rung` (the highest recorded, counted from 0), `rung_step`
 (the step of that rung), `steps_spent`, `failures`, `interruptions`, `worker` (where it runs, or ran last), `created`,

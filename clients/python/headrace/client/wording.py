@@ -108,20 +108,20 @@ def scored(trial: TrialInfo, objective: Objective) -> str:
 
 
 def earlier_end(end: EarlierEnd) -> str:
-    """`completed the full budget of 27 steps`, or `stopped early at step 9`."""
+    """`completed the full budget of 27 steps`, or `was stopped early at step 9`."""
     if end.budget is not None:
         return f"completed the full budget of {plural(end.budget, 'step')}"
-    how = end.reason.value.replace("_", " ") if end.reason is not None else "ended"
+    how = f"was {end.reason.value.replace('_', ' ')}" if end.reason is not None else "ended"
     return f"{how} at step {end.step}"
 
 
 def kept_result(trial: TrialInfo) -> str:
-    """`keeps its result of step 27, where it had completed …`: what a trial counts with that was let continue; empty
-    where what it has come to since counts."""
+    """`keeps its result of step 27, from before it continued: it completed …`: which earlier end of a trial counts;
+    empty where none does."""
     end = trial.counted_end
     if end is None:
         return ""
-    return f"keeps its result of step {end.score_step}: before it continued it had {earlier_end(end)}"
+    return f"keeps its result of step {end.score_step}, from before it continued: it {earlier_end(end)}"
 
 
 def what_counts(objective: Objective) -> str:

@@ -404,12 +404,11 @@ def result_stays(number: int, end: EarlierEnd, spec: StudySpec) -> Event:
     if not spec.further_objectives:
         values = {spec.objective.metric: end.score}
     said = ", ".join(f"{name} {_short(value)}" for name, value in values.items() if value is not None)
-    how = end.reason.lower().replace("_", " ")
+    how = f"was {end.reason.lower().replace('_', ' ')} at step {end.step}"
     if end.budget is not None:
         how = f"completed the full budget of {end.budget} step{'s' * (end.budget != 1)}"
-    message = (
-        f"trial {number} keeps its result: {said} at step {end.score_step}; it had {how} before it continued"
-    )
+    kept = f"{said} at step {end.score_step}"
+    message = f"trial {number} keeps its result, {kept}, from before it continued: it {how}"
     return Event(number=number, kind="note", message=message, detail={})
 
 

@@ -284,8 +284,7 @@ async def figures(
         await _add_rungs(conn, study.id, found[study.id])
         if Reason.FAILED in found[study.id].reasons:
             found[study.id].failures = await _failures(conn, study.id)
-        if Reason.COMPLETED in found[study.id].reasons or Reason.FAILED in found[study.id].reasons:
-            found[study.id].schedules = await _schedules(conn, study.id)
+        found[study.id].schedules = await _schedules(conn, study.id)
         if study.spec.warm_start is not None:
             found[study.id].warm_results = await _warm_results(conn, study.id)
         if study.spec.fuse is not None:
@@ -344,7 +343,7 @@ async def _failures(conn: AsyncConnection, study_id: int) -> tuple[Failure, ...]
 
 
 async def _schedules(conn: AsyncConnection, study_id: int) -> tuple[EndingSchedule, ...]:
-    """The schedules of trials that completed, or did before they failed."""
+    """The schedules of trials that are not over, that completed, or that did before they failed."""
     t = tables.trial
     one = func.jsonb_array_elements(t.c.schedules).column_valued("one", joins_implicitly=True)
     names = ("name", "kind", "last_step", "past_end")
@@ -355,7 +354,11 @@ async def _schedules(conn: AsyncConnection, study_id: int) -> tuple[EndingSchedu
     query = (
         select(*parts, func.count().label("trials"), func.min(t.c.number).label("first"))
         .select_from(t)
-        .where(t.c.study_id == study_id, t.c.schedules != text("'[]'"), or_(completed, before))
+        .where(
+            t.c.study_id == study_id,
+            t.c.schedules != text("'[]'"),
+            or_(t.c.reason.is_(None), completed, before),
+        )
         .group_by(*parts)
         .order_by(last_step, func.min(t.c.number))
         .limit(SCHEDULES_AT_MOST)
