@@ -148,7 +148,9 @@ def test_pauses_without_a_checkpoint_are_warned_of_once(
     creates(fake, change)
     said = invoke("run", str(study_file), "--name", "forgetful").out
     assert said.count(warning) == 1
-    missing = "none: nothing to load. A trial that tracks its state writes one at each rung, and at its own end"
+    missing = (
+        "none: nothing to load. A trial that tracks its state writes one at each rung, and at its own end"
+    )
     for told in (said, invoke("show", "forgetful").out):
         assert missing in told
     fake.scripts["studies/forgetful"].final.study.status.best.checkpoint.uri = "file:///saved"
