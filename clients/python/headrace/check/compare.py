@@ -7,7 +7,7 @@ second was changed too late to be saved. Because each boundary is judged by its 
 one is not blamed again on everything that it disturbs later.
 
 Only when the curves or the ends part and no photograph explains it are weaker signs used: a counter in a variable, a
-generator seeded once more, an iterator that starts over. A variable that a restore resets is told in any case: where
+generator seeded once more, an iterator that starts over. A variable that a restore resets is always reported: where
 nothing that was compared depends on it, as a warning.
 """
 

@@ -147,7 +147,8 @@ def _left(report: CheckReport) -> Iterator[str]:
 
 def _lines(report: CheckReport) -> Iterator[str]:
     if report.passed:
-        yield f"PASSED  {report.script}: pausing changes nothing"
+        part = "" if report.limit is None else f" up to step {report.last_step}"
+        yield f"PASSED  {report.script}: pausing changes nothing{part}"
         process = (
             "a new process"
             if report.world_size == 1
