@@ -1,8 +1,6 @@
 """Trials that stop early by themselves, through a real service: undisturbed, and paused and killed on their way.
 
-A trial is told by what must not depend on pauses: its values, its end, and what its last checkpoint holds. A test
-extends a study by running `disturbed` or `undisturbed` with `client.study(name).extend(...)` behind it, and asks `told`
-again.
+A trial is told by what must not depend on pauses: its values, its end, and what its last checkpoint holds.
 """
 
 import hashlib
@@ -19,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "chaos"))  # a cluster tha
 from cluster_site import Cluster, cluster, connect, until
 
 from headrace import Client
-from headrace.client.model import TrialInfo, TrialState
+from headrace.client.model import Checkpoint, TrialInfo, TrialState
 from headrace.errors import TrialEndedError
 from headrace.trial import read_checkpoint
 
@@ -31,7 +29,8 @@ __all__ = [
     "connect",
     "disturb",
     "disturbed",
-    "told",
+    "ended",
+    "kept",
     "undisturbed",
 ]
 
@@ -155,8 +154,19 @@ def told(client: Client, name: str, number: int) -> Told:
         values={step: found.pop() for step, found in sorted(values.items())},
         outcome=info.outcome,
         steps=info.step,
-        saved={"step": str(info.checkpoint.step), **pieces(info.checkpoint.uri)},
+        saved=saved_in(info.checkpoint),
     )
+
+
+def kept(info: TrialInfo) -> dict[str, str]:
+    """What the checkpoint of the result that counts holds."""
+    assert info.kept_checkpoint is not None
+    return saved_in(info.kept_checkpoint)
+
+
+def saved_in(checkpoint: Checkpoint) -> dict[str, str]:
+    """A digest of each piece of a checkpoint, and its step."""
+    return {"step": str(checkpoint.step), **pieces(checkpoint.uri)}
 
 
 def pieces(uri: str) -> dict[str, str]:

@@ -1,12 +1,24 @@
 """Trials that stop early by themselves, in a loop of their own, in Lightning and in the Trainer: through a real service
-with pauses and kills they come to the values, the end and the checkpoint of a run that nobody disturbs."""
+with pauses and kills they come to the values, the end and the checkpoint of a run that nobody disturbs; and what they
+have come to stays when their study is extended behind the end of their schedules."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from forked import launch_segment
-from stopping_site import BUDGET, METRICS, PROGRAMS, cluster, connect, disturbed, undisturbed
+from stopping_site import (
+    BUDGET,
+    METRICS,
+    PROGRAMS,
+    cluster,
+    connect,
+    disturb,
+    disturbed,
+    ended,
+    kept,
+    undisturbed,
+)
 
 from headrace.check import render, run_check
 from headrace.check.snapshot import End
@@ -30,6 +42,23 @@ def test_pauses_and_kills_change_nothing_of_a_trial_that_stops_early(tmp_path: P
         hurt = client.study("disturbed").trial(0).info()
         assert hurt.attempt >= expected[0].steps, "it paused at each step"
         assert hurt.interruptions >= 1, "and was killed on the way"
+        for steps in (BUDGET + 3, BUDGET + 6):  # the schedule raises behind its end
+            studies = [client.study(name) for name in ("undisturbed", "disturbed")]
+            for study in studies:
+                with pytest.warns(UserWarning, match=f"OneCycleLR .*step {BUDGET}"):
+                    study.extend(steps=steps)
+            disturb(site, client, "disturbed", number=1)
+            undisturbed_now, disturbed_now = (ended(client, study.name, len(LRS)) for study in studies)
+            assert disturbed_now == undisturbed_now
+            assert [one.outcome for one in disturbed_now] == ["completed", "failed"]
+            assert disturbed_now[0] == expected[0]
+            for study in studies:
+                completed = study.trial(1).info()
+                assert (completed.counts_as, completed.score) == ("completed", expected[1].values[BUDGET])
+                assert kept(completed) == expected[1].saved
+                best = study.best()
+                assert best is not None
+                assert best.score == min(one.values[one.steps] for one in expected)
 
 
 def test_the_program_in_a_loop_of_its_own_passes_the_check(tmp_path: Path) -> None:
