@@ -92,7 +92,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     **_methods(
         "headrace.v1.TrialRuntimeService",
         Permission.SOCKET,
-        "Attach Restored Report Finish AttachBundle Turn FinishBundle",
+        "Attach Loaded Restored Report Finish AttachBundle Turn FinishBundle",
     ),
     **_methods("grpc.health.v1.Health", Permission.OPEN, "Check Watch"),
     **_methods("grpc.reflection.v1alpha.ServerReflection", Permission.KNOWN, "ServerReflectionInfo"),

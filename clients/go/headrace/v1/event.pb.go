@@ -107,6 +107,7 @@ type Event struct {
 	//	*Event_MetricsMissing
 	//	*Event_TrialWarned
 	//	*Event_StudyExtended
+	//	*Event_CodeChanged
 	Detail        isEvent_Detail `protobuf_oneof:"detail"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -312,6 +313,15 @@ func (x *Event) GetStudyExtended() *StudyExtended {
 	return nil
 }
 
+func (x *Event) GetCodeChanged() *CodeChanged {
+	if x != nil {
+		if x, ok := x.Detail.(*Event_CodeChanged); ok {
+			return x.CodeChanged
+		}
+	}
+	return nil
+}
+
 type isEvent_Detail interface {
 	isEvent_Detail()
 }
@@ -376,6 +386,10 @@ type Event_StudyExtended struct {
 	StudyExtended *StudyExtended `protobuf:"bytes,19,opt,name=study_extended,json=studyExtended,proto3,oneof"`
 }
 
+type Event_CodeChanged struct {
+	CodeChanged *CodeChanged `protobuf:"bytes,22,opt,name=code_changed,json=codeChanged,proto3,oneof"`
+}
+
 func (*Event_TrialCreated) isEvent_Detail() {}
 
 func (*Event_TrialMoved) isEvent_Detail() {}
@@ -405,6 +419,8 @@ func (*Event_MetricsMissing) isEvent_Detail() {}
 func (*Event_TrialWarned) isEvent_Detail() {}
 
 func (*Event_StudyExtended) isEvent_Detail() {}
+
+func (*Event_CodeChanged) isEvent_Detail() {}
 
 // Something is wrong with a trial, or with how its script uses Headrace, and does not end it.
 type TrialWarned struct {
@@ -451,6 +467,87 @@ func (x *TrialWarned) GetWarning() string {
 	return ""
 }
 
+// An attempt runs other code than the study began with.
+type CodeChanged struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Attempt int64                  `protobuf:"varint,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Of the attempt's code, as in AttemptCode.
+	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The files that differ from the study's first ones.
+	Files []string `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
+	// Those among them with a content that no attempt of the study had before.
+	FirstSeen []string `protobuf:"bytes,4,rep,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
+	// The trial was taken off its worker: nothing of this attempt counts from here on.
+	Refused       bool `protobuf:"varint,5,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeChanged) Reset() {
+	*x = CodeChanged{}
+	mi := &file_headrace_v1_event_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeChanged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeChanged) ProtoMessage() {}
+
+func (x *CodeChanged) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_event_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeChanged.ProtoReflect.Descriptor instead.
+func (*CodeChanged) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CodeChanged) GetAttempt() int64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *CodeChanged) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *CodeChanged) GetFiles() []string {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *CodeChanged) GetFirstSeen() []string {
+	if x != nil {
+		return x.FirstSeen
+	}
+	return nil
+}
+
+func (x *CodeChanged) GetRefused() bool {
+	if x != nil {
+		return x.Refused
+	}
+	return false
+}
+
 // A trial was proposed.
 type TrialCreated struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -465,7 +562,7 @@ type TrialCreated struct {
 
 func (x *TrialCreated) Reset() {
 	*x = TrialCreated{}
-	mi := &file_headrace_v1_event_proto_msgTypes[2]
+	mi := &file_headrace_v1_event_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +574,7 @@ func (x *TrialCreated) String() string {
 func (*TrialCreated) ProtoMessage() {}
 
 func (x *TrialCreated) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[2]
+	mi := &file_headrace_v1_event_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +587,7 @@ func (x *TrialCreated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialCreated.ProtoReflect.Descriptor instead.
 func (*TrialCreated) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{2}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *TrialCreated) GetParameters() *ParameterAssignment {
@@ -546,7 +643,7 @@ type Proposal struct {
 
 func (x *Proposal) Reset() {
 	*x = Proposal{}
-	mi := &file_headrace_v1_event_proto_msgTypes[3]
+	mi := &file_headrace_v1_event_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +655,7 @@ func (x *Proposal) String() string {
 func (*Proposal) ProtoMessage() {}
 
 func (x *Proposal) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[3]
+	mi := &file_headrace_v1_event_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +668,7 @@ func (x *Proposal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proposal.ProtoReflect.Descriptor instead.
 func (*Proposal) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{3}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Proposal) GetSampler() string {
@@ -651,7 +748,7 @@ type ProposalFailed struct {
 
 func (x *ProposalFailed) Reset() {
 	*x = ProposalFailed{}
-	mi := &file_headrace_v1_event_proto_msgTypes[4]
+	mi := &file_headrace_v1_event_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -663,7 +760,7 @@ func (x *ProposalFailed) String() string {
 func (*ProposalFailed) ProtoMessage() {}
 
 func (x *ProposalFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[4]
+	mi := &file_headrace_v1_event_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -676,7 +773,7 @@ func (x *ProposalFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposalFailed.ProtoReflect.Descriptor instead.
 func (*ProposalFailed) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{4}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ProposalFailed) GetProposal() int64 {
@@ -710,7 +807,7 @@ type ProposalsEnded struct {
 
 func (x *ProposalsEnded) Reset() {
 	*x = ProposalsEnded{}
-	mi := &file_headrace_v1_event_proto_msgTypes[5]
+	mi := &file_headrace_v1_event_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -722,7 +819,7 @@ func (x *ProposalsEnded) String() string {
 func (*ProposalsEnded) ProtoMessage() {}
 
 func (x *ProposalsEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[5]
+	mi := &file_headrace_v1_event_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -735,7 +832,7 @@ func (x *ProposalsEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposalsEnded.ProtoReflect.Descriptor instead.
 func (*ProposalsEnded) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{5}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ProposalsEnded) GetProposals() int64 {
@@ -763,7 +860,7 @@ type TrialMoved struct {
 
 func (x *TrialMoved) Reset() {
 	*x = TrialMoved{}
-	mi := &file_headrace_v1_event_proto_msgTypes[6]
+	mi := &file_headrace_v1_event_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -775,7 +872,7 @@ func (x *TrialMoved) String() string {
 func (*TrialMoved) ProtoMessage() {}
 
 func (x *TrialMoved) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[6]
+	mi := &file_headrace_v1_event_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -788,7 +885,7 @@ func (x *TrialMoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialMoved.ProtoReflect.Descriptor instead.
 func (*TrialMoved) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{6}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TrialMoved) GetFromState() TrialState {
@@ -849,19 +946,21 @@ func (x *TrialMoved) GetDetail() string {
 
 // A report was stored.
 type ReportRecorded struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Attempt       int64                  `protobuf:"varint,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Sequence      int64                  `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	Step          int64                  `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
-	Metrics       map[string]float64     `protobuf:"bytes,4,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
-	Checkpoint    *CheckpointRef         `protobuf:"bytes,5,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Attempt    int64                  `protobuf:"varint,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Sequence   int64                  `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Step       int64                  `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
+	Metrics    map[string]float64     `protobuf:"bytes,4,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	Checkpoint *CheckpointRef         `protobuf:"bytes,5,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	// The digest of the attempt's code, in the first report of an attempt and where it has grown since; else empty.
+	Code          string `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportRecorded) Reset() {
 	*x = ReportRecorded{}
-	mi := &file_headrace_v1_event_proto_msgTypes[7]
+	mi := &file_headrace_v1_event_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -873,7 +972,7 @@ func (x *ReportRecorded) String() string {
 func (*ReportRecorded) ProtoMessage() {}
 
 func (x *ReportRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[7]
+	mi := &file_headrace_v1_event_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -886,7 +985,7 @@ func (x *ReportRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRecorded.ProtoReflect.Descriptor instead.
 func (*ReportRecorded) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{7}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReportRecorded) GetAttempt() int64 {
@@ -924,6 +1023,13 @@ func (x *ReportRecorded) GetCheckpoint() *CheckpointRef {
 	return nil
 }
 
+func (x *ReportRecorded) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
 // The study's first report lacks metrics that the study reads. They may follow in a later report.
 type MetricsMissing struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -936,7 +1042,7 @@ type MetricsMissing struct {
 
 func (x *MetricsMissing) Reset() {
 	*x = MetricsMissing{}
-	mi := &file_headrace_v1_event_proto_msgTypes[8]
+	mi := &file_headrace_v1_event_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1054,7 @@ func (x *MetricsMissing) String() string {
 func (*MetricsMissing) ProtoMessage() {}
 
 func (x *MetricsMissing) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[8]
+	mi := &file_headrace_v1_event_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1067,7 @@ func (x *MetricsMissing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetricsMissing.ProtoReflect.Descriptor instead.
 func (*MetricsMissing) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{8}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *MetricsMissing) GetMissing() []string {
@@ -989,7 +1095,7 @@ type RungRecorded struct {
 
 func (x *RungRecorded) Reset() {
 	*x = RungRecorded{}
-	mi := &file_headrace_v1_event_proto_msgTypes[9]
+	mi := &file_headrace_v1_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1107,7 @@ func (x *RungRecorded) String() string {
 func (*RungRecorded) ProtoMessage() {}
 
 func (x *RungRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[9]
+	mi := &file_headrace_v1_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1120,7 @@ func (x *RungRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RungRecorded.ProtoReflect.Descriptor instead.
 func (*RungRecorded) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{9}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RungRecorded) GetBracket() int32 {
@@ -1042,7 +1148,7 @@ type DecisionMade struct {
 
 func (x *DecisionMade) Reset() {
 	*x = DecisionMade{}
-	mi := &file_headrace_v1_event_proto_msgTypes[10]
+	mi := &file_headrace_v1_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1160,7 @@ func (x *DecisionMade) String() string {
 func (*DecisionMade) ProtoMessage() {}
 
 func (x *DecisionMade) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[10]
+	mi := &file_headrace_v1_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1173,7 @@ func (x *DecisionMade) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionMade.ProtoReflect.Descriptor instead.
 func (*DecisionMade) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{10}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DecisionMade) GetAction() DecisionAction {
@@ -1094,7 +1200,7 @@ type TrialExploited struct {
 
 func (x *TrialExploited) Reset() {
 	*x = TrialExploited{}
-	mi := &file_headrace_v1_event_proto_msgTypes[11]
+	mi := &file_headrace_v1_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1106,7 +1212,7 @@ func (x *TrialExploited) String() string {
 func (*TrialExploited) ProtoMessage() {}
 
 func (x *TrialExploited) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[11]
+	mi := &file_headrace_v1_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1119,7 +1225,7 @@ func (x *TrialExploited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialExploited.ProtoReflect.Descriptor instead.
 func (*TrialExploited) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{11}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TrialExploited) GetExploit() *Exploit {
@@ -1143,7 +1249,7 @@ type SlotsReserved struct {
 
 func (x *SlotsReserved) Reset() {
 	*x = SlotsReserved{}
-	mi := &file_headrace_v1_event_proto_msgTypes[12]
+	mi := &file_headrace_v1_event_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1155,7 +1261,7 @@ func (x *SlotsReserved) String() string {
 func (*SlotsReserved) ProtoMessage() {}
 
 func (x *SlotsReserved) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[12]
+	mi := &file_headrace_v1_event_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1168,7 +1274,7 @@ func (x *SlotsReserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotsReserved.ProtoReflect.Descriptor instead.
 func (*SlotsReserved) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{12}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SlotsReserved) GetWorker() string {
@@ -1204,7 +1310,7 @@ type TrialPreempted struct {
 
 func (x *TrialPreempted) Reset() {
 	*x = TrialPreempted{}
-	mi := &file_headrace_v1_event_proto_msgTypes[13]
+	mi := &file_headrace_v1_event_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1322,7 @@ func (x *TrialPreempted) String() string {
 func (*TrialPreempted) ProtoMessage() {}
 
 func (x *TrialPreempted) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[13]
+	mi := &file_headrace_v1_event_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1335,7 @@ func (x *TrialPreempted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialPreempted.ProtoReflect.Descriptor instead.
 func (*TrialPreempted) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{13}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TrialPreempted) GetInFavourOf() string {
@@ -1262,7 +1368,7 @@ type TrialPlaced struct {
 
 func (x *TrialPlaced) Reset() {
 	*x = TrialPlaced{}
-	mi := &file_headrace_v1_event_proto_msgTypes[14]
+	mi := &file_headrace_v1_event_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1380,7 @@ func (x *TrialPlaced) String() string {
 func (*TrialPlaced) ProtoMessage() {}
 
 func (x *TrialPlaced) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[14]
+	mi := &file_headrace_v1_event_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1393,7 @@ func (x *TrialPlaced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialPlaced.ProtoReflect.Descriptor instead.
 func (*TrialPlaced) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{14}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TrialPlaced) GetRule() string {
@@ -1337,7 +1443,7 @@ type StudyMoved struct {
 
 func (x *StudyMoved) Reset() {
 	*x = StudyMoved{}
-	mi := &file_headrace_v1_event_proto_msgTypes[15]
+	mi := &file_headrace_v1_event_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1455,7 @@ func (x *StudyMoved) String() string {
 func (*StudyMoved) ProtoMessage() {}
 
 func (x *StudyMoved) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[15]
+	mi := &file_headrace_v1_event_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1468,7 @@ func (x *StudyMoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StudyMoved.ProtoReflect.Descriptor instead.
 func (*StudyMoved) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{15}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StudyMoved) GetFromState() string {
@@ -1399,7 +1505,7 @@ type StudyExtended struct {
 
 func (x *StudyExtended) Reset() {
 	*x = StudyExtended{}
-	mi := &file_headrace_v1_event_proto_msgTypes[16]
+	mi := &file_headrace_v1_event_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1517,7 @@ func (x *StudyExtended) String() string {
 func (*StudyExtended) ProtoMessage() {}
 
 func (x *StudyExtended) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[16]
+	mi := &file_headrace_v1_event_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1530,7 @@ func (x *StudyExtended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StudyExtended.ProtoReflect.Descriptor instead.
 func (*StudyExtended) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{16}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StudyExtended) GetTrialsBefore() int32 {
@@ -1488,7 +1594,7 @@ type Explanation struct {
 
 func (x *Explanation) Reset() {
 	*x = Explanation{}
-	mi := &file_headrace_v1_event_proto_msgTypes[17]
+	mi := &file_headrace_v1_event_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1606,7 @@ func (x *Explanation) String() string {
 func (*Explanation) ProtoMessage() {}
 
 func (x *Explanation) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[17]
+	mi := &file_headrace_v1_event_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1619,7 @@ func (x *Explanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explanation.ProtoReflect.Descriptor instead.
 func (*Explanation) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{17}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Explanation) GetRule() string {
@@ -1648,7 +1754,7 @@ type PausePrice struct {
 
 func (x *PausePrice) Reset() {
 	*x = PausePrice{}
-	mi := &file_headrace_v1_event_proto_msgTypes[18]
+	mi := &file_headrace_v1_event_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1766,7 @@ func (x *PausePrice) String() string {
 func (*PausePrice) ProtoMessage() {}
 
 func (x *PausePrice) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[18]
+	mi := &file_headrace_v1_event_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1779,7 @@ func (x *PausePrice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PausePrice.ProtoReflect.Descriptor instead.
 func (*PausePrice) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{18}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PausePrice) GetCheckpointBytes() int64 {
@@ -1755,7 +1861,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_headrace_v1_event_proto_msgTypes[19]
+	mi := &file_headrace_v1_event_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1767,7 +1873,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[19]
+	mi := &file_headrace_v1_event_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1780,7 +1886,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{19}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Decision) GetAction() DecisionAction {
@@ -1828,7 +1934,7 @@ type LeaseRef struct {
 
 func (x *LeaseRef) Reset() {
 	*x = LeaseRef{}
-	mi := &file_headrace_v1_event_proto_msgTypes[20]
+	mi := &file_headrace_v1_event_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +1946,7 @@ func (x *LeaseRef) String() string {
 func (*LeaseRef) ProtoMessage() {}
 
 func (x *LeaseRef) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[20]
+	mi := &file_headrace_v1_event_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +1959,7 @@ func (x *LeaseRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRef.ProtoReflect.Descriptor instead.
 func (*LeaseRef) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{20}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LeaseRef) GetLeaseId() string {
@@ -1884,6 +1990,117 @@ func (x *LeaseRef) GetProof() string {
 	return ""
 }
 
+// The code that an attempt runs: the source files that its process has imported from the study's folder, and those that
+// the study names (the program of a command, the requirements).
+type AttemptCode struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those that were not sent before in this attempt. Empty where the code was shipped.
+	Files []*SourceFile `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	// Of all of them, in hex: the same where all paths and contents are. Where the code was shipped, the archive's.
+	Digest        string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttemptCode) Reset() {
+	*x = AttemptCode{}
+	mi := &file_headrace_v1_event_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttemptCode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttemptCode) ProtoMessage() {}
+
+func (x *AttemptCode) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_event_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttemptCode.ProtoReflect.Descriptor instead.
+func (*AttemptCode) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *AttemptCode) GetFiles() []*SourceFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *AttemptCode) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+// A file with source code.
+type SourceFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From the study's folder on.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// The beginning of the SHA-256 of its content, in hex.
+	Digest        string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SourceFile) Reset() {
+	*x = SourceFile{}
+	mi := &file_headrace_v1_event_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SourceFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SourceFile) ProtoMessage() {}
+
+func (x *SourceFile) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_event_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SourceFile.ProtoReflect.Descriptor instead.
+func (*SourceFile) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *SourceFile) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *SourceFile) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
 // What turns of a bundle cost: a turn is one step of each of its members.
 type TurnCost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1903,7 +2120,7 @@ type TurnCost struct {
 
 func (x *TurnCost) Reset() {
 	*x = TurnCost{}
-	mi := &file_headrace_v1_event_proto_msgTypes[21]
+	mi := &file_headrace_v1_event_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1915,7 +2132,7 @@ func (x *TurnCost) String() string {
 func (*TurnCost) ProtoMessage() {}
 
 func (x *TurnCost) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[21]
+	mi := &file_headrace_v1_event_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1928,7 +2145,7 @@ func (x *TurnCost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnCost.ProtoReflect.Descriptor instead.
 func (*TurnCost) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{21}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TurnCost) GetMembers() int32 {
@@ -1980,7 +2197,7 @@ type KeepBest struct {
 
 func (x *KeepBest) Reset() {
 	*x = KeepBest{}
-	mi := &file_headrace_v1_event_proto_msgTypes[22]
+	mi := &file_headrace_v1_event_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1992,7 +2209,7 @@ func (x *KeepBest) String() string {
 func (*KeepBest) ProtoMessage() {}
 
 func (x *KeepBest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[22]
+	mi := &file_headrace_v1_event_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2005,7 +2222,7 @@ func (x *KeepBest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepBest.ProtoReflect.Descriptor instead.
 func (*KeepBest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{22}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *KeepBest) GetGoal() Goal {
@@ -2033,7 +2250,7 @@ var File_headrace_v1_event_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/event.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"\xa2\t\n" +
+	"\x17headrace/v1/event.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"\xe1\t\n" +
 	"\x05Event\x12\x16\n" +
 	"\x06cursor\x18\x01 \x01(\x03R\x06cursor\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12&\n" +
@@ -2056,11 +2273,19 @@ const file_headrace_v1_event_proto_rawDesc = "" +
 	"\x0fproposals_ended\x18\x10 \x01(\v2\x1b.headrace.v1.ProposalsEndedH\x00R\x0eproposalsEnded\x12F\n" +
 	"\x0fmetrics_missing\x18\x11 \x01(\v2\x1b.headrace.v1.MetricsMissingH\x00R\x0emetricsMissing\x12=\n" +
 	"\ftrial_warned\x18\x12 \x01(\v2\x18.headrace.v1.TrialWarnedH\x00R\vtrialWarned\x12C\n" +
-	"\x0estudy_extended\x18\x13 \x01(\v2\x1a.headrace.v1.StudyExtendedH\x00R\rstudyExtendedB\b\n" +
+	"\x0estudy_extended\x18\x13 \x01(\v2\x1a.headrace.v1.StudyExtendedH\x00R\rstudyExtended\x12=\n" +
+	"\fcode_changed\x18\x16 \x01(\v2\x18.headrace.v1.CodeChangedH\x00R\vcodeChangedB\b\n" +
 	"\x06detailB\x0f\n" +
 	"\r_trial_number\"'\n" +
 	"\vTrialWarned\x12\x18\n" +
-	"\awarning\x18\x01 \x01(\tR\awarning\"\xb9\x01\n" +
+	"\awarning\x18\x01 \x01(\tR\awarning\"\x8e\x01\n" +
+	"\vCodeChanged\x12\x18\n" +
+	"\aattempt\x18\x01 \x01(\x03R\aattempt\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
+	"\x05files\x18\x03 \x03(\tR\x05files\x12\x1d\n" +
+	"\n" +
+	"first_seen\x18\x04 \x03(\tR\tfirstSeen\x12\x18\n" +
+	"\arefused\x18\x05 \x01(\bR\arefused\"\xb9\x01\n" +
 	"\fTrialCreated\x12@\n" +
 	"\n" +
 	"parameters\x18\x01 \x01(\v2 .headrace.v1.ParameterAssignmentR\n" +
@@ -2098,7 +2323,7 @@ const file_headrace_v1_event_proto_rawDesc = "" +
 	"\x06worker\x18\x05 \x01(\tR\x06worker\x12\x14\n" +
 	"\x05slots\x18\x06 \x03(\x05R\x05slots\x12M\n" +
 	"\x12termination_reason\x18\a \x01(\x0e2\x1e.headrace.v1.TerminationReasonR\x11terminationReason\x12\x16\n" +
-	"\x06detail\x18\b \x01(\tR\x06detail\"\x96\x02\n" +
+	"\x06detail\x18\b \x01(\tR\x06detail\"\xaa\x02\n" +
 	"\x0eReportRecorded\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x03R\aattempt\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12\x12\n" +
@@ -2106,7 +2331,8 @@ const file_headrace_v1_event_proto_rawDesc = "" +
 	"\ametrics\x18\x04 \x03(\v2(.headrace.v1.ReportRecorded.MetricsEntryR\ametrics\x12:\n" +
 	"\n" +
 	"checkpoint\x18\x05 \x01(\v2\x1a.headrace.v1.CheckpointRefR\n" +
-	"checkpoint\x1a:\n" +
+	"checkpoint\x12\x12\n" +
+	"\x04code\x18\x06 \x01(\tR\x04code\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"F\n" +
@@ -2192,7 +2418,14 @@ const file_headrace_v1_event_proto_rawDesc = "" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x14\n" +
 	"\x05trial\x18\x02 \x01(\tR\x05trial\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\x03R\aattempt\x12\x14\n" +
-	"\x05proof\x18\x04 \x01(\tR\x05proof\"\xa2\x01\n" +
+	"\x05proof\x18\x04 \x01(\tR\x05proof\"T\n" +
+	"\vAttemptCode\x12-\n" +
+	"\x05files\x18\x01 \x03(\v2\x17.headrace.v1.SourceFileR\x05files\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"8\n" +
+	"\n" +
+	"SourceFile\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xa2\x01\n" +
 	"\bTurnCost\x12\x18\n" +
 	"\amembers\x18\x01 \x01(\x05R\amembers\x12\x14\n" +
 	"\x05turns\x18\x02 \x01(\x05R\x05turns\x12-\n" +
@@ -2224,82 +2457,87 @@ func file_headrace_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_headrace_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_headrace_v1_event_proto_goTypes = []any{
 	(DecisionAction)(0),           // 0: headrace.v1.DecisionAction
 	(*Event)(nil),                 // 1: headrace.v1.Event
 	(*TrialWarned)(nil),           // 2: headrace.v1.TrialWarned
-	(*TrialCreated)(nil),          // 3: headrace.v1.TrialCreated
-	(*Proposal)(nil),              // 4: headrace.v1.Proposal
-	(*ProposalFailed)(nil),        // 5: headrace.v1.ProposalFailed
-	(*ProposalsEnded)(nil),        // 6: headrace.v1.ProposalsEnded
-	(*TrialMoved)(nil),            // 7: headrace.v1.TrialMoved
-	(*ReportRecorded)(nil),        // 8: headrace.v1.ReportRecorded
-	(*MetricsMissing)(nil),        // 9: headrace.v1.MetricsMissing
-	(*RungRecorded)(nil),          // 10: headrace.v1.RungRecorded
-	(*DecisionMade)(nil),          // 11: headrace.v1.DecisionMade
-	(*TrialExploited)(nil),        // 12: headrace.v1.TrialExploited
-	(*SlotsReserved)(nil),         // 13: headrace.v1.SlotsReserved
-	(*TrialPreempted)(nil),        // 14: headrace.v1.TrialPreempted
-	(*TrialPlaced)(nil),           // 15: headrace.v1.TrialPlaced
-	(*StudyMoved)(nil),            // 16: headrace.v1.StudyMoved
-	(*StudyExtended)(nil),         // 17: headrace.v1.StudyExtended
-	(*Explanation)(nil),           // 18: headrace.v1.Explanation
-	(*PausePrice)(nil),            // 19: headrace.v1.PausePrice
-	(*Decision)(nil),              // 20: headrace.v1.Decision
-	(*LeaseRef)(nil),              // 21: headrace.v1.LeaseRef
-	(*TurnCost)(nil),              // 22: headrace.v1.TurnCost
-	(*KeepBest)(nil),              // 23: headrace.v1.KeepBest
-	nil,                           // 24: headrace.v1.ReportRecorded.MetricsEntry
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(*ParameterAssignment)(nil),   // 26: headrace.v1.ParameterAssignment
-	(TrialState)(0),               // 27: headrace.v1.TrialState
-	(TerminationReason)(0),        // 28: headrace.v1.TerminationReason
-	(*CheckpointRef)(nil),         // 29: headrace.v1.CheckpointRef
-	(*RungResult)(nil),            // 30: headrace.v1.RungResult
-	(*Exploit)(nil),               // 31: headrace.v1.Exploit
-	(*durationpb.Duration)(nil),   // 32: google.protobuf.Duration
-	(Goal)(0),                     // 33: headrace.v1.Goal
-	(*Constraint)(nil),            // 34: headrace.v1.Constraint
+	(*CodeChanged)(nil),           // 3: headrace.v1.CodeChanged
+	(*TrialCreated)(nil),          // 4: headrace.v1.TrialCreated
+	(*Proposal)(nil),              // 5: headrace.v1.Proposal
+	(*ProposalFailed)(nil),        // 6: headrace.v1.ProposalFailed
+	(*ProposalsEnded)(nil),        // 7: headrace.v1.ProposalsEnded
+	(*TrialMoved)(nil),            // 8: headrace.v1.TrialMoved
+	(*ReportRecorded)(nil),        // 9: headrace.v1.ReportRecorded
+	(*MetricsMissing)(nil),        // 10: headrace.v1.MetricsMissing
+	(*RungRecorded)(nil),          // 11: headrace.v1.RungRecorded
+	(*DecisionMade)(nil),          // 12: headrace.v1.DecisionMade
+	(*TrialExploited)(nil),        // 13: headrace.v1.TrialExploited
+	(*SlotsReserved)(nil),         // 14: headrace.v1.SlotsReserved
+	(*TrialPreempted)(nil),        // 15: headrace.v1.TrialPreempted
+	(*TrialPlaced)(nil),           // 16: headrace.v1.TrialPlaced
+	(*StudyMoved)(nil),            // 17: headrace.v1.StudyMoved
+	(*StudyExtended)(nil),         // 18: headrace.v1.StudyExtended
+	(*Explanation)(nil),           // 19: headrace.v1.Explanation
+	(*PausePrice)(nil),            // 20: headrace.v1.PausePrice
+	(*Decision)(nil),              // 21: headrace.v1.Decision
+	(*LeaseRef)(nil),              // 22: headrace.v1.LeaseRef
+	(*AttemptCode)(nil),           // 23: headrace.v1.AttemptCode
+	(*SourceFile)(nil),            // 24: headrace.v1.SourceFile
+	(*TurnCost)(nil),              // 25: headrace.v1.TurnCost
+	(*KeepBest)(nil),              // 26: headrace.v1.KeepBest
+	nil,                           // 27: headrace.v1.ReportRecorded.MetricsEntry
+	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*ParameterAssignment)(nil),   // 29: headrace.v1.ParameterAssignment
+	(TrialState)(0),               // 30: headrace.v1.TrialState
+	(TerminationReason)(0),        // 31: headrace.v1.TerminationReason
+	(*CheckpointRef)(nil),         // 32: headrace.v1.CheckpointRef
+	(*RungResult)(nil),            // 33: headrace.v1.RungResult
+	(*Exploit)(nil),               // 34: headrace.v1.Exploit
+	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
+	(Goal)(0),                     // 36: headrace.v1.Goal
+	(*Constraint)(nil),            // 37: headrace.v1.Constraint
 }
 var file_headrace_v1_event_proto_depIdxs = []int32{
-	25, // 0: headrace.v1.Event.time:type_name -> google.protobuf.Timestamp
-	3,  // 1: headrace.v1.Event.trial_created:type_name -> headrace.v1.TrialCreated
-	7,  // 2: headrace.v1.Event.trial_moved:type_name -> headrace.v1.TrialMoved
-	8,  // 3: headrace.v1.Event.report_recorded:type_name -> headrace.v1.ReportRecorded
-	10, // 4: headrace.v1.Event.rung_recorded:type_name -> headrace.v1.RungRecorded
-	11, // 5: headrace.v1.Event.decision_made:type_name -> headrace.v1.DecisionMade
-	16, // 6: headrace.v1.Event.study_moved:type_name -> headrace.v1.StudyMoved
-	13, // 7: headrace.v1.Event.slots_reserved:type_name -> headrace.v1.SlotsReserved
-	14, // 8: headrace.v1.Event.trial_preempted:type_name -> headrace.v1.TrialPreempted
-	15, // 9: headrace.v1.Event.trial_placed:type_name -> headrace.v1.TrialPlaced
-	12, // 10: headrace.v1.Event.trial_exploited:type_name -> headrace.v1.TrialExploited
-	5,  // 11: headrace.v1.Event.proposal_failed:type_name -> headrace.v1.ProposalFailed
-	6,  // 12: headrace.v1.Event.proposals_ended:type_name -> headrace.v1.ProposalsEnded
-	9,  // 13: headrace.v1.Event.metrics_missing:type_name -> headrace.v1.MetricsMissing
+	28, // 0: headrace.v1.Event.time:type_name -> google.protobuf.Timestamp
+	4,  // 1: headrace.v1.Event.trial_created:type_name -> headrace.v1.TrialCreated
+	8,  // 2: headrace.v1.Event.trial_moved:type_name -> headrace.v1.TrialMoved
+	9,  // 3: headrace.v1.Event.report_recorded:type_name -> headrace.v1.ReportRecorded
+	11, // 4: headrace.v1.Event.rung_recorded:type_name -> headrace.v1.RungRecorded
+	12, // 5: headrace.v1.Event.decision_made:type_name -> headrace.v1.DecisionMade
+	17, // 6: headrace.v1.Event.study_moved:type_name -> headrace.v1.StudyMoved
+	14, // 7: headrace.v1.Event.slots_reserved:type_name -> headrace.v1.SlotsReserved
+	15, // 8: headrace.v1.Event.trial_preempted:type_name -> headrace.v1.TrialPreempted
+	16, // 9: headrace.v1.Event.trial_placed:type_name -> headrace.v1.TrialPlaced
+	13, // 10: headrace.v1.Event.trial_exploited:type_name -> headrace.v1.TrialExploited
+	6,  // 11: headrace.v1.Event.proposal_failed:type_name -> headrace.v1.ProposalFailed
+	7,  // 12: headrace.v1.Event.proposals_ended:type_name -> headrace.v1.ProposalsEnded
+	10, // 13: headrace.v1.Event.metrics_missing:type_name -> headrace.v1.MetricsMissing
 	2,  // 14: headrace.v1.Event.trial_warned:type_name -> headrace.v1.TrialWarned
-	17, // 15: headrace.v1.Event.study_extended:type_name -> headrace.v1.StudyExtended
-	26, // 16: headrace.v1.TrialCreated.parameters:type_name -> headrace.v1.ParameterAssignment
-	4,  // 17: headrace.v1.TrialCreated.proposal:type_name -> headrace.v1.Proposal
-	27, // 18: headrace.v1.TrialMoved.from_state:type_name -> headrace.v1.TrialState
-	27, // 19: headrace.v1.TrialMoved.to_state:type_name -> headrace.v1.TrialState
-	28, // 20: headrace.v1.TrialMoved.termination_reason:type_name -> headrace.v1.TerminationReason
-	24, // 21: headrace.v1.ReportRecorded.metrics:type_name -> headrace.v1.ReportRecorded.MetricsEntry
-	29, // 22: headrace.v1.ReportRecorded.checkpoint:type_name -> headrace.v1.CheckpointRef
-	30, // 23: headrace.v1.RungRecorded.result:type_name -> headrace.v1.RungResult
-	0,  // 24: headrace.v1.DecisionMade.action:type_name -> headrace.v1.DecisionAction
-	18, // 25: headrace.v1.DecisionMade.explanation:type_name -> headrace.v1.Explanation
-	31, // 26: headrace.v1.TrialExploited.exploit:type_name -> headrace.v1.Exploit
-	19, // 27: headrace.v1.Explanation.pause_price:type_name -> headrace.v1.PausePrice
-	0,  // 28: headrace.v1.Decision.action:type_name -> headrace.v1.DecisionAction
-	32, // 29: headrace.v1.TurnCost.time:type_name -> google.protobuf.Duration
-	33, // 30: headrace.v1.KeepBest.goal:type_name -> headrace.v1.Goal
-	34, // 31: headrace.v1.KeepBest.constraints:type_name -> headrace.v1.Constraint
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	18, // 15: headrace.v1.Event.study_extended:type_name -> headrace.v1.StudyExtended
+	3,  // 16: headrace.v1.Event.code_changed:type_name -> headrace.v1.CodeChanged
+	29, // 17: headrace.v1.TrialCreated.parameters:type_name -> headrace.v1.ParameterAssignment
+	5,  // 18: headrace.v1.TrialCreated.proposal:type_name -> headrace.v1.Proposal
+	30, // 19: headrace.v1.TrialMoved.from_state:type_name -> headrace.v1.TrialState
+	30, // 20: headrace.v1.TrialMoved.to_state:type_name -> headrace.v1.TrialState
+	31, // 21: headrace.v1.TrialMoved.termination_reason:type_name -> headrace.v1.TerminationReason
+	27, // 22: headrace.v1.ReportRecorded.metrics:type_name -> headrace.v1.ReportRecorded.MetricsEntry
+	32, // 23: headrace.v1.ReportRecorded.checkpoint:type_name -> headrace.v1.CheckpointRef
+	33, // 24: headrace.v1.RungRecorded.result:type_name -> headrace.v1.RungResult
+	0,  // 25: headrace.v1.DecisionMade.action:type_name -> headrace.v1.DecisionAction
+	19, // 26: headrace.v1.DecisionMade.explanation:type_name -> headrace.v1.Explanation
+	34, // 27: headrace.v1.TrialExploited.exploit:type_name -> headrace.v1.Exploit
+	20, // 28: headrace.v1.Explanation.pause_price:type_name -> headrace.v1.PausePrice
+	0,  // 29: headrace.v1.Decision.action:type_name -> headrace.v1.DecisionAction
+	24, // 30: headrace.v1.AttemptCode.files:type_name -> headrace.v1.SourceFile
+	35, // 31: headrace.v1.TurnCost.time:type_name -> google.protobuf.Duration
+	36, // 32: headrace.v1.KeepBest.goal:type_name -> headrace.v1.Goal
+	37, // 33: headrace.v1.KeepBest.constraints:type_name -> headrace.v1.Constraint
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_event_proto_init() }
@@ -2325,18 +2563,19 @@ func file_headrace_v1_event_proto_init() {
 		(*Event_MetricsMissing)(nil),
 		(*Event_TrialWarned)(nil),
 		(*Event_StudyExtended)(nil),
+		(*Event_CodeChanged)(nil),
 	}
-	file_headrace_v1_event_proto_msgTypes[3].OneofWrappers = []any{}
-	file_headrace_v1_event_proto_msgTypes[12].OneofWrappers = []any{}
-	file_headrace_v1_event_proto_msgTypes[17].OneofWrappers = []any{}
-	file_headrace_v1_event_proto_msgTypes[22].OneofWrappers = []any{}
+	file_headrace_v1_event_proto_msgTypes[4].OneofWrappers = []any{}
+	file_headrace_v1_event_proto_msgTypes[13].OneofWrappers = []any{}
+	file_headrace_v1_event_proto_msgTypes[18].OneofWrappers = []any{}
+	file_headrace_v1_event_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_event_proto_rawDesc), len(file_headrace_v1_event_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   24,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -416,7 +416,9 @@ type ReportRequest struct {
 	// What the trial's library found to be wrong with how the script uses it; in plain sentences, for people.
 	Warnings []string `protobuf:"bytes,9,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// What the turn cost that this report tells of: on one of the reports of a bundle's turn.
-	Turn          *TurnCost `protobuf:"bytes,10,opt,name=turn,proto3" json:"turn,omitempty"`
+	Turn *TurnCost `protobuf:"bytes,10,opt,name=turn,proto3" json:"turn,omitempty"`
+	// The learning-rate schedules that the trial tracks and that end; absent where they are as it said before.
+	Schedules     *Schedules `protobuf:"bytes,15,opt,name=schedules,proto3" json:"schedules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -521,6 +523,13 @@ func (x *ReportRequest) GetTurn() *TurnCost {
 	return nil
 }
 
+func (x *ReportRequest) GetSchedules() *Schedules {
+	if x != nil {
+		return x.Schedules
+	}
+	return nil
+}
+
 type ReportResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Decision      *Decision              `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
@@ -574,7 +583,16 @@ type FinishRequest struct {
 	// The rank that ended its gang.
 	Rank int32 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`
 	// Of a rank that ended its gang without a word: its exit status; negative for a signal.
-	ExitCode      int32 `protobuf:"varint,5,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
+	ExitCode int32 `protobuf:"varint,5,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
+	// With success, and nobody told it to end: its state at its end, as of its last report. A finished folder as in
+	// ReportRequest, empty when nothing was saved; the step of that report; and how long saving took.
+	CheckpointDir string               `protobuf:"bytes,6,opt,name=checkpoint_dir,json=checkpointDir,proto3" json:"checkpoint_dir,omitempty"`
+	Step          int64                `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
+	SaveTime      *durationpb.Duration `protobuf:"bytes,8,opt,name=save_time,json=saveTime,proto3" json:"save_time,omitempty"`
+	// Why that state could not be saved, for people; empty where it was, or where there is none.
+	Unsaved string `protobuf:"bytes,9,opt,name=unsaved,proto3" json:"unsaved,omitempty"`
+	// It had begun a step and chose to end, so it is no sign of trouble that it reported nothing more.
+	ByItself      bool `protobuf:"varint,10,opt,name=by_itself,json=byItself,proto3" json:"by_itself,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -644,6 +662,41 @@ func (x *FinishRequest) GetExitCode() int32 {
 	return 0
 }
 
+func (x *FinishRequest) GetCheckpointDir() string {
+	if x != nil {
+		return x.CheckpointDir
+	}
+	return ""
+}
+
+func (x *FinishRequest) GetStep() int64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *FinishRequest) GetSaveTime() *durationpb.Duration {
+	if x != nil {
+		return x.SaveTime
+	}
+	return nil
+}
+
+func (x *FinishRequest) GetUnsaved() string {
+	if x != nil {
+		return x.Unsaved
+	}
+	return ""
+}
+
+func (x *FinishRequest) GetByItself() bool {
+	if x != nil {
+		return x.ByItself
+	}
+	return false
+}
+
 type FinishResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -680,6 +733,104 @@ func (*FinishResponse) Descriptor() ([]byte, []int) {
 	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{7}
 }
 
+type LoadedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One of the two is set.
+	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
+	GrantId string `protobuf:"bytes,2,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	// Those that were not sent before.
+	Files         []*SourceFile `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadedRequest) Reset() {
+	*x = LoadedRequest{}
+	mi := &file_headrace_v1_runtime_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadedRequest) ProtoMessage() {}
+
+func (x *LoadedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_runtime_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadedRequest.ProtoReflect.Descriptor instead.
+func (*LoadedRequest) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *LoadedRequest) GetLeaseId() string {
+	if x != nil {
+		return x.LeaseId
+	}
+	return ""
+}
+
+func (x *LoadedRequest) GetGrantId() string {
+	if x != nil {
+		return x.GrantId
+	}
+	return ""
+}
+
+func (x *LoadedRequest) GetFiles() []*SourceFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+type LoadedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadedResponse) Reset() {
+	*x = LoadedResponse{}
+	mi := &file_headrace_v1_runtime_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadedResponse) ProtoMessage() {}
+
+func (x *LoadedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_runtime_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadedResponse.ProtoReflect.Descriptor instead.
+func (*LoadedResponse) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{9}
+}
+
 type AttachBundleRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	GrantId       string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
@@ -689,7 +840,7 @@ type AttachBundleRequest struct {
 
 func (x *AttachBundleRequest) Reset() {
 	*x = AttachBundleRequest{}
-	mi := &file_headrace_v1_runtime_proto_msgTypes[8]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +852,7 @@ func (x *AttachBundleRequest) String() string {
 func (*AttachBundleRequest) ProtoMessage() {}
 
 func (x *AttachBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_runtime_proto_msgTypes[8]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +865,7 @@ func (x *AttachBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachBundleRequest.ProtoReflect.Descriptor instead.
 func (*AttachBundleRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{8}
+	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AttachBundleRequest) GetGrantId() string {
@@ -735,7 +886,7 @@ type AttachBundleResponse struct {
 
 func (x *AttachBundleResponse) Reset() {
 	*x = AttachBundleResponse{}
-	mi := &file_headrace_v1_runtime_proto_msgTypes[9]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +898,7 @@ func (x *AttachBundleResponse) String() string {
 func (*AttachBundleResponse) ProtoMessage() {}
 
 func (x *AttachBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_runtime_proto_msgTypes[9]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +911,7 @@ func (x *AttachBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachBundleResponse.ProtoReflect.Descriptor instead.
 func (*AttachBundleResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{9}
+	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AttachBundleResponse) GetMembers() []*AttachResponse {
@@ -796,7 +947,7 @@ type TurnRequest struct {
 
 func (x *TurnRequest) Reset() {
 	*x = TurnRequest{}
-	mi := &file_headrace_v1_runtime_proto_msgTypes[10]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +959,7 @@ func (x *TurnRequest) String() string {
 func (*TurnRequest) ProtoMessage() {}
 
 func (x *TurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_runtime_proto_msgTypes[10]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +972,7 @@ func (x *TurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnRequest.ProtoReflect.Descriptor instead.
 func (*TurnRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{10}
+	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TurnRequest) GetGrantId() string {
@@ -882,7 +1033,7 @@ type TurnResponse struct {
 
 func (x *TurnResponse) Reset() {
 	*x = TurnResponse{}
-	mi := &file_headrace_v1_runtime_proto_msgTypes[11]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -894,7 +1045,7 @@ func (x *TurnResponse) String() string {
 func (*TurnResponse) ProtoMessage() {}
 
 func (x *TurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_runtime_proto_msgTypes[11]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -907,7 +1058,7 @@ func (x *TurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnResponse.ProtoReflect.Descriptor instead.
 func (*TurnResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{11}
+	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TurnResponse) GetDecisions() []*MemberDecision {
@@ -951,7 +1102,7 @@ type MemberDecision struct {
 
 func (x *MemberDecision) Reset() {
 	*x = MemberDecision{}
-	mi := &file_headrace_v1_runtime_proto_msgTypes[12]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +1114,7 @@ func (x *MemberDecision) String() string {
 func (*MemberDecision) ProtoMessage() {}
 
 func (x *MemberDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_runtime_proto_msgTypes[12]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +1127,7 @@ func (x *MemberDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberDecision.ProtoReflect.Descriptor instead.
 func (*MemberDecision) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{12}
+	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MemberDecision) GetLeaseId() string {
@@ -1017,7 +1168,7 @@ type FinishBundleRequest struct {
 
 func (x *FinishBundleRequest) Reset() {
 	*x = FinishBundleRequest{}
-	mi := &file_headrace_v1_runtime_proto_msgTypes[13]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1029,7 +1180,7 @@ func (x *FinishBundleRequest) String() string {
 func (*FinishBundleRequest) ProtoMessage() {}
 
 func (x *FinishBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_runtime_proto_msgTypes[13]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1042,7 +1193,7 @@ func (x *FinishBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishBundleRequest.ProtoReflect.Descriptor instead.
 func (*FinishBundleRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{13}
+	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FinishBundleRequest) GetGrantId() string {
@@ -1088,7 +1239,7 @@ type FinishBundleResponse struct {
 
 func (x *FinishBundleResponse) Reset() {
 	*x = FinishBundleResponse{}
-	mi := &file_headrace_v1_runtime_proto_msgTypes[14]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1100,7 +1251,7 @@ func (x *FinishBundleResponse) String() string {
 func (*FinishBundleResponse) ProtoMessage() {}
 
 func (x *FinishBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_runtime_proto_msgTypes[14]
+	mi := &file_headrace_v1_runtime_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1113,14 +1264,14 @@ func (x *FinishBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishBundleResponse.ProtoReflect.Descriptor instead.
 func (*FinishBundleResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{14}
+	return file_headrace_v1_runtime_proto_rawDescGZIP(), []int{16}
 }
 
 var File_headrace_v1_runtime_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\n" +
-	"\x19headrace/v1/runtime.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\">\n" +
+	"\x19headrace/v1/runtime.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\">\n" +
 	"\rAttachRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\x05R\x04rank\"\xc9\x06\n" +
@@ -1158,7 +1309,7 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\x0fRestoredRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x126\n" +
 	"\tread_time\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\breadTime\"\x12\n" +
-	"\x10RestoredResponse\"\xcd\x03\n" +
+	"\x10RestoredResponse\"\x83\x04\n" +
 	"\rReportRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12\x12\n" +
@@ -1171,19 +1322,31 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\x04rank\x18\b \x01(\x05R\x04rank\x12\x1a\n" +
 	"\bwarnings\x18\t \x03(\tR\bwarnings\x12)\n" +
 	"\x04turn\x18\n" +
-	" \x01(\v2\x15.headrace.v1.TurnCostR\x04turn\x1a:\n" +
+	" \x01(\v2\x15.headrace.v1.TurnCostR\x04turn\x124\n" +
+	"\tschedules\x18\x0f \x01(\v2\x16.headrace.v1.SchedulesR\tschedules\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"C\n" +
 	"\x0eReportResponse\x121\n" +
-	"\bdecision\x18\x01 \x01(\v2\x15.headrace.v1.DecisionR\bdecision\"\x8f\x01\n" +
+	"\bdecision\x18\x01 \x01(\v2\x15.headrace.v1.DecisionR\bdecision\"\xb9\x02\n" +
 	"\rFinishRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x1c\n" +
 	"\ttraceback\x18\x03 \x01(\tR\ttraceback\x12\x12\n" +
 	"\x04rank\x18\x04 \x01(\x05R\x04rank\x12\x1b\n" +
-	"\texit_code\x18\x05 \x01(\x05R\bexitCode\"\x10\n" +
-	"\x0eFinishResponse\"0\n" +
+	"\texit_code\x18\x05 \x01(\x05R\bexitCode\x12%\n" +
+	"\x0echeckpoint_dir\x18\x06 \x01(\tR\rcheckpointDir\x12\x12\n" +
+	"\x04step\x18\a \x01(\x03R\x04step\x126\n" +
+	"\tsave_time\x18\b \x01(\v2\x19.google.protobuf.DurationR\bsaveTime\x12\x18\n" +
+	"\aunsaved\x18\t \x01(\tR\aunsaved\x12\x1b\n" +
+	"\tby_itself\x18\n" +
+	" \x01(\bR\bbyItself\"\x10\n" +
+	"\x0eFinishResponse\"t\n" +
+	"\rLoadedRequest\x12\x19\n" +
+	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x19\n" +
+	"\bgrant_id\x18\x02 \x01(\tR\agrantId\x12-\n" +
+	"\x05files\x18\x03 \x03(\v2\x17.headrace.v1.SourceFileR\x05files\"\x10\n" +
+	"\x0eLoadedResponse\"0\n" +
 	"\x13AttachBundleRequest\x12\x19\n" +
 	"\bgrant_id\x18\x01 \x01(\tR\agrantId\"c\n" +
 	"\x14AttachBundleResponse\x125\n" +
@@ -1211,12 +1374,13 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\ttraceback\x18\x03 \x01(\tR\ttraceback\x12\"\n" +
 	"\rout_of_memory\x18\x04 \x01(\bR\voutOfMemory\x12\x17\n" +
 	"\aof_each\x18\x05 \x01(\bR\x06ofEach\"\x16\n" +
-	"\x14FinishBundleResponse2\x8e\x04\n" +
+	"\x14FinishBundleResponse2\xd1\x04\n" +
 	"\x13TrialRuntimeService\x12A\n" +
 	"\x06Attach\x12\x1a.headrace.v1.AttachRequest\x1a\x1b.headrace.v1.AttachResponse\x12G\n" +
 	"\bRestored\x12\x1c.headrace.v1.RestoredRequest\x1a\x1d.headrace.v1.RestoredResponse\x12A\n" +
 	"\x06Report\x12\x1a.headrace.v1.ReportRequest\x1a\x1b.headrace.v1.ReportResponse\x12A\n" +
-	"\x06Finish\x12\x1a.headrace.v1.FinishRequest\x1a\x1b.headrace.v1.FinishResponse\x12S\n" +
+	"\x06Finish\x12\x1a.headrace.v1.FinishRequest\x1a\x1b.headrace.v1.FinishResponse\x12A\n" +
+	"\x06Loaded\x12\x1a.headrace.v1.LoadedRequest\x1a\x1b.headrace.v1.LoadedResponse\x12S\n" +
 	"\fAttachBundle\x12 .headrace.v1.AttachBundleRequest\x1a!.headrace.v1.AttachBundleResponse\x12;\n" +
 	"\x04Turn\x12\x18.headrace.v1.TurnRequest\x1a\x19.headrace.v1.TurnResponse\x12S\n" +
 	"\fFinishBundle\x12 .headrace.v1.FinishBundleRequest\x1a!.headrace.v1.FinishBundleResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
@@ -1233,7 +1397,7 @@ func file_headrace_v1_runtime_proto_rawDescGZIP() []byte {
 	return file_headrace_v1_runtime_proto_rawDescData
 }
 
-var file_headrace_v1_runtime_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_headrace_v1_runtime_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_headrace_v1_runtime_proto_goTypes = []any{
 	(*AttachRequest)(nil),        // 0: headrace.v1.AttachRequest
 	(*AttachResponse)(nil),       // 1: headrace.v1.AttachResponse
@@ -1243,61 +1407,70 @@ var file_headrace_v1_runtime_proto_goTypes = []any{
 	(*ReportResponse)(nil),       // 5: headrace.v1.ReportResponse
 	(*FinishRequest)(nil),        // 6: headrace.v1.FinishRequest
 	(*FinishResponse)(nil),       // 7: headrace.v1.FinishResponse
-	(*AttachBundleRequest)(nil),  // 8: headrace.v1.AttachBundleRequest
-	(*AttachBundleResponse)(nil), // 9: headrace.v1.AttachBundleResponse
-	(*TurnRequest)(nil),          // 10: headrace.v1.TurnRequest
-	(*TurnResponse)(nil),         // 11: headrace.v1.TurnResponse
-	(*MemberDecision)(nil),       // 12: headrace.v1.MemberDecision
-	(*FinishBundleRequest)(nil),  // 13: headrace.v1.FinishBundleRequest
-	(*FinishBundleResponse)(nil), // 14: headrace.v1.FinishBundleResponse
-	nil,                          // 15: headrace.v1.ReportRequest.MetricsEntry
-	(*ParameterAssignment)(nil),  // 16: headrace.v1.ParameterAssignment
-	(*TrialTemplate)(nil),        // 17: headrace.v1.TrialTemplate
-	(*Surrogate)(nil),            // 18: headrace.v1.Surrogate
-	(*Gate)(nil),                 // 19: headrace.v1.Gate
-	(*KeepBest)(nil),             // 20: headrace.v1.KeepBest
-	(*durationpb.Duration)(nil),  // 21: google.protobuf.Duration
-	(*TurnCost)(nil),             // 22: headrace.v1.TurnCost
-	(*Decision)(nil),             // 23: headrace.v1.Decision
+	(*LoadedRequest)(nil),        // 8: headrace.v1.LoadedRequest
+	(*LoadedResponse)(nil),       // 9: headrace.v1.LoadedResponse
+	(*AttachBundleRequest)(nil),  // 10: headrace.v1.AttachBundleRequest
+	(*AttachBundleResponse)(nil), // 11: headrace.v1.AttachBundleResponse
+	(*TurnRequest)(nil),          // 12: headrace.v1.TurnRequest
+	(*TurnResponse)(nil),         // 13: headrace.v1.TurnResponse
+	(*MemberDecision)(nil),       // 14: headrace.v1.MemberDecision
+	(*FinishBundleRequest)(nil),  // 15: headrace.v1.FinishBundleRequest
+	(*FinishBundleResponse)(nil), // 16: headrace.v1.FinishBundleResponse
+	nil,                          // 17: headrace.v1.ReportRequest.MetricsEntry
+	(*ParameterAssignment)(nil),  // 18: headrace.v1.ParameterAssignment
+	(*TrialTemplate)(nil),        // 19: headrace.v1.TrialTemplate
+	(*Surrogate)(nil),            // 20: headrace.v1.Surrogate
+	(*Gate)(nil),                 // 21: headrace.v1.Gate
+	(*KeepBest)(nil),             // 22: headrace.v1.KeepBest
+	(*durationpb.Duration)(nil),  // 23: google.protobuf.Duration
+	(*TurnCost)(nil),             // 24: headrace.v1.TurnCost
+	(*Schedules)(nil),            // 25: headrace.v1.Schedules
+	(*Decision)(nil),             // 26: headrace.v1.Decision
+	(*SourceFile)(nil),           // 27: headrace.v1.SourceFile
 }
 var file_headrace_v1_runtime_proto_depIdxs = []int32{
-	16, // 0: headrace.v1.AttachResponse.parameters:type_name -> headrace.v1.ParameterAssignment
-	17, // 1: headrace.v1.AttachResponse.template:type_name -> headrace.v1.TrialTemplate
-	18, // 2: headrace.v1.AttachResponse.surrogate:type_name -> headrace.v1.Surrogate
-	19, // 3: headrace.v1.AttachResponse.gate:type_name -> headrace.v1.Gate
-	20, // 4: headrace.v1.AttachResponse.keep_best:type_name -> headrace.v1.KeepBest
-	21, // 5: headrace.v1.RestoredRequest.read_time:type_name -> google.protobuf.Duration
-	15, // 6: headrace.v1.ReportRequest.metrics:type_name -> headrace.v1.ReportRequest.MetricsEntry
-	21, // 7: headrace.v1.ReportRequest.train_time:type_name -> google.protobuf.Duration
-	21, // 8: headrace.v1.ReportRequest.save_time:type_name -> google.protobuf.Duration
-	22, // 9: headrace.v1.ReportRequest.turn:type_name -> headrace.v1.TurnCost
-	23, // 10: headrace.v1.ReportResponse.decision:type_name -> headrace.v1.Decision
-	1,  // 11: headrace.v1.AttachBundleResponse.members:type_name -> headrace.v1.AttachResponse
-	2,  // 12: headrace.v1.TurnRequest.restored:type_name -> headrace.v1.RestoredRequest
-	4,  // 13: headrace.v1.TurnRequest.reports:type_name -> headrace.v1.ReportRequest
-	6,  // 14: headrace.v1.TurnRequest.finished:type_name -> headrace.v1.FinishRequest
-	12, // 15: headrace.v1.TurnResponse.decisions:type_name -> headrace.v1.MemberDecision
-	1,  // 16: headrace.v1.TurnResponse.joined:type_name -> headrace.v1.AttachResponse
-	23, // 17: headrace.v1.MemberDecision.decision:type_name -> headrace.v1.Decision
-	0,  // 18: headrace.v1.TrialRuntimeService.Attach:input_type -> headrace.v1.AttachRequest
-	2,  // 19: headrace.v1.TrialRuntimeService.Restored:input_type -> headrace.v1.RestoredRequest
-	4,  // 20: headrace.v1.TrialRuntimeService.Report:input_type -> headrace.v1.ReportRequest
-	6,  // 21: headrace.v1.TrialRuntimeService.Finish:input_type -> headrace.v1.FinishRequest
-	8,  // 22: headrace.v1.TrialRuntimeService.AttachBundle:input_type -> headrace.v1.AttachBundleRequest
-	10, // 23: headrace.v1.TrialRuntimeService.Turn:input_type -> headrace.v1.TurnRequest
-	13, // 24: headrace.v1.TrialRuntimeService.FinishBundle:input_type -> headrace.v1.FinishBundleRequest
-	1,  // 25: headrace.v1.TrialRuntimeService.Attach:output_type -> headrace.v1.AttachResponse
-	3,  // 26: headrace.v1.TrialRuntimeService.Restored:output_type -> headrace.v1.RestoredResponse
-	5,  // 27: headrace.v1.TrialRuntimeService.Report:output_type -> headrace.v1.ReportResponse
-	7,  // 28: headrace.v1.TrialRuntimeService.Finish:output_type -> headrace.v1.FinishResponse
-	9,  // 29: headrace.v1.TrialRuntimeService.AttachBundle:output_type -> headrace.v1.AttachBundleResponse
-	11, // 30: headrace.v1.TrialRuntimeService.Turn:output_type -> headrace.v1.TurnResponse
-	14, // 31: headrace.v1.TrialRuntimeService.FinishBundle:output_type -> headrace.v1.FinishBundleResponse
-	25, // [25:32] is the sub-list for method output_type
-	18, // [18:25] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	18, // 0: headrace.v1.AttachResponse.parameters:type_name -> headrace.v1.ParameterAssignment
+	19, // 1: headrace.v1.AttachResponse.template:type_name -> headrace.v1.TrialTemplate
+	20, // 2: headrace.v1.AttachResponse.surrogate:type_name -> headrace.v1.Surrogate
+	21, // 3: headrace.v1.AttachResponse.gate:type_name -> headrace.v1.Gate
+	22, // 4: headrace.v1.AttachResponse.keep_best:type_name -> headrace.v1.KeepBest
+	23, // 5: headrace.v1.RestoredRequest.read_time:type_name -> google.protobuf.Duration
+	17, // 6: headrace.v1.ReportRequest.metrics:type_name -> headrace.v1.ReportRequest.MetricsEntry
+	23, // 7: headrace.v1.ReportRequest.train_time:type_name -> google.protobuf.Duration
+	23, // 8: headrace.v1.ReportRequest.save_time:type_name -> google.protobuf.Duration
+	24, // 9: headrace.v1.ReportRequest.turn:type_name -> headrace.v1.TurnCost
+	25, // 10: headrace.v1.ReportRequest.schedules:type_name -> headrace.v1.Schedules
+	26, // 11: headrace.v1.ReportResponse.decision:type_name -> headrace.v1.Decision
+	23, // 12: headrace.v1.FinishRequest.save_time:type_name -> google.protobuf.Duration
+	27, // 13: headrace.v1.LoadedRequest.files:type_name -> headrace.v1.SourceFile
+	1,  // 14: headrace.v1.AttachBundleResponse.members:type_name -> headrace.v1.AttachResponse
+	2,  // 15: headrace.v1.TurnRequest.restored:type_name -> headrace.v1.RestoredRequest
+	4,  // 16: headrace.v1.TurnRequest.reports:type_name -> headrace.v1.ReportRequest
+	6,  // 17: headrace.v1.TurnRequest.finished:type_name -> headrace.v1.FinishRequest
+	14, // 18: headrace.v1.TurnResponse.decisions:type_name -> headrace.v1.MemberDecision
+	1,  // 19: headrace.v1.TurnResponse.joined:type_name -> headrace.v1.AttachResponse
+	26, // 20: headrace.v1.MemberDecision.decision:type_name -> headrace.v1.Decision
+	0,  // 21: headrace.v1.TrialRuntimeService.Attach:input_type -> headrace.v1.AttachRequest
+	2,  // 22: headrace.v1.TrialRuntimeService.Restored:input_type -> headrace.v1.RestoredRequest
+	4,  // 23: headrace.v1.TrialRuntimeService.Report:input_type -> headrace.v1.ReportRequest
+	6,  // 24: headrace.v1.TrialRuntimeService.Finish:input_type -> headrace.v1.FinishRequest
+	8,  // 25: headrace.v1.TrialRuntimeService.Loaded:input_type -> headrace.v1.LoadedRequest
+	10, // 26: headrace.v1.TrialRuntimeService.AttachBundle:input_type -> headrace.v1.AttachBundleRequest
+	12, // 27: headrace.v1.TrialRuntimeService.Turn:input_type -> headrace.v1.TurnRequest
+	15, // 28: headrace.v1.TrialRuntimeService.FinishBundle:input_type -> headrace.v1.FinishBundleRequest
+	1,  // 29: headrace.v1.TrialRuntimeService.Attach:output_type -> headrace.v1.AttachResponse
+	3,  // 30: headrace.v1.TrialRuntimeService.Restored:output_type -> headrace.v1.RestoredResponse
+	5,  // 31: headrace.v1.TrialRuntimeService.Report:output_type -> headrace.v1.ReportResponse
+	7,  // 32: headrace.v1.TrialRuntimeService.Finish:output_type -> headrace.v1.FinishResponse
+	9,  // 33: headrace.v1.TrialRuntimeService.Loaded:output_type -> headrace.v1.LoadedResponse
+	11, // 34: headrace.v1.TrialRuntimeService.AttachBundle:output_type -> headrace.v1.AttachBundleResponse
+	13, // 35: headrace.v1.TrialRuntimeService.Turn:output_type -> headrace.v1.TurnResponse
+	16, // 36: headrace.v1.TrialRuntimeService.FinishBundle:output_type -> headrace.v1.FinishBundleResponse
+	29, // [29:37] is the sub-list for method output_type
+	21, // [21:29] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_runtime_proto_init() }
@@ -1307,13 +1480,14 @@ func file_headrace_v1_runtime_proto_init() {
 	}
 	file_headrace_v1_event_proto_init()
 	file_headrace_v1_spec_proto_init()
+	file_headrace_v1_trial_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_runtime_proto_rawDesc), len(file_headrace_v1_runtime_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

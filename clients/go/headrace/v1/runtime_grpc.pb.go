@@ -25,6 +25,7 @@ const (
 	TrialRuntimeService_Restored_FullMethodName     = "/headrace.v1.TrialRuntimeService/Restored"
 	TrialRuntimeService_Report_FullMethodName       = "/headrace.v1.TrialRuntimeService/Report"
 	TrialRuntimeService_Finish_FullMethodName       = "/headrace.v1.TrialRuntimeService/Finish"
+	TrialRuntimeService_Loaded_FullMethodName       = "/headrace.v1.TrialRuntimeService/Loaded"
 	TrialRuntimeService_AttachBundle_FullMethodName = "/headrace.v1.TrialRuntimeService/AttachBundle"
 	TrialRuntimeService_Turn_FullMethodName         = "/headrace.v1.TrialRuntimeService/Turn"
 	TrialRuntimeService_FinishBundle_FullMethodName = "/headrace.v1.TrialRuntimeService/FinishBundle"
@@ -47,6 +48,8 @@ type TrialRuntimeServiceClient interface {
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
 	// The program ended: with success, or with an error that is charged to the configuration.
 	Finish(ctx context.Context, in *FinishRequest, opts ...grpc.CallOption) (*FinishResponse, error)
+	// Source files that the process has imported from the study's folder. Of a bundle's process with the grant's id.
+	Loaded(ctx context.Context, in *LoadedRequest, opts ...grpc.CallOption) (*LoadedResponse, error)
 	// The members that are there now.
 	AttachBundle(ctx context.Context, in *AttachBundleRequest, opts ...grpc.CallOption) (*AttachBundleResponse, error)
 	// One call a turn: what all members have to say, and what is said to them. A member before its milestone is told
@@ -104,6 +107,16 @@ func (c *trialRuntimeServiceClient) Finish(ctx context.Context, in *FinishReques
 	return out, nil
 }
 
+func (c *trialRuntimeServiceClient) Loaded(ctx context.Context, in *LoadedRequest, opts ...grpc.CallOption) (*LoadedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LoadedResponse)
+	err := c.cc.Invoke(ctx, TrialRuntimeService_Loaded_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *trialRuntimeServiceClient) AttachBundle(ctx context.Context, in *AttachBundleRequest, opts ...grpc.CallOption) (*AttachBundleResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AttachBundleResponse)
@@ -151,6 +164,8 @@ type TrialRuntimeServiceServer interface {
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
 	// The program ended: with success, or with an error that is charged to the configuration.
 	Finish(context.Context, *FinishRequest) (*FinishResponse, error)
+	// Source files that the process has imported from the study's folder. Of a bundle's process with the grant's id.
+	Loaded(context.Context, *LoadedRequest) (*LoadedResponse, error)
 	// The members that are there now.
 	AttachBundle(context.Context, *AttachBundleRequest) (*AttachBundleResponse, error)
 	// One call a turn: what all members have to say, and what is said to them. A member before its milestone is told
@@ -179,6 +194,9 @@ func (UnimplementedTrialRuntimeServiceServer) Report(context.Context, *ReportReq
 }
 func (UnimplementedTrialRuntimeServiceServer) Finish(context.Context, *FinishRequest) (*FinishResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Finish not implemented")
+}
+func (UnimplementedTrialRuntimeServiceServer) Loaded(context.Context, *LoadedRequest) (*LoadedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Loaded not implemented")
 }
 func (UnimplementedTrialRuntimeServiceServer) AttachBundle(context.Context, *AttachBundleRequest) (*AttachBundleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AttachBundle not implemented")
@@ -282,6 +300,24 @@ func _TrialRuntimeService_Finish_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TrialRuntimeService_Loaded_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LoadedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrialRuntimeServiceServer).Loaded(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrialRuntimeService_Loaded_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrialRuntimeServiceServer).Loaded(ctx, req.(*LoadedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _TrialRuntimeService_AttachBundle_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AttachBundleRequest)
 	if err := dec(in); err != nil {
@@ -358,6 +394,10 @@ var TrialRuntimeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Finish",
 			Handler:    _TrialRuntimeService_Finish_Handler,
+		},
+		{
+			MethodName: "Loaded",
+			Handler:    _TrialRuntimeService_Loaded_Handler,
 		},
 		{
 			MethodName: "AttachBundle",

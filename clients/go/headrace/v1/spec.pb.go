@@ -25,6 +25,62 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// What happens when a trial runs other code than the study began with. Shipped code does not change.
+type OnCodeChange int32
+
+const (
+	OnCodeChange_ON_CODE_CHANGE_UNSPECIFIED OnCodeChange = 0
+	// The trial is marked.
+	OnCodeChange_ON_CODE_CHANGE_WARN OnCodeChange = 1
+	// The trial is taken off its worker, and the study is paused until a user accepts the change by resuming it.
+	OnCodeChange_ON_CODE_CHANGE_PAUSE OnCodeChange = 2
+	// The same, and no such attempt is accepted.
+	OnCodeChange_ON_CODE_CHANGE_REFUSE OnCodeChange = 3
+)
+
+// Enum value maps for OnCodeChange.
+var (
+	OnCodeChange_name = map[int32]string{
+		0: "ON_CODE_CHANGE_UNSPECIFIED",
+		1: "ON_CODE_CHANGE_WARN",
+		2: "ON_CODE_CHANGE_PAUSE",
+		3: "ON_CODE_CHANGE_REFUSE",
+	}
+	OnCodeChange_value = map[string]int32{
+		"ON_CODE_CHANGE_UNSPECIFIED": 0,
+		"ON_CODE_CHANGE_WARN":        1,
+		"ON_CODE_CHANGE_PAUSE":       2,
+		"ON_CODE_CHANGE_REFUSE":      3,
+	}
+)
+
+func (x OnCodeChange) Enum() *OnCodeChange {
+	p := new(OnCodeChange)
+	*p = x
+	return p
+}
+
+func (x OnCodeChange) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OnCodeChange) Descriptor() protoreflect.EnumDescriptor {
+	return file_headrace_v1_spec_proto_enumTypes[0].Descriptor()
+}
+
+func (OnCodeChange) Type() protoreflect.EnumType {
+	return &file_headrace_v1_spec_proto_enumTypes[0]
+}
+
+func (x OnCodeChange) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OnCodeChange.Descriptor instead.
+func (OnCodeChange) EnumDescriptor() ([]byte, []int) {
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{0}
+}
+
 // Which value of a trial counts where trials are compared as a whole. Rungs compare the values reported there.
 type Scope int32
 
@@ -69,11 +125,11 @@ func (x Scope) String() string {
 }
 
 func (Scope) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_spec_proto_enumTypes[0].Descriptor()
+	return file_headrace_v1_spec_proto_enumTypes[1].Descriptor()
 }
 
 func (Scope) Type() protoreflect.EnumType {
-	return &file_headrace_v1_spec_proto_enumTypes[0]
+	return &file_headrace_v1_spec_proto_enumTypes[1]
 }
 
 func (x Scope) Number() protoreflect.EnumNumber {
@@ -82,7 +138,7 @@ func (x Scope) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Scope.Descriptor instead.
 func (Scope) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{0}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{1}
 }
 
 // Which checkpoint of a trial stays beside the last ones.
@@ -121,11 +177,11 @@ func (x Keep) String() string {
 }
 
 func (Keep) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_spec_proto_enumTypes[1].Descriptor()
+	return file_headrace_v1_spec_proto_enumTypes[2].Descriptor()
 }
 
 func (Keep) Type() protoreflect.EnumType {
-	return &file_headrace_v1_spec_proto_enumTypes[1]
+	return &file_headrace_v1_spec_proto_enumTypes[2]
 }
 
 func (x Keep) Number() protoreflect.EnumNumber {
@@ -134,7 +190,7 @@ func (x Keep) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Keep.Descriptor instead.
 func (Keep) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{1}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{2}
 }
 
 // The direction of the objective.
@@ -171,11 +227,11 @@ func (x Goal) String() string {
 }
 
 func (Goal) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_spec_proto_enumTypes[2].Descriptor()
+	return file_headrace_v1_spec_proto_enumTypes[3].Descriptor()
 }
 
 func (Goal) Type() protoreflect.EnumType {
-	return &file_headrace_v1_spec_proto_enumTypes[2]
+	return &file_headrace_v1_spec_proto_enumTypes[3]
 }
 
 func (x Goal) Number() protoreflect.EnumNumber {
@@ -184,7 +240,7 @@ func (x Goal) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Goal.Descriptor instead.
 func (Goal) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{2}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{3}
 }
 
 // What happens to a trial outside the best 1/η of its rung.
@@ -223,11 +279,11 @@ func (x AshaVariant) String() string {
 }
 
 func (AshaVariant) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_spec_proto_enumTypes[3].Descriptor()
+	return file_headrace_v1_spec_proto_enumTypes[4].Descriptor()
 }
 
 func (AshaVariant) Type() protoreflect.EnumType {
-	return &file_headrace_v1_spec_proto_enumTypes[3]
+	return &file_headrace_v1_spec_proto_enumTypes[4]
 }
 
 func (x AshaVariant) Number() protoreflect.EnumNumber {
@@ -236,7 +292,7 @@ func (x AshaVariant) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AshaVariant.Descriptor instead.
 func (AshaVariant) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{3}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{4}
 }
 
 // What is compared with the other trials' running averages.
@@ -275,11 +331,11 @@ func (x MedianVariant) String() string {
 }
 
 func (MedianVariant) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_spec_proto_enumTypes[4].Descriptor()
+	return file_headrace_v1_spec_proto_enumTypes[5].Descriptor()
 }
 
 func (MedianVariant) Type() protoreflect.EnumType {
-	return &file_headrace_v1_spec_proto_enumTypes[4]
+	return &file_headrace_v1_spec_proto_enumTypes[5]
 }
 
 func (x MedianVariant) Number() protoreflect.EnumNumber {
@@ -288,7 +344,7 @@ func (x MedianVariant) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MedianVariant.Descriptor instead.
 func (MedianVariant) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{4}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{5}
 }
 
 // What becomes of a trial that arrives at a rung among the best 1/η of those that are there so far.
@@ -327,11 +383,11 @@ func (x AshaArrival) String() string {
 }
 
 func (AshaArrival) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_spec_proto_enumTypes[5].Descriptor()
+	return file_headrace_v1_spec_proto_enumTypes[6].Descriptor()
 }
 
 func (AshaArrival) Type() protoreflect.EnumType {
-	return &file_headrace_v1_spec_proto_enumTypes[5]
+	return &file_headrace_v1_spec_proto_enumTypes[6]
 }
 
 func (x AshaArrival) Number() protoreflect.EnumNumber {
@@ -340,7 +396,7 @@ func (x AshaArrival) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AshaArrival.Descriptor instead.
 func (AshaArrival) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{5}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{6}
 }
 
 // How many processes a grant of several slots is run with.
@@ -379,11 +435,11 @@ func (x Processes) String() string {
 }
 
 func (Processes) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_spec_proto_enumTypes[6].Descriptor()
+	return file_headrace_v1_spec_proto_enumTypes[7].Descriptor()
 }
 
 func (Processes) Type() protoreflect.EnumType {
-	return &file_headrace_v1_spec_proto_enumTypes[6]
+	return &file_headrace_v1_spec_proto_enumTypes[7]
 }
 
 func (x Processes) Number() protoreflect.EnumNumber {
@@ -392,7 +448,7 @@ func (x Processes) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Processes.Descriptor instead.
 func (Processes) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{6}
+	return file_headrace_v1_spec_proto_rawDescGZIP(), []int{7}
 }
 
 // The whole description of a study. `headrace.spec` holds the same fields as validated Python models;
@@ -457,7 +513,9 @@ type StudySpec struct {
 	// What ends the study before all its trials have; absent: nothing.
 	Until *Until `protobuf:"bytes,48,opt,name=until,proto3" json:"until,omitempty"`
 	// Of a study that was extended: what it was created with. Rungs and brackets follow from it. Absent of any other.
-	Extended      *Extended `protobuf:"bytes,49,opt,name=extended,proto3" json:"extended,omitempty"`
+	Extended *Extended `protobuf:"bytes,49,opt,name=extended,proto3" json:"extended,omitempty"`
+	// What happens when the code of the trials changes. Unspecified means `ON_CODE_CHANGE_WARN`.
+	OnCodeChange  OnCodeChange `protobuf:"varint,53,opt,name=on_code_change,json=onCodeChange,proto3,enum=headrace.v1.OnCodeChange" json:"on_code_change,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -693,6 +751,13 @@ func (x *StudySpec) GetExtended() *Extended {
 		return x.Extended
 	}
 	return nil
+}
+
+func (x *StudySpec) GetOnCodeChange() OnCodeChange {
+	if x != nil {
+		return x.OnCodeChange
+	}
+	return OnCodeChange_ON_CODE_CHANGE_UNSPECIFIED
 }
 
 // What ends a study as completed before all its trials have ended. Absent fields end nothing.
@@ -4575,7 +4640,7 @@ var File_headrace_v1_spec_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\n" +
-	"\x16headrace/v1/spec.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19headrace/v1/planner.proto\"\x84\n" +
+	"\x16headrace/v1/spec.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19headrace/v1/planner.proto\"\xc5\n" +
 	"\n" +
 	"\tStudySpec\x124\n" +
 	"\tobjective\x18\x01 \x01(\v2\x16.headrace.v1.ObjectiveR\tobjective\x12,\n" +
@@ -4610,7 +4675,8 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\x12max_early_failures\x18\x12 \x01(\x05R\x10maxEarlyFailures\x12\x18\n" +
 	"\abubbles\x18/ \x01(\bR\abubbles\x12(\n" +
 	"\x05until\x180 \x01(\v2\x12.headrace.v1.UntilR\x05until\x121\n" +
-	"\bextended\x181 \x01(\v2\x15.headrace.v1.ExtendedR\bextended\"x\n" +
+	"\bextended\x181 \x01(\v2\x15.headrace.v1.ExtendedR\bextended\x12?\n" +
+	"\x0eon_code_change\x185 \x01(\x0e2\x19.headrace.v1.OnCodeChangeR\fonCodeChange\"x\n" +
 	"\x05Until\x12\x19\n" +
 	"\x05value\x18\x01 \x01(\x01H\x00R\x05value\x88\x01\x01\x12\x19\n" +
 	"\x05hours\x18\x02 \x01(\x01H\x01R\x05hours\x88\x01\x01\x12%\n" +
@@ -4925,7 +4991,12 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\x05dirty\x18\x06 \x01(\bR\x05dirtyB\a\n" +
 	"\x05_ship\"!\n" +
 	"\vCommandLine\x12\x12\n" +
-	"\x04args\x18\x01 \x03(\tR\x04args*l\n" +
+	"\x04args\x18\x01 \x03(\tR\x04args*|\n" +
+	"\fOnCodeChange\x12\x1e\n" +
+	"\x1aON_CODE_CHANGE_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13ON_CODE_CHANGE_WARN\x10\x01\x12\x18\n" +
+	"\x14ON_CODE_CHANGE_PAUSE\x10\x02\x12\x19\n" +
+	"\x15ON_CODE_CHANGE_REFUSE\x10\x03*l\n" +
 	"\x05Scope\x12\x15\n" +
 	"\x11SCOPE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -4971,158 +5042,160 @@ func file_headrace_v1_spec_proto_rawDescGZIP() []byte {
 	return file_headrace_v1_spec_proto_rawDescData
 }
 
-var file_headrace_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_headrace_v1_spec_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
 var file_headrace_v1_spec_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_headrace_v1_spec_proto_goTypes = []any{
-	(Scope)(0),                      // 0: headrace.v1.Scope
-	(Keep)(0),                       // 1: headrace.v1.Keep
-	(Goal)(0),                       // 2: headrace.v1.Goal
-	(AshaVariant)(0),                // 3: headrace.v1.AshaVariant
-	(MedianVariant)(0),              // 4: headrace.v1.MedianVariant
-	(AshaArrival)(0),                // 5: headrace.v1.AshaArrival
-	(Processes)(0),                  // 6: headrace.v1.Processes
-	(*StudySpec)(nil),               // 7: headrace.v1.StudySpec
-	(*Until)(nil),                   // 8: headrace.v1.Until
-	(*Extended)(nil),                // 9: headrace.v1.Extended
-	(*Objective)(nil),               // 10: headrace.v1.Objective
-	(*Constraint)(nil),              // 11: headrace.v1.Constraint
-	(*WarmStart)(nil),               // 12: headrace.v1.WarmStart
-	(*Parameter)(nil),               // 13: headrace.v1.Parameter
-	(*FloatDomain)(nil),             // 14: headrace.v1.FloatDomain
-	(*IntDomain)(nil),               // 15: headrace.v1.IntDomain
-	(*CategoricalDomain)(nil),       // 16: headrace.v1.CategoricalDomain
-	(*Condition)(nil),               // 17: headrace.v1.Condition
-	(*ParameterValue)(nil),          // 18: headrace.v1.ParameterValue
-	(*ParameterAssignment)(nil),     // 19: headrace.v1.ParameterAssignment
-	(*Sampler)(nil),                 // 20: headrace.v1.Sampler
-	(*RandomSampler)(nil),           // 21: headrace.v1.RandomSampler
-	(*OwnSampler)(nil),              // 22: headrace.v1.OwnSampler
-	(*GridSampler)(nil),             // 23: headrace.v1.GridSampler
-	(*SobolSampler)(nil),            // 24: headrace.v1.SobolSampler
-	(*TpeSampler)(nil),              // 25: headrace.v1.TpeSampler
-	(*GpSampler)(nil),               // 26: headrace.v1.GpSampler
-	(*MultiFidelitySampler)(nil),    // 27: headrace.v1.MultiFidelitySampler
-	(*CmaEsSampler)(nil),            // 28: headrace.v1.CmaEsSampler
-	(*Nsga2Sampler)(nil),            // 29: headrace.v1.Nsga2Sampler
-	(*Nsga3Sampler)(nil),            // 30: headrace.v1.Nsga3Sampler
-	(*BestOfSampler)(nil),           // 31: headrace.v1.BestOfSampler
-	(*Policy)(nil),                  // 32: headrace.v1.Policy
-	(*RunAllPolicy)(nil),            // 33: headrace.v1.RunAllPolicy
-	(*AutoPolicy)(nil),              // 34: headrace.v1.AutoPolicy
-	(*OwnPolicy)(nil),               // 35: headrace.v1.OwnPolicy
-	(*AshaPolicy)(nil),              // 36: headrace.v1.AshaPolicy
-	(*PbtPolicy)(nil),               // 37: headrace.v1.PbtPolicy
-	(*SuccessiveHalvingPolicy)(nil), // 38: headrace.v1.SuccessiveHalvingPolicy
-	(*HyperbandPolicy)(nil),         // 39: headrace.v1.HyperbandPolicy
-	(*PashaPolicy)(nil),             // 40: headrace.v1.PashaPolicy
-	(*MedianPolicy)(nil),            // 41: headrace.v1.MedianPolicy
-	(*RungMedianPolicy)(nil),        // 42: headrace.v1.RungMedianPolicy
-	(*Resources)(nil),               // 43: headrace.v1.Resources
-	(*SizeTable)(nil),               // 44: headrace.v1.SizeTable
-	(*SizeRow)(nil),                 // 45: headrace.v1.SizeRow
-	(*Elastic)(nil),                 // 46: headrace.v1.Elastic
-	(*ElasticGrant)(nil),            // 47: headrace.v1.ElasticGrant
-	(*Fuse)(nil),                    // 48: headrace.v1.Fuse
-	(*Surrogate)(nil),               // 49: headrace.v1.Surrogate
-	(*Pilot)(nil),                   // 50: headrace.v1.Pilot
-	(*Gate)(nil),                    // 51: headrace.v1.Gate
-	(*Transfer)(nil),                // 52: headrace.v1.Transfer
-	(*TransferPlan)(nil),            // 53: headrace.v1.TransferPlan
-	(*TrialPlan)(nil),               // 54: headrace.v1.TrialPlan
-	(*TrialTemplate)(nil),           // 55: headrace.v1.TrialTemplate
-	(*Code)(nil),                    // 56: headrace.v1.Code
-	(*CommandLine)(nil),             // 57: headrace.v1.CommandLine
-	nil,                             // 58: headrace.v1.ParameterAssignment.ValuesEntry
-	nil,                             // 59: headrace.v1.GridSampler.PointsEntry
-	nil,                             // 60: headrace.v1.Resources.LabelsEntry
-	nil,                             // 61: headrace.v1.TrialPlan.FilesEntry
-	nil,                             // 62: headrace.v1.TrialTemplate.EnvEntry
-	(*PlanRequest)(nil),             // 63: headrace.v1.PlanRequest
-	(*PlanDegrees)(nil),             // 64: headrace.v1.PlanDegrees
-	(*durationpb.Duration)(nil),     // 65: google.protobuf.Duration
+	(OnCodeChange)(0),               // 0: headrace.v1.OnCodeChange
+	(Scope)(0),                      // 1: headrace.v1.Scope
+	(Keep)(0),                       // 2: headrace.v1.Keep
+	(Goal)(0),                       // 3: headrace.v1.Goal
+	(AshaVariant)(0),                // 4: headrace.v1.AshaVariant
+	(MedianVariant)(0),              // 5: headrace.v1.MedianVariant
+	(AshaArrival)(0),                // 6: headrace.v1.AshaArrival
+	(Processes)(0),                  // 7: headrace.v1.Processes
+	(*StudySpec)(nil),               // 8: headrace.v1.StudySpec
+	(*Until)(nil),                   // 9: headrace.v1.Until
+	(*Extended)(nil),                // 10: headrace.v1.Extended
+	(*Objective)(nil),               // 11: headrace.v1.Objective
+	(*Constraint)(nil),              // 12: headrace.v1.Constraint
+	(*WarmStart)(nil),               // 13: headrace.v1.WarmStart
+	(*Parameter)(nil),               // 14: headrace.v1.Parameter
+	(*FloatDomain)(nil),             // 15: headrace.v1.FloatDomain
+	(*IntDomain)(nil),               // 16: headrace.v1.IntDomain
+	(*CategoricalDomain)(nil),       // 17: headrace.v1.CategoricalDomain
+	(*Condition)(nil),               // 18: headrace.v1.Condition
+	(*ParameterValue)(nil),          // 19: headrace.v1.ParameterValue
+	(*ParameterAssignment)(nil),     // 20: headrace.v1.ParameterAssignment
+	(*Sampler)(nil),                 // 21: headrace.v1.Sampler
+	(*RandomSampler)(nil),           // 22: headrace.v1.RandomSampler
+	(*OwnSampler)(nil),              // 23: headrace.v1.OwnSampler
+	(*GridSampler)(nil),             // 24: headrace.v1.GridSampler
+	(*SobolSampler)(nil),            // 25: headrace.v1.SobolSampler
+	(*TpeSampler)(nil),              // 26: headrace.v1.TpeSampler
+	(*GpSampler)(nil),               // 27: headrace.v1.GpSampler
+	(*MultiFidelitySampler)(nil),    // 28: headrace.v1.MultiFidelitySampler
+	(*CmaEsSampler)(nil),            // 29: headrace.v1.CmaEsSampler
+	(*Nsga2Sampler)(nil),            // 30: headrace.v1.Nsga2Sampler
+	(*Nsga3Sampler)(nil),            // 31: headrace.v1.Nsga3Sampler
+	(*BestOfSampler)(nil),           // 32: headrace.v1.BestOfSampler
+	(*Policy)(nil),                  // 33: headrace.v1.Policy
+	(*RunAllPolicy)(nil),            // 34: headrace.v1.RunAllPolicy
+	(*AutoPolicy)(nil),              // 35: headrace.v1.AutoPolicy
+	(*OwnPolicy)(nil),               // 36: headrace.v1.OwnPolicy
+	(*AshaPolicy)(nil),              // 37: headrace.v1.AshaPolicy
+	(*PbtPolicy)(nil),               // 38: headrace.v1.PbtPolicy
+	(*SuccessiveHalvingPolicy)(nil), // 39: headrace.v1.SuccessiveHalvingPolicy
+	(*HyperbandPolicy)(nil),         // 40: headrace.v1.HyperbandPolicy
+	(*PashaPolicy)(nil),             // 41: headrace.v1.PashaPolicy
+	(*MedianPolicy)(nil),            // 42: headrace.v1.MedianPolicy
+	(*RungMedianPolicy)(nil),        // 43: headrace.v1.RungMedianPolicy
+	(*Resources)(nil),               // 44: headrace.v1.Resources
+	(*SizeTable)(nil),               // 45: headrace.v1.SizeTable
+	(*SizeRow)(nil),                 // 46: headrace.v1.SizeRow
+	(*Elastic)(nil),                 // 47: headrace.v1.Elastic
+	(*ElasticGrant)(nil),            // 48: headrace.v1.ElasticGrant
+	(*Fuse)(nil),                    // 49: headrace.v1.Fuse
+	(*Surrogate)(nil),               // 50: headrace.v1.Surrogate
+	(*Pilot)(nil),                   // 51: headrace.v1.Pilot
+	(*Gate)(nil),                    // 52: headrace.v1.Gate
+	(*Transfer)(nil),                // 53: headrace.v1.Transfer
+	(*TransferPlan)(nil),            // 54: headrace.v1.TransferPlan
+	(*TrialPlan)(nil),               // 55: headrace.v1.TrialPlan
+	(*TrialTemplate)(nil),           // 56: headrace.v1.TrialTemplate
+	(*Code)(nil),                    // 57: headrace.v1.Code
+	(*CommandLine)(nil),             // 58: headrace.v1.CommandLine
+	nil,                             // 59: headrace.v1.ParameterAssignment.ValuesEntry
+	nil,                             // 60: headrace.v1.GridSampler.PointsEntry
+	nil,                             // 61: headrace.v1.Resources.LabelsEntry
+	nil,                             // 62: headrace.v1.TrialPlan.FilesEntry
+	nil,                             // 63: headrace.v1.TrialTemplate.EnvEntry
+	(*PlanRequest)(nil),             // 64: headrace.v1.PlanRequest
+	(*PlanDegrees)(nil),             // 65: headrace.v1.PlanDegrees
+	(*durationpb.Duration)(nil),     // 66: google.protobuf.Duration
 }
 var file_headrace_v1_spec_proto_depIdxs = []int32{
-	10, // 0: headrace.v1.StudySpec.objective:type_name -> headrace.v1.Objective
-	13, // 1: headrace.v1.StudySpec.space:type_name -> headrace.v1.Parameter
-	20, // 2: headrace.v1.StudySpec.sampler:type_name -> headrace.v1.Sampler
-	32, // 3: headrace.v1.StudySpec.policy:type_name -> headrace.v1.Policy
-	55, // 4: headrace.v1.StudySpec.template:type_name -> headrace.v1.TrialTemplate
-	43, // 5: headrace.v1.StudySpec.resources:type_name -> headrace.v1.Resources
-	19, // 6: headrace.v1.StudySpec.baseline:type_name -> headrace.v1.ParameterAssignment
-	19, // 7: headrace.v1.StudySpec.enqueued:type_name -> headrace.v1.ParameterAssignment
-	46, // 8: headrace.v1.StudySpec.elastic:type_name -> headrace.v1.Elastic
-	48, // 9: headrace.v1.StudySpec.fuse:type_name -> headrace.v1.Fuse
-	52, // 10: headrace.v1.StudySpec.transfer:type_name -> headrace.v1.Transfer
-	49, // 11: headrace.v1.StudySpec.surrogate:type_name -> headrace.v1.Surrogate
-	51, // 12: headrace.v1.StudySpec.gate:type_name -> headrace.v1.Gate
-	10, // 13: headrace.v1.StudySpec.further_objectives:type_name -> headrace.v1.Objective
-	11, // 14: headrace.v1.StudySpec.constraints:type_name -> headrace.v1.Constraint
-	12, // 15: headrace.v1.StudySpec.warm_start:type_name -> headrace.v1.WarmStart
-	8,  // 16: headrace.v1.StudySpec.until:type_name -> headrace.v1.Until
-	9,  // 17: headrace.v1.StudySpec.extended:type_name -> headrace.v1.Extended
-	2,  // 18: headrace.v1.Objective.goal:type_name -> headrace.v1.Goal
-	1,  // 19: headrace.v1.Objective.keep:type_name -> headrace.v1.Keep
-	0,  // 20: headrace.v1.Objective.scope:type_name -> headrace.v1.Scope
-	14, // 21: headrace.v1.Parameter.float:type_name -> headrace.v1.FloatDomain
-	15, // 22: headrace.v1.Parameter.int:type_name -> headrace.v1.IntDomain
-	16, // 23: headrace.v1.Parameter.categorical:type_name -> headrace.v1.CategoricalDomain
-	17, // 24: headrace.v1.Parameter.conditions:type_name -> headrace.v1.Condition
-	18, // 25: headrace.v1.CategoricalDomain.values:type_name -> headrace.v1.ParameterValue
-	18, // 26: headrace.v1.Condition.values:type_name -> headrace.v1.ParameterValue
-	58, // 27: headrace.v1.ParameterAssignment.values:type_name -> headrace.v1.ParameterAssignment.ValuesEntry
-	21, // 28: headrace.v1.Sampler.random:type_name -> headrace.v1.RandomSampler
-	23, // 29: headrace.v1.Sampler.grid:type_name -> headrace.v1.GridSampler
-	24, // 30: headrace.v1.Sampler.sobol:type_name -> headrace.v1.SobolSampler
-	25, // 31: headrace.v1.Sampler.tpe:type_name -> headrace.v1.TpeSampler
-	26, // 32: headrace.v1.Sampler.gp:type_name -> headrace.v1.GpSampler
-	28, // 33: headrace.v1.Sampler.cmaes:type_name -> headrace.v1.CmaEsSampler
-	29, // 34: headrace.v1.Sampler.nsga2:type_name -> headrace.v1.Nsga2Sampler
-	30, // 35: headrace.v1.Sampler.nsga3:type_name -> headrace.v1.Nsga3Sampler
-	31, // 36: headrace.v1.Sampler.best_of:type_name -> headrace.v1.BestOfSampler
-	22, // 37: headrace.v1.Sampler.own:type_name -> headrace.v1.OwnSampler
-	27, // 38: headrace.v1.Sampler.multi_fidelity:type_name -> headrace.v1.MultiFidelitySampler
-	19, // 39: headrace.v1.OwnSampler.options:type_name -> headrace.v1.ParameterAssignment
-	59, // 40: headrace.v1.GridSampler.points:type_name -> headrace.v1.GridSampler.PointsEntry
-	33, // 41: headrace.v1.Policy.run_all:type_name -> headrace.v1.RunAllPolicy
-	36, // 42: headrace.v1.Policy.asha:type_name -> headrace.v1.AshaPolicy
-	38, // 43: headrace.v1.Policy.successive_halving:type_name -> headrace.v1.SuccessiveHalvingPolicy
-	39, // 44: headrace.v1.Policy.hyperband:type_name -> headrace.v1.HyperbandPolicy
-	40, // 45: headrace.v1.Policy.pasha:type_name -> headrace.v1.PashaPolicy
-	41, // 46: headrace.v1.Policy.median:type_name -> headrace.v1.MedianPolicy
-	42, // 47: headrace.v1.Policy.rung_median:type_name -> headrace.v1.RungMedianPolicy
-	37, // 48: headrace.v1.Policy.pbt:type_name -> headrace.v1.PbtPolicy
-	35, // 49: headrace.v1.Policy.own:type_name -> headrace.v1.OwnPolicy
-	34, // 50: headrace.v1.Policy.auto:type_name -> headrace.v1.AutoPolicy
-	19, // 51: headrace.v1.OwnPolicy.options:type_name -> headrace.v1.ParameterAssignment
-	3,  // 52: headrace.v1.AshaPolicy.variant:type_name -> headrace.v1.AshaVariant
-	5,  // 53: headrace.v1.AshaPolicy.arrival:type_name -> headrace.v1.AshaArrival
-	4,  // 54: headrace.v1.MedianPolicy.variant:type_name -> headrace.v1.MedianVariant
-	60, // 55: headrace.v1.Resources.labels:type_name -> headrace.v1.Resources.LabelsEntry
-	6,  // 56: headrace.v1.Resources.processes:type_name -> headrace.v1.Processes
-	44, // 57: headrace.v1.Resources.by:type_name -> headrace.v1.SizeTable
-	45, // 58: headrace.v1.SizeTable.rows:type_name -> headrace.v1.SizeRow
-	45, // 59: headrace.v1.SizeTable.otherwise:type_name -> headrace.v1.SizeRow
-	18, // 60: headrace.v1.SizeRow.value:type_name -> headrace.v1.ParameterValue
-	47, // 61: headrace.v1.Elastic.grants:type_name -> headrace.v1.ElasticGrant
-	50, // 62: headrace.v1.Surrogate.pilot:type_name -> headrace.v1.Pilot
-	43, // 63: headrace.v1.Transfer.resources:type_name -> headrace.v1.Resources
-	53, // 64: headrace.v1.Transfer.plan:type_name -> headrace.v1.TransferPlan
-	63, // 65: headrace.v1.TransferPlan.request:type_name -> headrace.v1.PlanRequest
-	54, // 66: headrace.v1.TransferPlan.answer:type_name -> headrace.v1.TrialPlan
-	64, // 67: headrace.v1.TrialPlan.degrees:type_name -> headrace.v1.PlanDegrees
-	61, // 68: headrace.v1.TrialPlan.files:type_name -> headrace.v1.TrialPlan.FilesEntry
-	57, // 69: headrace.v1.TrialTemplate.command:type_name -> headrace.v1.CommandLine
-	62, // 70: headrace.v1.TrialTemplate.env:type_name -> headrace.v1.TrialTemplate.EnvEntry
-	65, // 71: headrace.v1.TrialTemplate.grace:type_name -> google.protobuf.Duration
-	65, // 72: headrace.v1.TrialTemplate.report_timeout:type_name -> google.protobuf.Duration
-	54, // 73: headrace.v1.TrialTemplate.plan:type_name -> headrace.v1.TrialPlan
-	56, // 74: headrace.v1.TrialTemplate.code:type_name -> headrace.v1.Code
-	18, // 75: headrace.v1.ParameterAssignment.ValuesEntry.value:type_name -> headrace.v1.ParameterValue
-	76, // [76:76] is the sub-list for method output_type
-	76, // [76:76] is the sub-list for method input_type
-	76, // [76:76] is the sub-list for extension type_name
-	76, // [76:76] is the sub-list for extension extendee
-	0,  // [0:76] is the sub-list for field type_name
+	11, // 0: headrace.v1.StudySpec.objective:type_name -> headrace.v1.Objective
+	14, // 1: headrace.v1.StudySpec.space:type_name -> headrace.v1.Parameter
+	21, // 2: headrace.v1.StudySpec.sampler:type_name -> headrace.v1.Sampler
+	33, // 3: headrace.v1.StudySpec.policy:type_name -> headrace.v1.Policy
+	56, // 4: headrace.v1.StudySpec.template:type_name -> headrace.v1.TrialTemplate
+	44, // 5: headrace.v1.StudySpec.resources:type_name -> headrace.v1.Resources
+	20, // 6: headrace.v1.StudySpec.baseline:type_name -> headrace.v1.ParameterAssignment
+	20, // 7: headrace.v1.StudySpec.enqueued:type_name -> headrace.v1.ParameterAssignment
+	47, // 8: headrace.v1.StudySpec.elastic:type_name -> headrace.v1.Elastic
+	49, // 9: headrace.v1.StudySpec.fuse:type_name -> headrace.v1.Fuse
+	53, // 10: headrace.v1.StudySpec.transfer:type_name -> headrace.v1.Transfer
+	50, // 11: headrace.v1.StudySpec.surrogate:type_name -> headrace.v1.Surrogate
+	52, // 12: headrace.v1.StudySpec.gate:type_name -> headrace.v1.Gate
+	11, // 13: headrace.v1.StudySpec.further_objectives:type_name -> headrace.v1.Objective
+	12, // 14: headrace.v1.StudySpec.constraints:type_name -> headrace.v1.Constraint
+	13, // 15: headrace.v1.StudySpec.warm_start:type_name -> headrace.v1.WarmStart
+	9,  // 16: headrace.v1.StudySpec.until:type_name -> headrace.v1.Until
+	10, // 17: headrace.v1.StudySpec.extended:type_name -> headrace.v1.Extended
+	0,  // 18: headrace.v1.StudySpec.on_code_change:type_name -> headrace.v1.OnCodeChange
+	3,  // 19: headrace.v1.Objective.goal:type_name -> headrace.v1.Goal
+	2,  // 20: headrace.v1.Objective.keep:type_name -> headrace.v1.Keep
+	1,  // 21: headrace.v1.Objective.scope:type_name -> headrace.v1.Scope
+	15, // 22: headrace.v1.Parameter.float:type_name -> headrace.v1.FloatDomain
+	16, // 23: headrace.v1.Parameter.int:type_name -> headrace.v1.IntDomain
+	17, // 24: headrace.v1.Parameter.categorical:type_name -> headrace.v1.CategoricalDomain
+	18, // 25: headrace.v1.Parameter.conditions:type_name -> headrace.v1.Condition
+	19, // 26: headrace.v1.CategoricalDomain.values:type_name -> headrace.v1.ParameterValue
+	19, // 27: headrace.v1.Condition.values:type_name -> headrace.v1.ParameterValue
+	59, // 28: headrace.v1.ParameterAssignment.values:type_name -> headrace.v1.ParameterAssignment.ValuesEntry
+	22, // 29: headrace.v1.Sampler.random:type_name -> headrace.v1.RandomSampler
+	24, // 30: headrace.v1.Sampler.grid:type_name -> headrace.v1.GridSampler
+	25, // 31: headrace.v1.Sampler.sobol:type_name -> headrace.v1.SobolSampler
+	26, // 32: headrace.v1.Sampler.tpe:type_name -> headrace.v1.TpeSampler
+	27, // 33: headrace.v1.Sampler.gp:type_name -> headrace.v1.GpSampler
+	29, // 34: headrace.v1.Sampler.cmaes:type_name -> headrace.v1.CmaEsSampler
+	30, // 35: headrace.v1.Sampler.nsga2:type_name -> headrace.v1.Nsga2Sampler
+	31, // 36: headrace.v1.Sampler.nsga3:type_name -> headrace.v1.Nsga3Sampler
+	32, // 37: headrace.v1.Sampler.best_of:type_name -> headrace.v1.BestOfSampler
+	23, // 38: headrace.v1.Sampler.own:type_name -> headrace.v1.OwnSampler
+	28, // 39: headrace.v1.Sampler.multi_fidelity:type_name -> headrace.v1.MultiFidelitySampler
+	20, // 40: headrace.v1.OwnSampler.options:type_name -> headrace.v1.ParameterAssignment
+	60, // 41: headrace.v1.GridSampler.points:type_name -> headrace.v1.GridSampler.PointsEntry
+	34, // 42: headrace.v1.Policy.run_all:type_name -> headrace.v1.RunAllPolicy
+	37, // 43: headrace.v1.Policy.asha:type_name -> headrace.v1.AshaPolicy
+	39, // 44: headrace.v1.Policy.successive_halving:type_name -> headrace.v1.SuccessiveHalvingPolicy
+	40, // 45: headrace.v1.Policy.hyperband:type_name -> headrace.v1.HyperbandPolicy
+	41, // 46: headrace.v1.Policy.pasha:type_name -> headrace.v1.PashaPolicy
+	42, // 47: headrace.v1.Policy.median:type_name -> headrace.v1.MedianPolicy
+	43, // 48: headrace.v1.Policy.rung_median:type_name -> headrace.v1.RungMedianPolicy
+	38, // 49: headrace.v1.Policy.pbt:type_name -> headrace.v1.PbtPolicy
+	36, // 50: headrace.v1.Policy.own:type_name -> headrace.v1.OwnPolicy
+	35, // 51: headrace.v1.Policy.auto:type_name -> headrace.v1.AutoPolicy
+	20, // 52: headrace.v1.OwnPolicy.options:type_name -> headrace.v1.ParameterAssignment
+	4,  // 53: headrace.v1.AshaPolicy.variant:type_name -> headrace.v1.AshaVariant
+	6,  // 54: headrace.v1.AshaPolicy.arrival:type_name -> headrace.v1.AshaArrival
+	5,  // 55: headrace.v1.MedianPolicy.variant:type_name -> headrace.v1.MedianVariant
+	61, // 56: headrace.v1.Resources.labels:type_name -> headrace.v1.Resources.LabelsEntry
+	7,  // 57: headrace.v1.Resources.processes:type_name -> headrace.v1.Processes
+	45, // 58: headrace.v1.Resources.by:type_name -> headrace.v1.SizeTable
+	46, // 59: headrace.v1.SizeTable.rows:type_name -> headrace.v1.SizeRow
+	46, // 60: headrace.v1.SizeTable.otherwise:type_name -> headrace.v1.SizeRow
+	19, // 61: headrace.v1.SizeRow.value:type_name -> headrace.v1.ParameterValue
+	48, // 62: headrace.v1.Elastic.grants:type_name -> headrace.v1.ElasticGrant
+	51, // 63: headrace.v1.Surrogate.pilot:type_name -> headrace.v1.Pilot
+	44, // 64: headrace.v1.Transfer.resources:type_name -> headrace.v1.Resources
+	54, // 65: headrace.v1.Transfer.plan:type_name -> headrace.v1.TransferPlan
+	64, // 66: headrace.v1.TransferPlan.request:type_name -> headrace.v1.PlanRequest
+	55, // 67: headrace.v1.TransferPlan.answer:type_name -> headrace.v1.TrialPlan
+	65, // 68: headrace.v1.TrialPlan.degrees:type_name -> headrace.v1.PlanDegrees
+	62, // 69: headrace.v1.TrialPlan.files:type_name -> headrace.v1.TrialPlan.FilesEntry
+	58, // 70: headrace.v1.TrialTemplate.command:type_name -> headrace.v1.CommandLine
+	63, // 71: headrace.v1.TrialTemplate.env:type_name -> headrace.v1.TrialTemplate.EnvEntry
+	66, // 72: headrace.v1.TrialTemplate.grace:type_name -> google.protobuf.Duration
+	66, // 73: headrace.v1.TrialTemplate.report_timeout:type_name -> google.protobuf.Duration
+	55, // 74: headrace.v1.TrialTemplate.plan:type_name -> headrace.v1.TrialPlan
+	57, // 75: headrace.v1.TrialTemplate.code:type_name -> headrace.v1.Code
+	19, // 76: headrace.v1.ParameterAssignment.ValuesEntry.value:type_name -> headrace.v1.ParameterValue
+	77, // [77:77] is the sub-list for method output_type
+	77, // [77:77] is the sub-list for method input_type
+	77, // [77:77] is the sub-list for extension type_name
+	77, // [77:77] is the sub-list for extension extendee
+	0,  // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_spec_proto_init() }
@@ -5188,7 +5261,7 @@ func file_headrace_v1_spec_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_spec_proto_rawDesc), len(file_headrace_v1_spec_proto_rawDesc)),
-			NumEnums:      7,
+			NumEnums:      8,
 			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -469,7 +469,12 @@ type StudyStatus struct {
 	// Only of what was measured. Not in lists of studies.
 	BundleSizes []*BundleSize `protobuf:"bytes,40,rep,name=bundle_sizes,json=bundleSizes,proto3" json:"bundle_sizes,omitempty"`
 	// With `until`: how near the study is to its end. Absent of any other.
-	Until         *UntilProgress `protobuf:"bytes,41,opt,name=until,proto3" json:"until,omitempty"`
+	Until *UntilProgress `protobuf:"bytes,41,opt,name=until,proto3" json:"until,omitempty"`
+	// The source files of which trials ran more than one version; the first 16.
+	CodeChanged []string `protobuf:"bytes,46,rep,name=code_changed,json=codeChanged,proto3" json:"code_changed,omitempty"`
+	// The learning-rate schedules that end, of trials that a larger full budget may let continue; those that end first come
+	// first, at most 20. Not in lists of studies.
+	Schedules     []*EndingSchedule `protobuf:"bytes,45,rep,name=schedules,proto3" json:"schedules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -651,6 +656,82 @@ func (x *StudyStatus) GetUntil() *UntilProgress {
 	return nil
 }
 
+func (x *StudyStatus) GetCodeChanged() []string {
+	if x != nil {
+		return x.CodeChanged
+	}
+	return nil
+}
+
+func (x *StudyStatus) GetSchedules() []*EndingSchedule {
+	if x != nil {
+		return x.Schedules
+	}
+	return nil
+}
+
+// A learning-rate schedule that ends, as some trials of a study track it alike.
+type EndingSchedule struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Schedule *Schedule              `protobuf:"bytes,1,opt,name=schedule,proto3" json:"schedule,omitempty"`
+	// How many trials track it so, and the first of them.
+	Trials        int32 `protobuf:"varint,2,opt,name=trials,proto3" json:"trials,omitempty"`
+	FirstTrial    int64 `protobuf:"varint,3,opt,name=first_trial,json=firstTrial,proto3" json:"first_trial,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndingSchedule) Reset() {
+	*x = EndingSchedule{}
+	mi := &file_headrace_v1_study_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndingSchedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndingSchedule) ProtoMessage() {}
+
+func (x *EndingSchedule) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_study_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndingSchedule.ProtoReflect.Descriptor instead.
+func (*EndingSchedule) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *EndingSchedule) GetSchedule() *Schedule {
+	if x != nil {
+		return x.Schedule
+	}
+	return nil
+}
+
+func (x *EndingSchedule) GetTrials() int32 {
+	if x != nil {
+		return x.Trials
+	}
+	return 0
+}
+
+func (x *EndingSchedule) GetFirstTrial() int64 {
+	if x != nil {
+		return x.FirstTrial
+	}
+	return 0
+}
+
 // How near a study is to what ends it before its trials have.
 type UntilProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -667,7 +748,7 @@ type UntilProgress struct {
 
 func (x *UntilProgress) Reset() {
 	*x = UntilProgress{}
-	mi := &file_headrace_v1_study_proto_msgTypes[5]
+	mi := &file_headrace_v1_study_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -679,7 +760,7 @@ func (x *UntilProgress) String() string {
 func (*UntilProgress) ProtoMessage() {}
 
 func (x *UntilProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[5]
+	mi := &file_headrace_v1_study_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -692,7 +773,7 @@ func (x *UntilProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UntilProgress.ProtoReflect.Descriptor instead.
 func (*UntilProgress) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{5}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *UntilProgress) GetTried() int32 {
@@ -736,7 +817,7 @@ type BundleSize struct {
 
 func (x *BundleSize) Reset() {
 	*x = BundleSize{}
-	mi := &file_headrace_v1_study_proto_msgTypes[6]
+	mi := &file_headrace_v1_study_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +829,7 @@ func (x *BundleSize) String() string {
 func (*BundleSize) ProtoMessage() {}
 
 func (x *BundleSize) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[6]
+	mi := &file_headrace_v1_study_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +842,7 @@ func (x *BundleSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleSize.ProtoReflect.Descriptor instead.
 func (*BundleSize) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{6}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BundleSize) GetDevice() string {
@@ -822,7 +903,7 @@ type BundleTurn struct {
 
 func (x *BundleTurn) Reset() {
 	*x = BundleTurn{}
-	mi := &file_headrace_v1_study_proto_msgTypes[7]
+	mi := &file_headrace_v1_study_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +915,7 @@ func (x *BundleTurn) String() string {
 func (*BundleTurn) ProtoMessage() {}
 
 func (x *BundleTurn) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[7]
+	mi := &file_headrace_v1_study_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +928,7 @@ func (x *BundleTurn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleTurn.ProtoReflect.Descriptor instead.
 func (*BundleTurn) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{7}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *BundleTurn) GetMembers() int32 {
@@ -892,7 +973,7 @@ type TrialFailure struct {
 
 func (x *TrialFailure) Reset() {
 	*x = TrialFailure{}
-	mi := &file_headrace_v1_study_proto_msgTypes[8]
+	mi := &file_headrace_v1_study_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -904,7 +985,7 @@ func (x *TrialFailure) String() string {
 func (*TrialFailure) ProtoMessage() {}
 
 func (x *TrialFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[8]
+	mi := &file_headrace_v1_study_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -917,7 +998,7 @@ func (x *TrialFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialFailure.ProtoReflect.Descriptor instead.
 func (*TrialFailure) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{8}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TrialFailure) GetTrialNumber() int64 {
@@ -957,7 +1038,7 @@ type RungStatus struct {
 
 func (x *RungStatus) Reset() {
 	*x = RungStatus{}
-	mi := &file_headrace_v1_study_proto_msgTypes[9]
+	mi := &file_headrace_v1_study_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1050,7 @@ func (x *RungStatus) String() string {
 func (*RungStatus) ProtoMessage() {}
 
 func (x *RungStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[9]
+	mi := &file_headrace_v1_study_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1063,7 @@ func (x *RungStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RungStatus.ProtoReflect.Descriptor instead.
 func (*RungStatus) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{9}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RungStatus) GetRung() int32 {
@@ -1032,7 +1113,7 @@ type CreateStudyRequest struct {
 
 func (x *CreateStudyRequest) Reset() {
 	*x = CreateStudyRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[10]
+	mi := &file_headrace_v1_study_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1125,7 @@ func (x *CreateStudyRequest) String() string {
 func (*CreateStudyRequest) ProtoMessage() {}
 
 func (x *CreateStudyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[10]
+	mi := &file_headrace_v1_study_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1138,7 @@ func (x *CreateStudyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateStudyRequest.ProtoReflect.Descriptor instead.
 func (*CreateStudyRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{10}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CreateStudyRequest) GetRequestId() string {
@@ -1090,7 +1171,7 @@ type CreateStudyResponse struct {
 
 func (x *CreateStudyResponse) Reset() {
 	*x = CreateStudyResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[11]
+	mi := &file_headrace_v1_study_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1183,7 @@ func (x *CreateStudyResponse) String() string {
 func (*CreateStudyResponse) ProtoMessage() {}
 
 func (x *CreateStudyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[11]
+	mi := &file_headrace_v1_study_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1196,7 @@ func (x *CreateStudyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateStudyResponse.ProtoReflect.Descriptor instead.
 func (*CreateStudyResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{11}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CreateStudyResponse) GetStudy() *Study {
@@ -1134,7 +1215,7 @@ type GetStudyRequest struct {
 
 func (x *GetStudyRequest) Reset() {
 	*x = GetStudyRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[12]
+	mi := &file_headrace_v1_study_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1227,7 @@ func (x *GetStudyRequest) String() string {
 func (*GetStudyRequest) ProtoMessage() {}
 
 func (x *GetStudyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[12]
+	mi := &file_headrace_v1_study_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1240,7 @@ func (x *GetStudyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStudyRequest.ProtoReflect.Descriptor instead.
 func (*GetStudyRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{12}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetStudyRequest) GetName() string {
@@ -1178,7 +1259,7 @@ type GetStudyResponse struct {
 
 func (x *GetStudyResponse) Reset() {
 	*x = GetStudyResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[13]
+	mi := &file_headrace_v1_study_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1271,7 @@ func (x *GetStudyResponse) String() string {
 func (*GetStudyResponse) ProtoMessage() {}
 
 func (x *GetStudyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[13]
+	mi := &file_headrace_v1_study_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1284,7 @@ func (x *GetStudyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStudyResponse.ProtoReflect.Descriptor instead.
 func (*GetStudyResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{13}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetStudyResponse) GetStudy() *Study {
@@ -1224,7 +1305,7 @@ type ListStudiesRequest struct {
 
 func (x *ListStudiesRequest) Reset() {
 	*x = ListStudiesRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[14]
+	mi := &file_headrace_v1_study_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1317,7 @@ func (x *ListStudiesRequest) String() string {
 func (*ListStudiesRequest) ProtoMessage() {}
 
 func (x *ListStudiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[14]
+	mi := &file_headrace_v1_study_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1330,7 @@ func (x *ListStudiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStudiesRequest.ProtoReflect.Descriptor instead.
 func (*ListStudiesRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{14}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListStudiesRequest) GetPageSize() int32 {
@@ -1279,7 +1360,7 @@ type ListStudiesResponse struct {
 
 func (x *ListStudiesResponse) Reset() {
 	*x = ListStudiesResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[15]
+	mi := &file_headrace_v1_study_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1291,7 +1372,7 @@ func (x *ListStudiesResponse) String() string {
 func (*ListStudiesResponse) ProtoMessage() {}
 
 func (x *ListStudiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[15]
+	mi := &file_headrace_v1_study_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1304,7 +1385,7 @@ func (x *ListStudiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStudiesResponse.ProtoReflect.Descriptor instead.
 func (*ListStudiesResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{15}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListStudiesResponse) GetStudies() []*Study {
@@ -1338,7 +1419,7 @@ type PauseStudyRequest struct {
 
 func (x *PauseStudyRequest) Reset() {
 	*x = PauseStudyRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[16]
+	mi := &file_headrace_v1_study_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1350,7 +1431,7 @@ func (x *PauseStudyRequest) String() string {
 func (*PauseStudyRequest) ProtoMessage() {}
 
 func (x *PauseStudyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[16]
+	mi := &file_headrace_v1_study_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,7 +1444,7 @@ func (x *PauseStudyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseStudyRequest.ProtoReflect.Descriptor instead.
 func (*PauseStudyRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{16}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PauseStudyRequest) GetRequestId() string {
@@ -1389,7 +1470,7 @@ type PauseStudyResponse struct {
 
 func (x *PauseStudyResponse) Reset() {
 	*x = PauseStudyResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[17]
+	mi := &file_headrace_v1_study_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1482,7 @@ func (x *PauseStudyResponse) String() string {
 func (*PauseStudyResponse) ProtoMessage() {}
 
 func (x *PauseStudyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[17]
+	mi := &file_headrace_v1_study_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1495,7 @@ func (x *PauseStudyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseStudyResponse.ProtoReflect.Descriptor instead.
 func (*PauseStudyResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{17}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PauseStudyResponse) GetStudy() *Study {
@@ -1434,7 +1515,7 @@ type ResumeStudyRequest struct {
 
 func (x *ResumeStudyRequest) Reset() {
 	*x = ResumeStudyRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[18]
+	mi := &file_headrace_v1_study_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1446,7 +1527,7 @@ func (x *ResumeStudyRequest) String() string {
 func (*ResumeStudyRequest) ProtoMessage() {}
 
 func (x *ResumeStudyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[18]
+	mi := &file_headrace_v1_study_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1459,7 +1540,7 @@ func (x *ResumeStudyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeStudyRequest.ProtoReflect.Descriptor instead.
 func (*ResumeStudyRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{18}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ResumeStudyRequest) GetRequestId() string {
@@ -1485,7 +1566,7 @@ type ResumeStudyResponse struct {
 
 func (x *ResumeStudyResponse) Reset() {
 	*x = ResumeStudyResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[19]
+	mi := &file_headrace_v1_study_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1578,7 @@ func (x *ResumeStudyResponse) String() string {
 func (*ResumeStudyResponse) ProtoMessage() {}
 
 func (x *ResumeStudyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[19]
+	mi := &file_headrace_v1_study_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1591,7 @@ func (x *ResumeStudyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeStudyResponse.ProtoReflect.Descriptor instead.
 func (*ResumeStudyResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{19}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ResumeStudyResponse) GetStudy() *Study {
@@ -1531,7 +1612,7 @@ type StopStudyRequest struct {
 
 func (x *StopStudyRequest) Reset() {
 	*x = StopStudyRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[20]
+	mi := &file_headrace_v1_study_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1624,7 @@ func (x *StopStudyRequest) String() string {
 func (*StopStudyRequest) ProtoMessage() {}
 
 func (x *StopStudyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[20]
+	mi := &file_headrace_v1_study_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1556,7 +1637,7 @@ func (x *StopStudyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStudyRequest.ProtoReflect.Descriptor instead.
 func (*StopStudyRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{20}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StopStudyRequest) GetRequestId() string {
@@ -1589,7 +1670,7 @@ type StopStudyResponse struct {
 
 func (x *StopStudyResponse) Reset() {
 	*x = StopStudyResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[21]
+	mi := &file_headrace_v1_study_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1601,7 +1682,7 @@ func (x *StopStudyResponse) String() string {
 func (*StopStudyResponse) ProtoMessage() {}
 
 func (x *StopStudyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[21]
+	mi := &file_headrace_v1_study_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1614,7 +1695,7 @@ func (x *StopStudyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStudyResponse.ProtoReflect.Descriptor instead.
 func (*StopStudyResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{21}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StopStudyResponse) GetStudy() *Study {
@@ -1634,7 +1715,7 @@ type DeleteStudyRequest struct {
 
 func (x *DeleteStudyRequest) Reset() {
 	*x = DeleteStudyRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[22]
+	mi := &file_headrace_v1_study_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1727,7 @@ func (x *DeleteStudyRequest) String() string {
 func (*DeleteStudyRequest) ProtoMessage() {}
 
 func (x *DeleteStudyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[22]
+	mi := &file_headrace_v1_study_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +1740,7 @@ func (x *DeleteStudyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteStudyRequest.ProtoReflect.Descriptor instead.
 func (*DeleteStudyRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{22}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeleteStudyRequest) GetRequestId() string {
@@ -1684,7 +1765,7 @@ type DeleteStudyResponse struct {
 
 func (x *DeleteStudyResponse) Reset() {
 	*x = DeleteStudyResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[23]
+	mi := &file_headrace_v1_study_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1696,7 +1777,7 @@ func (x *DeleteStudyResponse) String() string {
 func (*DeleteStudyResponse) ProtoMessage() {}
 
 func (x *DeleteStudyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[23]
+	mi := &file_headrace_v1_study_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1709,7 +1790,7 @@ func (x *DeleteStudyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteStudyResponse.ProtoReflect.Descriptor instead.
 func (*DeleteStudyResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{23}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{24}
 }
 
 type AddTrialsRequest struct {
@@ -1723,7 +1804,7 @@ type AddTrialsRequest struct {
 
 func (x *AddTrialsRequest) Reset() {
 	*x = AddTrialsRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[24]
+	mi := &file_headrace_v1_study_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1735,7 +1816,7 @@ func (x *AddTrialsRequest) String() string {
 func (*AddTrialsRequest) ProtoMessage() {}
 
 func (x *AddTrialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[24]
+	mi := &file_headrace_v1_study_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1748,7 +1829,7 @@ func (x *AddTrialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddTrialsRequest.ProtoReflect.Descriptor instead.
 func (*AddTrialsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{24}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AddTrialsRequest) GetRequestId() string {
@@ -1781,7 +1862,7 @@ type AddTrialsResponse struct {
 
 func (x *AddTrialsResponse) Reset() {
 	*x = AddTrialsResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[25]
+	mi := &file_headrace_v1_study_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1793,7 +1874,7 @@ func (x *AddTrialsResponse) String() string {
 func (*AddTrialsResponse) ProtoMessage() {}
 
 func (x *AddTrialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[25]
+	mi := &file_headrace_v1_study_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1806,7 +1887,7 @@ func (x *AddTrialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddTrialsResponse.ProtoReflect.Descriptor instead.
 func (*AddTrialsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{25}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AddTrialsResponse) GetTrials() []*Trial {
@@ -1828,7 +1909,7 @@ type RetryTrialsRequest struct {
 
 func (x *RetryTrialsRequest) Reset() {
 	*x = RetryTrialsRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[26]
+	mi := &file_headrace_v1_study_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +1921,7 @@ func (x *RetryTrialsRequest) String() string {
 func (*RetryTrialsRequest) ProtoMessage() {}
 
 func (x *RetryTrialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[26]
+	mi := &file_headrace_v1_study_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +1934,7 @@ func (x *RetryTrialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTrialsRequest.ProtoReflect.Descriptor instead.
 func (*RetryTrialsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{26}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RetryTrialsRequest) GetRequestId() string {
@@ -1889,7 +1970,7 @@ type RetryTrialsResponse struct {
 
 func (x *RetryTrialsResponse) Reset() {
 	*x = RetryTrialsResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[27]
+	mi := &file_headrace_v1_study_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +1982,7 @@ func (x *RetryTrialsResponse) String() string {
 func (*RetryTrialsResponse) ProtoMessage() {}
 
 func (x *RetryTrialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[27]
+	mi := &file_headrace_v1_study_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +1995,7 @@ func (x *RetryTrialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTrialsResponse.ProtoReflect.Descriptor instead.
 func (*RetryTrialsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{27}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RetryTrialsResponse) GetTrialNumbers() []int64 {
@@ -1945,7 +2026,7 @@ type ExtendStudyRequest struct {
 
 func (x *ExtendStudyRequest) Reset() {
 	*x = ExtendStudyRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[28]
+	mi := &file_headrace_v1_study_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +2038,7 @@ func (x *ExtendStudyRequest) String() string {
 func (*ExtendStudyRequest) ProtoMessage() {}
 
 func (x *ExtendStudyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[28]
+	mi := &file_headrace_v1_study_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +2051,7 @@ func (x *ExtendStudyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendStudyRequest.ProtoReflect.Descriptor instead.
 func (*ExtendStudyRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{28}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ExtendStudyRequest) GetRequestId() string {
@@ -2010,7 +2091,7 @@ type ExtendStudyResponse struct {
 
 func (x *ExtendStudyResponse) Reset() {
 	*x = ExtendStudyResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[29]
+	mi := &file_headrace_v1_study_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2022,7 +2103,7 @@ func (x *ExtendStudyResponse) String() string {
 func (*ExtendStudyResponse) ProtoMessage() {}
 
 func (x *ExtendStudyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[29]
+	mi := &file_headrace_v1_study_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2035,7 +2116,7 @@ func (x *ExtendStudyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendStudyResponse.ProtoReflect.Descriptor instead.
 func (*ExtendStudyResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{29}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ExtendStudyResponse) GetStudy() *Study {
@@ -2054,7 +2135,7 @@ type GetTrialRequest struct {
 
 func (x *GetTrialRequest) Reset() {
 	*x = GetTrialRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[30]
+	mi := &file_headrace_v1_study_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2147,7 @@ func (x *GetTrialRequest) String() string {
 func (*GetTrialRequest) ProtoMessage() {}
 
 func (x *GetTrialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[30]
+	mi := &file_headrace_v1_study_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2160,7 @@ func (x *GetTrialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTrialRequest.ProtoReflect.Descriptor instead.
 func (*GetTrialRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{30}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetTrialRequest) GetName() string {
@@ -2098,7 +2179,7 @@ type GetTrialResponse struct {
 
 func (x *GetTrialResponse) Reset() {
 	*x = GetTrialResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[31]
+	mi := &file_headrace_v1_study_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2110,7 +2191,7 @@ func (x *GetTrialResponse) String() string {
 func (*GetTrialResponse) ProtoMessage() {}
 
 func (x *GetTrialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[31]
+	mi := &file_headrace_v1_study_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2123,7 +2204,7 @@ func (x *GetTrialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTrialResponse.ProtoReflect.Descriptor instead.
 func (*GetTrialResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{31}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetTrialResponse) GetTrial() *Trial {
@@ -2147,7 +2228,7 @@ type ListTrialsRequest struct {
 
 func (x *ListTrialsRequest) Reset() {
 	*x = ListTrialsRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[32]
+	mi := &file_headrace_v1_study_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2159,7 +2240,7 @@ func (x *ListTrialsRequest) String() string {
 func (*ListTrialsRequest) ProtoMessage() {}
 
 func (x *ListTrialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[32]
+	mi := &file_headrace_v1_study_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2172,7 +2253,7 @@ func (x *ListTrialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrialsRequest.ProtoReflect.Descriptor instead.
 func (*ListTrialsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{32}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListTrialsRequest) GetStudy() string {
@@ -2215,7 +2296,7 @@ type ListTrialsResponse struct {
 
 func (x *ListTrialsResponse) Reset() {
 	*x = ListTrialsResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[33]
+	mi := &file_headrace_v1_study_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +2308,7 @@ func (x *ListTrialsResponse) String() string {
 func (*ListTrialsResponse) ProtoMessage() {}
 
 func (x *ListTrialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[33]
+	mi := &file_headrace_v1_study_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +2321,7 @@ func (x *ListTrialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrialsResponse.ProtoReflect.Descriptor instead.
 func (*ListTrialsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{33}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListTrialsResponse) GetTrials() []*Trial {
@@ -2274,7 +2355,7 @@ type PauseTrialRequest struct {
 
 func (x *PauseTrialRequest) Reset() {
 	*x = PauseTrialRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[34]
+	mi := &file_headrace_v1_study_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2286,7 +2367,7 @@ func (x *PauseTrialRequest) String() string {
 func (*PauseTrialRequest) ProtoMessage() {}
 
 func (x *PauseTrialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[34]
+	mi := &file_headrace_v1_study_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2299,7 +2380,7 @@ func (x *PauseTrialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseTrialRequest.ProtoReflect.Descriptor instead.
 func (*PauseTrialRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{34}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PauseTrialRequest) GetRequestId() string {
@@ -2325,7 +2406,7 @@ type PauseTrialResponse struct {
 
 func (x *PauseTrialResponse) Reset() {
 	*x = PauseTrialResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[35]
+	mi := &file_headrace_v1_study_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2337,7 +2418,7 @@ func (x *PauseTrialResponse) String() string {
 func (*PauseTrialResponse) ProtoMessage() {}
 
 func (x *PauseTrialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[35]
+	mi := &file_headrace_v1_study_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2350,7 +2431,7 @@ func (x *PauseTrialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseTrialResponse.ProtoReflect.Descriptor instead.
 func (*PauseTrialResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{35}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PauseTrialResponse) GetTrial() *Trial {
@@ -2370,7 +2451,7 @@ type ResumeTrialRequest struct {
 
 func (x *ResumeTrialRequest) Reset() {
 	*x = ResumeTrialRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[36]
+	mi := &file_headrace_v1_study_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2382,7 +2463,7 @@ func (x *ResumeTrialRequest) String() string {
 func (*ResumeTrialRequest) ProtoMessage() {}
 
 func (x *ResumeTrialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[36]
+	mi := &file_headrace_v1_study_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2395,7 +2476,7 @@ func (x *ResumeTrialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeTrialRequest.ProtoReflect.Descriptor instead.
 func (*ResumeTrialRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{36}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ResumeTrialRequest) GetRequestId() string {
@@ -2421,7 +2502,7 @@ type ResumeTrialResponse struct {
 
 func (x *ResumeTrialResponse) Reset() {
 	*x = ResumeTrialResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[37]
+	mi := &file_headrace_v1_study_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2433,7 +2514,7 @@ func (x *ResumeTrialResponse) String() string {
 func (*ResumeTrialResponse) ProtoMessage() {}
 
 func (x *ResumeTrialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[37]
+	mi := &file_headrace_v1_study_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2446,7 +2527,7 @@ func (x *ResumeTrialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeTrialResponse.ProtoReflect.Descriptor instead.
 func (*ResumeTrialResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{37}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ResumeTrialResponse) GetTrial() *Trial {
@@ -2467,7 +2548,7 @@ type StopTrialRequest struct {
 
 func (x *StopTrialRequest) Reset() {
 	*x = StopTrialRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[38]
+	mi := &file_headrace_v1_study_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2479,7 +2560,7 @@ func (x *StopTrialRequest) String() string {
 func (*StopTrialRequest) ProtoMessage() {}
 
 func (x *StopTrialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[38]
+	mi := &file_headrace_v1_study_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2492,7 +2573,7 @@ func (x *StopTrialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTrialRequest.ProtoReflect.Descriptor instead.
 func (*StopTrialRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{38}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StopTrialRequest) GetRequestId() string {
@@ -2525,7 +2606,7 @@ type StopTrialResponse struct {
 
 func (x *StopTrialResponse) Reset() {
 	*x = StopTrialResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[39]
+	mi := &file_headrace_v1_study_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2618,7 @@ func (x *StopTrialResponse) String() string {
 func (*StopTrialResponse) ProtoMessage() {}
 
 func (x *StopTrialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[39]
+	mi := &file_headrace_v1_study_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2631,7 @@ func (x *StopTrialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTrialResponse.ProtoReflect.Descriptor instead.
 func (*StopTrialResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{39}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StopTrialResponse) GetTrial() *Trial {
@@ -2571,7 +2652,7 @@ type WatchStudyRequest struct {
 
 func (x *WatchStudyRequest) Reset() {
 	*x = WatchStudyRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[40]
+	mi := &file_headrace_v1_study_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2583,7 +2664,7 @@ func (x *WatchStudyRequest) String() string {
 func (*WatchStudyRequest) ProtoMessage() {}
 
 func (x *WatchStudyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[40]
+	mi := &file_headrace_v1_study_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2596,7 +2677,7 @@ func (x *WatchStudyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStudyRequest.ProtoReflect.Descriptor instead.
 func (*WatchStudyRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{40}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchStudyRequest) GetName() string {
@@ -2625,7 +2706,7 @@ type WatchStudyResponse struct {
 
 func (x *WatchStudyResponse) Reset() {
 	*x = WatchStudyResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[41]
+	mi := &file_headrace_v1_study_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2637,7 +2718,7 @@ func (x *WatchStudyResponse) String() string {
 func (*WatchStudyResponse) ProtoMessage() {}
 
 func (x *WatchStudyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[41]
+	mi := &file_headrace_v1_study_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2650,7 +2731,7 @@ func (x *WatchStudyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStudyResponse.ProtoReflect.Descriptor instead.
 func (*WatchStudyResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{41}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchStudyResponse) GetEvents() []*Event {
@@ -2676,7 +2757,7 @@ type ExplainTrialRequest struct {
 
 func (x *ExplainTrialRequest) Reset() {
 	*x = ExplainTrialRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[42]
+	mi := &file_headrace_v1_study_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2688,7 +2769,7 @@ func (x *ExplainTrialRequest) String() string {
 func (*ExplainTrialRequest) ProtoMessage() {}
 
 func (x *ExplainTrialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[42]
+	mi := &file_headrace_v1_study_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2701,7 +2782,7 @@ func (x *ExplainTrialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainTrialRequest.ProtoReflect.Descriptor instead.
 func (*ExplainTrialRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{42}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ExplainTrialRequest) GetName() string {
@@ -2722,7 +2803,7 @@ type ExplainTrialResponse struct {
 
 func (x *ExplainTrialResponse) Reset() {
 	*x = ExplainTrialResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[43]
+	mi := &file_headrace_v1_study_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2734,7 +2815,7 @@ func (x *ExplainTrialResponse) String() string {
 func (*ExplainTrialResponse) ProtoMessage() {}
 
 func (x *ExplainTrialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[43]
+	mi := &file_headrace_v1_study_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2747,7 +2828,7 @@ func (x *ExplainTrialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainTrialResponse.ProtoReflect.Descriptor instead.
 func (*ExplainTrialResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{43}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ExplainTrialResponse) GetTrial() *Trial {
@@ -2779,7 +2860,7 @@ type PreviewStudyRequest struct {
 
 func (x *PreviewStudyRequest) Reset() {
 	*x = PreviewStudyRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[44]
+	mi := &file_headrace_v1_study_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2791,7 +2872,7 @@ func (x *PreviewStudyRequest) String() string {
 func (*PreviewStudyRequest) ProtoMessage() {}
 
 func (x *PreviewStudyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[44]
+	mi := &file_headrace_v1_study_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2804,7 +2885,7 @@ func (x *PreviewStudyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewStudyRequest.ProtoReflect.Descriptor instead.
 func (*PreviewStudyRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{44}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PreviewStudyRequest) GetSpec() *StudySpec {
@@ -2861,7 +2942,7 @@ type PreviewStudyResponse struct {
 
 func (x *PreviewStudyResponse) Reset() {
 	*x = PreviewStudyResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[45]
+	mi := &file_headrace_v1_study_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2873,7 +2954,7 @@ func (x *PreviewStudyResponse) String() string {
 func (*PreviewStudyResponse) ProtoMessage() {}
 
 func (x *PreviewStudyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[45]
+	mi := &file_headrace_v1_study_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2886,7 +2967,7 @@ func (x *PreviewStudyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewStudyResponse.ProtoReflect.Descriptor instead.
 func (*PreviewStudyResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{45}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PreviewStudyResponse) GetTrials() int32 {
@@ -2982,7 +3063,7 @@ type PreviewCompanion struct {
 
 func (x *PreviewCompanion) Reset() {
 	*x = PreviewCompanion{}
-	mi := &file_headrace_v1_study_proto_msgTypes[46]
+	mi := &file_headrace_v1_study_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2994,7 +3075,7 @@ func (x *PreviewCompanion) String() string {
 func (*PreviewCompanion) ProtoMessage() {}
 
 func (x *PreviewCompanion) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[46]
+	mi := &file_headrace_v1_study_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3007,7 +3088,7 @@ func (x *PreviewCompanion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewCompanion.ProtoReflect.Descriptor instead.
 func (*PreviewCompanion) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{46}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PreviewCompanion) GetRole() string {
@@ -3059,7 +3140,7 @@ type PreviewSize struct {
 
 func (x *PreviewSize) Reset() {
 	*x = PreviewSize{}
-	mi := &file_headrace_v1_study_proto_msgTypes[47]
+	mi := &file_headrace_v1_study_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3071,7 +3152,7 @@ func (x *PreviewSize) String() string {
 func (*PreviewSize) ProtoMessage() {}
 
 func (x *PreviewSize) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[47]
+	mi := &file_headrace_v1_study_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3084,7 +3165,7 @@ func (x *PreviewSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewSize.ProtoReflect.Descriptor instead.
 func (*PreviewSize) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{47}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PreviewSize) GetGpus() int32 {
@@ -3130,7 +3211,7 @@ type PreviewRung struct {
 
 func (x *PreviewRung) Reset() {
 	*x = PreviewRung{}
-	mi := &file_headrace_v1_study_proto_msgTypes[48]
+	mi := &file_headrace_v1_study_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3142,7 +3223,7 @@ func (x *PreviewRung) String() string {
 func (*PreviewRung) ProtoMessage() {}
 
 func (x *PreviewRung) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[48]
+	mi := &file_headrace_v1_study_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3155,7 +3236,7 @@ func (x *PreviewRung) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewRung.ProtoReflect.Descriptor instead.
 func (*PreviewRung) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{48}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PreviewRung) GetBracket() int32 {
@@ -3208,7 +3289,7 @@ type SuggestTrialRequest struct {
 
 func (x *SuggestTrialRequest) Reset() {
 	*x = SuggestTrialRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[49]
+	mi := &file_headrace_v1_study_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3220,7 +3301,7 @@ func (x *SuggestTrialRequest) String() string {
 func (*SuggestTrialRequest) ProtoMessage() {}
 
 func (x *SuggestTrialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[49]
+	mi := &file_headrace_v1_study_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3233,7 +3314,7 @@ func (x *SuggestTrialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuggestTrialRequest.ProtoReflect.Descriptor instead.
 func (*SuggestTrialRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{49}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SuggestTrialRequest) GetRequestId() string {
@@ -3280,7 +3361,7 @@ type SuggestTrialResponse struct {
 
 func (x *SuggestTrialResponse) Reset() {
 	*x = SuggestTrialResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[50]
+	mi := &file_headrace_v1_study_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3292,7 +3373,7 @@ func (x *SuggestTrialResponse) String() string {
 func (*SuggestTrialResponse) ProtoMessage() {}
 
 func (x *SuggestTrialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[50]
+	mi := &file_headrace_v1_study_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3305,7 +3386,7 @@ func (x *SuggestTrialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuggestTrialResponse.ProtoReflect.Descriptor instead.
 func (*SuggestTrialResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{50}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SuggestTrialResponse) GetTrial() *Trial {
@@ -3344,13 +3425,15 @@ type ReportTrialRequest struct {
 	Metrics   map[string]float64     `protobuf:"bytes,4,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	// Where the caller saved its state, if it did; handed back when the trial is resumed.
 	CheckpointUri string `protobuf:"bytes,5,opt,name=checkpoint_uri,json=checkpointUri,proto3" json:"checkpoint_uri,omitempty"`
+	// What the caller's program has imported from its own folder: with the first report of a lease, and where it has grown.
+	Code          *AttemptCode `protobuf:"bytes,8,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportTrialRequest) Reset() {
 	*x = ReportTrialRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[51]
+	mi := &file_headrace_v1_study_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3362,7 +3445,7 @@ func (x *ReportTrialRequest) String() string {
 func (*ReportTrialRequest) ProtoMessage() {}
 
 func (x *ReportTrialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[51]
+	mi := &file_headrace_v1_study_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3375,7 +3458,7 @@ func (x *ReportTrialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportTrialRequest.ProtoReflect.Descriptor instead.
 func (*ReportTrialRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{51}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ReportTrialRequest) GetRequestId() string {
@@ -3413,6 +3496,13 @@ func (x *ReportTrialRequest) GetCheckpointUri() string {
 	return ""
 }
 
+func (x *ReportTrialRequest) GetCode() *AttemptCode {
+	if x != nil {
+		return x.Code
+	}
+	return nil
+}
+
 type ReportTrialResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Decision *Decision              `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
@@ -3424,7 +3514,7 @@ type ReportTrialResponse struct {
 
 func (x *ReportTrialResponse) Reset() {
 	*x = ReportTrialResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[52]
+	mi := &file_headrace_v1_study_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3436,7 +3526,7 @@ func (x *ReportTrialResponse) String() string {
 func (*ReportTrialResponse) ProtoMessage() {}
 
 func (x *ReportTrialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[52]
+	mi := &file_headrace_v1_study_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3449,7 +3539,7 @@ func (x *ReportTrialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportTrialResponse.ProtoReflect.Descriptor instead.
 func (*ReportTrialResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{52}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ReportTrialResponse) GetDecision() *Decision {
@@ -3478,7 +3568,7 @@ type CompleteTrialRequest struct {
 
 func (x *CompleteTrialRequest) Reset() {
 	*x = CompleteTrialRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[53]
+	mi := &file_headrace_v1_study_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3490,7 +3580,7 @@ func (x *CompleteTrialRequest) String() string {
 func (*CompleteTrialRequest) ProtoMessage() {}
 
 func (x *CompleteTrialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[53]
+	mi := &file_headrace_v1_study_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3503,7 +3593,7 @@ func (x *CompleteTrialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteTrialRequest.ProtoReflect.Descriptor instead.
 func (*CompleteTrialRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{53}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CompleteTrialRequest) GetRequestId() string {
@@ -3538,7 +3628,7 @@ type CompleteTrialResponse struct {
 
 func (x *CompleteTrialResponse) Reset() {
 	*x = CompleteTrialResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[54]
+	mi := &file_headrace_v1_study_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3550,7 +3640,7 @@ func (x *CompleteTrialResponse) String() string {
 func (*CompleteTrialResponse) ProtoMessage() {}
 
 func (x *CompleteTrialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[54]
+	mi := &file_headrace_v1_study_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3563,7 +3653,7 @@ func (x *CompleteTrialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteTrialResponse.ProtoReflect.Descriptor instead.
 func (*CompleteTrialResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{54}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *CompleteTrialResponse) GetTrial() *Trial {
@@ -3590,7 +3680,7 @@ type RenewTrialRequest struct {
 
 func (x *RenewTrialRequest) Reset() {
 	*x = RenewTrialRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[55]
+	mi := &file_headrace_v1_study_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3602,7 +3692,7 @@ func (x *RenewTrialRequest) String() string {
 func (*RenewTrialRequest) ProtoMessage() {}
 
 func (x *RenewTrialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[55]
+	mi := &file_headrace_v1_study_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3615,7 +3705,7 @@ func (x *RenewTrialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewTrialRequest.ProtoReflect.Descriptor instead.
 func (*RenewTrialRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{55}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RenewTrialRequest) GetLease() *LeaseRef {
@@ -3633,7 +3723,7 @@ type RenewTrialResponse struct {
 
 func (x *RenewTrialResponse) Reset() {
 	*x = RenewTrialResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[56]
+	mi := &file_headrace_v1_study_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3645,7 +3735,7 @@ func (x *RenewTrialResponse) String() string {
 func (*RenewTrialResponse) ProtoMessage() {}
 
 func (x *RenewTrialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[56]
+	mi := &file_headrace_v1_study_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3658,7 +3748,7 @@ func (x *RenewTrialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewTrialResponse.ProtoReflect.Descriptor instead.
 func (*RenewTrialResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{56}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{57}
 }
 
 type ReleaseTrialRequest struct {
@@ -3671,7 +3761,7 @@ type ReleaseTrialRequest struct {
 
 func (x *ReleaseTrialRequest) Reset() {
 	*x = ReleaseTrialRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[57]
+	mi := &file_headrace_v1_study_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3683,7 +3773,7 @@ func (x *ReleaseTrialRequest) String() string {
 func (*ReleaseTrialRequest) ProtoMessage() {}
 
 func (x *ReleaseTrialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[57]
+	mi := &file_headrace_v1_study_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3696,7 +3786,7 @@ func (x *ReleaseTrialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseTrialRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseTrialRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{57}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ReleaseTrialRequest) GetRequestId() string {
@@ -3722,7 +3812,7 @@ type ReleaseTrialResponse struct {
 
 func (x *ReleaseTrialResponse) Reset() {
 	*x = ReleaseTrialResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[58]
+	mi := &file_headrace_v1_study_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3734,7 +3824,7 @@ func (x *ReleaseTrialResponse) String() string {
 func (*ReleaseTrialResponse) ProtoMessage() {}
 
 func (x *ReleaseTrialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[58]
+	mi := &file_headrace_v1_study_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3747,7 +3837,7 @@ func (x *ReleaseTrialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseTrialResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseTrialResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{58}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ReleaseTrialResponse) GetTrial() *Trial {
@@ -3769,7 +3859,7 @@ type ListReportsRequest struct {
 
 func (x *ListReportsRequest) Reset() {
 	*x = ListReportsRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[59]
+	mi := &file_headrace_v1_study_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3781,7 +3871,7 @@ func (x *ListReportsRequest) String() string {
 func (*ListReportsRequest) ProtoMessage() {}
 
 func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[59]
+	mi := &file_headrace_v1_study_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3794,7 +3884,7 @@ func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsRequest.ProtoReflect.Descriptor instead.
 func (*ListReportsRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{59}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListReportsRequest) GetParent() string {
@@ -3830,7 +3920,7 @@ type ListReportsResponse struct {
 
 func (x *ListReportsResponse) Reset() {
 	*x = ListReportsResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[60]
+	mi := &file_headrace_v1_study_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3842,7 +3932,7 @@ func (x *ListReportsResponse) String() string {
 func (*ListReportsResponse) ProtoMessage() {}
 
 func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[60]
+	mi := &file_headrace_v1_study_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +3945,7 @@ func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsResponse.ProtoReflect.Descriptor instead.
 func (*ListReportsResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{60}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListReportsResponse) GetReports() []*TrialReport {
@@ -3896,7 +3986,7 @@ type TrialReport struct {
 
 func (x *TrialReport) Reset() {
 	*x = TrialReport{}
-	mi := &file_headrace_v1_study_proto_msgTypes[61]
+	mi := &file_headrace_v1_study_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3908,7 +3998,7 @@ func (x *TrialReport) String() string {
 func (*TrialReport) ProtoMessage() {}
 
 func (x *TrialReport) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[61]
+	mi := &file_headrace_v1_study_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3921,7 +4011,7 @@ func (x *TrialReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrialReport.ProtoReflect.Descriptor instead.
 func (*TrialReport) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{61}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *TrialReport) GetTrialNumber() int64 {
@@ -3985,7 +4075,7 @@ type ReadLogRequest struct {
 
 func (x *ReadLogRequest) Reset() {
 	*x = ReadLogRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[62]
+	mi := &file_headrace_v1_study_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3997,7 +4087,7 @@ func (x *ReadLogRequest) String() string {
 func (*ReadLogRequest) ProtoMessage() {}
 
 func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[62]
+	mi := &file_headrace_v1_study_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4010,7 +4100,7 @@ func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogRequest.ProtoReflect.Descriptor instead.
 func (*ReadLogRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{62}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ReadLogRequest) GetName() string {
@@ -4043,7 +4133,7 @@ type ReadLogResponse struct {
 
 func (x *ReadLogResponse) Reset() {
 	*x = ReadLogResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[63]
+	mi := &file_headrace_v1_study_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4055,7 +4145,7 @@ func (x *ReadLogResponse) String() string {
 func (*ReadLogResponse) ProtoMessage() {}
 
 func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[63]
+	mi := &file_headrace_v1_study_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4068,7 +4158,7 @@ func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogResponse.ProtoReflect.Descriptor instead.
 func (*ReadLogResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{63}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ReadLogResponse) GetData() []byte {
@@ -4107,7 +4197,7 @@ type GetServerInfoRequest struct {
 
 func (x *GetServerInfoRequest) Reset() {
 	*x = GetServerInfoRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[64]
+	mi := &file_headrace_v1_study_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4119,7 +4209,7 @@ func (x *GetServerInfoRequest) String() string {
 func (*GetServerInfoRequest) ProtoMessage() {}
 
 func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[64]
+	mi := &file_headrace_v1_study_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4132,7 +4222,7 @@ func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoRequest.ProtoReflect.Descriptor instead.
 func (*GetServerInfoRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{64}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{65}
 }
 
 // What a scheduler is.
@@ -4155,7 +4245,7 @@ type GetServerInfoResponse struct {
 
 func (x *GetServerInfoResponse) Reset() {
 	*x = GetServerInfoResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[65]
+	mi := &file_headrace_v1_study_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4167,7 +4257,7 @@ func (x *GetServerInfoResponse) String() string {
 func (*GetServerInfoResponse) ProtoMessage() {}
 
 func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[65]
+	mi := &file_headrace_v1_study_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4180,7 +4270,7 @@ func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoResponse.ProtoReflect.Descriptor instead.
 func (*GetServerInfoResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{65}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GetServerInfoResponse) GetVersion() string {
@@ -4237,7 +4327,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[66]
+	mi := &file_headrace_v1_study_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4249,7 +4339,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[66]
+	mi := &file_headrace_v1_study_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4262,7 +4352,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{66}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListWorkersRequest) GetPageSize() int32 {
@@ -4300,7 +4390,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[67]
+	mi := &file_headrace_v1_study_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4312,7 +4402,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[67]
+	mi := &file_headrace_v1_study_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4325,7 +4415,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{67}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*WorkerStatus {
@@ -4394,7 +4484,7 @@ type WorkerStatus struct {
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_headrace_v1_study_proto_msgTypes[68]
+	mi := &file_headrace_v1_study_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4406,7 +4496,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[68]
+	mi := &file_headrace_v1_study_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4419,7 +4509,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{68}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *WorkerStatus) GetName() string {
@@ -4551,7 +4641,7 @@ type DeviceCordon struct {
 
 func (x *DeviceCordon) Reset() {
 	*x = DeviceCordon{}
-	mi := &file_headrace_v1_study_proto_msgTypes[69]
+	mi := &file_headrace_v1_study_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4563,7 +4653,7 @@ func (x *DeviceCordon) String() string {
 func (*DeviceCordon) ProtoMessage() {}
 
 func (x *DeviceCordon) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[69]
+	mi := &file_headrace_v1_study_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4576,7 +4666,7 @@ func (x *DeviceCordon) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceCordon.ProtoReflect.Descriptor instead.
 func (*DeviceCordon) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{69}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *DeviceCordon) GetDevice() int32 {
@@ -4629,7 +4719,7 @@ type SlotReservation struct {
 
 func (x *SlotReservation) Reset() {
 	*x = SlotReservation{}
-	mi := &file_headrace_v1_study_proto_msgTypes[70]
+	mi := &file_headrace_v1_study_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4641,7 +4731,7 @@ func (x *SlotReservation) String() string {
 func (*SlotReservation) ProtoMessage() {}
 
 func (x *SlotReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[70]
+	mi := &file_headrace_v1_study_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4654,7 +4744,7 @@ func (x *SlotReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotReservation.ProtoReflect.Descriptor instead.
 func (*SlotReservation) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{70}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *SlotReservation) GetTrial() string {
@@ -4708,7 +4798,7 @@ type SlotStatus struct {
 
 func (x *SlotStatus) Reset() {
 	*x = SlotStatus{}
-	mi := &file_headrace_v1_study_proto_msgTypes[71]
+	mi := &file_headrace_v1_study_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4720,7 +4810,7 @@ func (x *SlotStatus) String() string {
 func (*SlotStatus) ProtoMessage() {}
 
 func (x *SlotStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[71]
+	mi := &file_headrace_v1_study_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4733,7 +4823,7 @@ func (x *SlotStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotStatus.ProtoReflect.Descriptor instead.
 func (*SlotStatus) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{71}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *SlotStatus) GetIndex() int32 {
@@ -4806,7 +4896,7 @@ type SlotLoad struct {
 
 func (x *SlotLoad) Reset() {
 	*x = SlotLoad{}
-	mi := &file_headrace_v1_study_proto_msgTypes[72]
+	mi := &file_headrace_v1_study_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4818,7 +4908,7 @@ func (x *SlotLoad) String() string {
 func (*SlotLoad) ProtoMessage() {}
 
 func (x *SlotLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[72]
+	mi := &file_headrace_v1_study_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4831,7 +4921,7 @@ func (x *SlotLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotLoad.ProtoReflect.Descriptor instead.
 func (*SlotLoad) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{72}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *SlotLoad) GetMinute() *timestamppb.Timestamp {
@@ -4875,7 +4965,7 @@ type SlotHolder struct {
 
 func (x *SlotHolder) Reset() {
 	*x = SlotHolder{}
-	mi := &file_headrace_v1_study_proto_msgTypes[73]
+	mi := &file_headrace_v1_study_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4887,7 +4977,7 @@ func (x *SlotHolder) String() string {
 func (*SlotHolder) ProtoMessage() {}
 
 func (x *SlotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[73]
+	mi := &file_headrace_v1_study_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4900,7 +4990,7 @@ func (x *SlotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotHolder.ProtoReflect.Descriptor instead.
 func (*SlotHolder) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{73}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *SlotHolder) GetTrial() string {
@@ -4968,7 +5058,7 @@ type StudyShare struct {
 
 func (x *StudyShare) Reset() {
 	*x = StudyShare{}
-	mi := &file_headrace_v1_study_proto_msgTypes[74]
+	mi := &file_headrace_v1_study_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4980,7 +5070,7 @@ func (x *StudyShare) String() string {
 func (*StudyShare) ProtoMessage() {}
 
 func (x *StudyShare) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[74]
+	mi := &file_headrace_v1_study_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4993,7 +5083,7 @@ func (x *StudyShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StudyShare.ProtoReflect.Descriptor instead.
 func (*StudyShare) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{74}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *StudyShare) GetStudy() string {
@@ -5074,7 +5164,7 @@ type DrainWorkerRequest struct {
 
 func (x *DrainWorkerRequest) Reset() {
 	*x = DrainWorkerRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[75]
+	mi := &file_headrace_v1_study_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5086,7 +5176,7 @@ func (x *DrainWorkerRequest) String() string {
 func (*DrainWorkerRequest) ProtoMessage() {}
 
 func (x *DrainWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[75]
+	mi := &file_headrace_v1_study_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5099,7 +5189,7 @@ func (x *DrainWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainWorkerRequest.ProtoReflect.Descriptor instead.
 func (*DrainWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{75}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *DrainWorkerRequest) GetRequestId() string {
@@ -5140,7 +5230,7 @@ type DrainWorkerResponse struct {
 
 func (x *DrainWorkerResponse) Reset() {
 	*x = DrainWorkerResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[76]
+	mi := &file_headrace_v1_study_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5152,7 +5242,7 @@ func (x *DrainWorkerResponse) String() string {
 func (*DrainWorkerResponse) ProtoMessage() {}
 
 func (x *DrainWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[76]
+	mi := &file_headrace_v1_study_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5165,7 +5255,7 @@ func (x *DrainWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainWorkerResponse.ProtoReflect.Descriptor instead.
 func (*DrainWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{76}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *DrainWorkerResponse) GetWorker() *WorkerStatus {
@@ -5186,7 +5276,7 @@ type UndrainWorkerRequest struct {
 
 func (x *UndrainWorkerRequest) Reset() {
 	*x = UndrainWorkerRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[77]
+	mi := &file_headrace_v1_study_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5198,7 +5288,7 @@ func (x *UndrainWorkerRequest) String() string {
 func (*UndrainWorkerRequest) ProtoMessage() {}
 
 func (x *UndrainWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[77]
+	mi := &file_headrace_v1_study_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5211,7 +5301,7 @@ func (x *UndrainWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainWorkerRequest.ProtoReflect.Descriptor instead.
 func (*UndrainWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{77}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *UndrainWorkerRequest) GetRequestId() string {
@@ -5237,7 +5327,7 @@ type UndrainWorkerResponse struct {
 
 func (x *UndrainWorkerResponse) Reset() {
 	*x = UndrainWorkerResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[78]
+	mi := &file_headrace_v1_study_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5249,7 +5339,7 @@ func (x *UndrainWorkerResponse) String() string {
 func (*UndrainWorkerResponse) ProtoMessage() {}
 
 func (x *UndrainWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[78]
+	mi := &file_headrace_v1_study_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5262,7 +5352,7 @@ func (x *UndrainWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainWorkerResponse.ProtoReflect.Descriptor instead.
 func (*UndrainWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{78}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *UndrainWorkerResponse) GetWorker() *WorkerStatus {
@@ -5287,7 +5377,7 @@ type CordonDevicesRequest struct {
 
 func (x *CordonDevicesRequest) Reset() {
 	*x = CordonDevicesRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[79]
+	mi := &file_headrace_v1_study_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5299,7 +5389,7 @@ func (x *CordonDevicesRequest) String() string {
 func (*CordonDevicesRequest) ProtoMessage() {}
 
 func (x *CordonDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[79]
+	mi := &file_headrace_v1_study_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5312,7 +5402,7 @@ func (x *CordonDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonDevicesRequest.ProtoReflect.Descriptor instead.
 func (*CordonDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{79}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *CordonDevicesRequest) GetRequestId() string {
@@ -5352,7 +5442,7 @@ type CordonDevicesResponse struct {
 
 func (x *CordonDevicesResponse) Reset() {
 	*x = CordonDevicesResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[80]
+	mi := &file_headrace_v1_study_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5364,7 +5454,7 @@ func (x *CordonDevicesResponse) String() string {
 func (*CordonDevicesResponse) ProtoMessage() {}
 
 func (x *CordonDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[80]
+	mi := &file_headrace_v1_study_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5377,7 +5467,7 @@ func (x *CordonDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonDevicesResponse.ProtoReflect.Descriptor instead.
 func (*CordonDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{80}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *CordonDevicesResponse) GetWorker() *WorkerStatus {
@@ -5400,7 +5490,7 @@ type UncordonDevicesRequest struct {
 
 func (x *UncordonDevicesRequest) Reset() {
 	*x = UncordonDevicesRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[81]
+	mi := &file_headrace_v1_study_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5412,7 +5502,7 @@ func (x *UncordonDevicesRequest) String() string {
 func (*UncordonDevicesRequest) ProtoMessage() {}
 
 func (x *UncordonDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[81]
+	mi := &file_headrace_v1_study_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5425,7 +5515,7 @@ func (x *UncordonDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonDevicesRequest.ProtoReflect.Descriptor instead.
 func (*UncordonDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{81}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *UncordonDevicesRequest) GetRequestId() string {
@@ -5458,7 +5548,7 @@ type UncordonDevicesResponse struct {
 
 func (x *UncordonDevicesResponse) Reset() {
 	*x = UncordonDevicesResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[82]
+	mi := &file_headrace_v1_study_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5470,7 +5560,7 @@ func (x *UncordonDevicesResponse) String() string {
 func (*UncordonDevicesResponse) ProtoMessage() {}
 
 func (x *UncordonDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[82]
+	mi := &file_headrace_v1_study_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5483,7 +5573,7 @@ func (x *UncordonDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonDevicesResponse.ProtoReflect.Descriptor instead.
 func (*UncordonDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{82}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *UncordonDevicesResponse) GetWorker() *WorkerStatus {
@@ -5503,7 +5593,7 @@ type FindRoomRequest struct {
 
 func (x *FindRoomRequest) Reset() {
 	*x = FindRoomRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[83]
+	mi := &file_headrace_v1_study_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5515,7 +5605,7 @@ func (x *FindRoomRequest) String() string {
 func (*FindRoomRequest) ProtoMessage() {}
 
 func (x *FindRoomRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[83]
+	mi := &file_headrace_v1_study_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5528,7 +5618,7 @@ func (x *FindRoomRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindRoomRequest.ProtoReflect.Descriptor instead.
 func (*FindRoomRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{83}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *FindRoomRequest) GetStudy() string {
@@ -5550,7 +5640,7 @@ type FindRoomResponse struct {
 
 func (x *FindRoomResponse) Reset() {
 	*x = FindRoomResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[84]
+	mi := &file_headrace_v1_study_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5562,7 +5652,7 @@ func (x *FindRoomResponse) String() string {
 func (*FindRoomResponse) ProtoMessage() {}
 
 func (x *FindRoomResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[84]
+	mi := &file_headrace_v1_study_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5575,7 +5665,7 @@ func (x *FindRoomResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindRoomResponse.ProtoReflect.Descriptor instead.
 func (*FindRoomResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{84}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *FindRoomResponse) GetLacking() []string {
@@ -5602,7 +5692,7 @@ type MeasureImportanceRequest struct {
 
 func (x *MeasureImportanceRequest) Reset() {
 	*x = MeasureImportanceRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[85]
+	mi := &file_headrace_v1_study_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5614,7 +5704,7 @@ func (x *MeasureImportanceRequest) String() string {
 func (*MeasureImportanceRequest) ProtoMessage() {}
 
 func (x *MeasureImportanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[85]
+	mi := &file_headrace_v1_study_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5627,7 +5717,7 @@ func (x *MeasureImportanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasureImportanceRequest.ProtoReflect.Descriptor instead.
 func (*MeasureImportanceRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{85}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *MeasureImportanceRequest) GetStudy() string {
@@ -5647,7 +5737,7 @@ type MeasureImportanceResponse struct {
 
 func (x *MeasureImportanceResponse) Reset() {
 	*x = MeasureImportanceResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[86]
+	mi := &file_headrace_v1_study_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5659,7 +5749,7 @@ func (x *MeasureImportanceResponse) String() string {
 func (*MeasureImportanceResponse) ProtoMessage() {}
 
 func (x *MeasureImportanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[86]
+	mi := &file_headrace_v1_study_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5672,7 +5762,7 @@ func (x *MeasureImportanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeasureImportanceResponse.ProtoReflect.Descriptor instead.
 func (*MeasureImportanceResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{86}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *MeasureImportanceResponse) GetImportances() []*Importance {
@@ -5700,7 +5790,7 @@ type Importance struct {
 
 func (x *Importance) Reset() {
 	*x = Importance{}
-	mi := &file_headrace_v1_study_proto_msgTypes[87]
+	mi := &file_headrace_v1_study_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5712,7 +5802,7 @@ func (x *Importance) String() string {
 func (*Importance) ProtoMessage() {}
 
 func (x *Importance) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[87]
+	mi := &file_headrace_v1_study_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5725,7 +5815,7 @@ func (x *Importance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Importance.ProtoReflect.Descriptor instead.
 func (*Importance) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{87}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Importance) GetMetric() string {
@@ -5776,7 +5866,7 @@ type ParameterImportance struct {
 
 func (x *ParameterImportance) Reset() {
 	*x = ParameterImportance{}
-	mi := &file_headrace_v1_study_proto_msgTypes[88]
+	mi := &file_headrace_v1_study_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5788,7 +5878,7 @@ func (x *ParameterImportance) String() string {
 func (*ParameterImportance) ProtoMessage() {}
 
 func (x *ParameterImportance) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[88]
+	mi := &file_headrace_v1_study_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5801,7 +5891,7 @@ func (x *ParameterImportance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterImportance.ProtoReflect.Descriptor instead.
 func (*ParameterImportance) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{88}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ParameterImportance) GetParameter() string {
@@ -5833,7 +5923,7 @@ type GetUpkeepRequest struct {
 
 func (x *GetUpkeepRequest) Reset() {
 	*x = GetUpkeepRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[89]
+	mi := &file_headrace_v1_study_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5845,7 +5935,7 @@ func (x *GetUpkeepRequest) String() string {
 func (*GetUpkeepRequest) ProtoMessage() {}
 
 func (x *GetUpkeepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[89]
+	mi := &file_headrace_v1_study_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5858,7 +5948,7 @@ func (x *GetUpkeepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUpkeepRequest.ProtoReflect.Descriptor instead.
 func (*GetUpkeepRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{89}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{90}
 }
 
 // Of the caller's project. Admins of the project `default`, and callers of a scheduler that asks for no token, get that
@@ -5879,7 +5969,7 @@ type GetUpkeepResponse struct {
 
 func (x *GetUpkeepResponse) Reset() {
 	*x = GetUpkeepResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[90]
+	mi := &file_headrace_v1_study_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5891,7 +5981,7 @@ func (x *GetUpkeepResponse) String() string {
 func (*GetUpkeepResponse) ProtoMessage() {}
 
 func (x *GetUpkeepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[90]
+	mi := &file_headrace_v1_study_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5904,7 +5994,7 @@ func (x *GetUpkeepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUpkeepResponse.ProtoReflect.Descriptor instead.
 func (*GetUpkeepResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{90}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *GetUpkeepResponse) GetKinds() []*KeptKind {
@@ -5952,7 +6042,7 @@ type KeptKind struct {
 
 func (x *KeptKind) Reset() {
 	*x = KeptKind{}
-	mi := &file_headrace_v1_study_proto_msgTypes[91]
+	mi := &file_headrace_v1_study_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5964,7 +6054,7 @@ func (x *KeptKind) String() string {
 func (*KeptKind) ProtoMessage() {}
 
 func (x *KeptKind) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[91]
+	mi := &file_headrace_v1_study_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5977,7 +6067,7 @@ func (x *KeptKind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptKind.ProtoReflect.Descriptor instead.
 func (*KeptKind) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{91}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *KeptKind) GetKind() string {
@@ -6022,7 +6112,7 @@ type TableSize struct {
 
 func (x *TableSize) Reset() {
 	*x = TableSize{}
-	mi := &file_headrace_v1_study_proto_msgTypes[92]
+	mi := &file_headrace_v1_study_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6034,7 +6124,7 @@ func (x *TableSize) String() string {
 func (*TableSize) ProtoMessage() {}
 
 func (x *TableSize) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[92]
+	mi := &file_headrace_v1_study_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6047,7 +6137,7 @@ func (x *TableSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableSize.ProtoReflect.Descriptor instead.
 func (*TableSize) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{92}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *TableSize) GetTable() string {
@@ -6079,7 +6169,7 @@ type CleanUpRequest struct {
 
 func (x *CleanUpRequest) Reset() {
 	*x = CleanUpRequest{}
-	mi := &file_headrace_v1_study_proto_msgTypes[93]
+	mi := &file_headrace_v1_study_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6091,7 +6181,7 @@ func (x *CleanUpRequest) String() string {
 func (*CleanUpRequest) ProtoMessage() {}
 
 func (x *CleanUpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[93]
+	mi := &file_headrace_v1_study_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6104,7 +6194,7 @@ func (x *CleanUpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CleanUpRequest.ProtoReflect.Descriptor instead.
 func (*CleanUpRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{93}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{94}
 }
 
 type CleanUpResponse struct {
@@ -6115,7 +6205,7 @@ type CleanUpResponse struct {
 
 func (x *CleanUpResponse) Reset() {
 	*x = CleanUpResponse{}
-	mi := &file_headrace_v1_study_proto_msgTypes[94]
+	mi := &file_headrace_v1_study_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6127,7 +6217,7 @@ func (x *CleanUpResponse) String() string {
 func (*CleanUpResponse) ProtoMessage() {}
 
 func (x *CleanUpResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_study_proto_msgTypes[94]
+	mi := &file_headrace_v1_study_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6140,7 +6230,7 @@ func (x *CleanUpResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CleanUpResponse.ProtoReflect.Descriptor instead.
 func (*CleanUpResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_study_proto_rawDescGZIP(), []int{94}
+	return file_headrace_v1_study_proto_rawDescGZIP(), []int{95}
 }
 
 var File_headrace_v1_study_proto protoreflect.FileDescriptor
@@ -6177,7 +6267,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\a_regret\"5\n" +
 	"\aUnshown\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x95\x06\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xf3\x06\n" +
 	"\vStudyStatus\x12\x18\n" +
 	"\apending\x18\x01 \x01(\x05R\apending\x12\x18\n" +
 	"\arunning\x18\x02 \x01(\x05R\arunning\x12\x16\n" +
@@ -6203,8 +6293,15 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\twaits_for\x18\x16 \x01(\tR\bwaitsFor\x12&\n" +
 	"\fwarm_results\x18\x17 \x01(\x05H\x00R\vwarmResults\x88\x01\x01\x12:\n" +
 	"\fbundle_sizes\x18( \x03(\v2\x17.headrace.v1.BundleSizeR\vbundleSizes\x120\n" +
-	"\x05until\x18) \x01(\v2\x1a.headrace.v1.UntilProgressR\x05untilB\x0f\n" +
-	"\r_warm_results\"\x95\x01\n" +
+	"\x05until\x18) \x01(\v2\x1a.headrace.v1.UntilProgressR\x05until\x12!\n" +
+	"\fcode_changed\x18. \x03(\tR\vcodeChanged\x129\n" +
+	"\tschedules\x18- \x03(\v2\x1b.headrace.v1.EndingScheduleR\tschedulesB\x0f\n" +
+	"\r_warm_results\"|\n" +
+	"\x0eEndingSchedule\x121\n" +
+	"\bschedule\x18\x01 \x01(\v2\x15.headrace.v1.ScheduleR\bschedule\x12\x16\n" +
+	"\x06trials\x18\x02 \x01(\x05R\x06trials\x12\x1f\n" +
+	"\vfirst_trial\x18\x03 \x01(\x03R\n" +
+	"firstTrial\"\x95\x01\n" +
 	"\rUntilProgress\x12\x14\n" +
 	"\x05tried\x18\x01 \x01(\x05R\x05tried\x126\n" +
 	"\bdeadline\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x126\n" +
@@ -6394,14 +6491,15 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x05trial\x18\x01 \x01(\v2\x12.headrace.v1.TrialR\x05trial\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12%\n" +
 	"\x0enext_milestone\x18\x03 \x01(\x03R\rnextMilestone\x12\x12\n" +
-	"\x04done\x18\x04 \x01(\bR\x04done\"\x9f\x02\n" +
+	"\x04done\x18\x04 \x01(\bR\x04done\"\xcd\x02\n" +
 	"\x12ReportTrialRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12\x12\n" +
 	"\x04step\x18\x03 \x01(\x03R\x04step\x12F\n" +
 	"\ametrics\x18\x04 \x03(\v2,.headrace.v1.ReportTrialRequest.MetricsEntryR\ametrics\x12%\n" +
-	"\x0echeckpoint_uri\x18\x05 \x01(\tR\rcheckpointUri\x1a:\n" +
+	"\x0echeckpoint_uri\x18\x05 \x01(\tR\rcheckpointUri\x12,\n" +
+	"\x04code\x18\b \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"q\n" +
@@ -6674,7 +6772,7 @@ func file_headrace_v1_study_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_study_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 98)
+var file_headrace_v1_study_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
 var file_headrace_v1_study_proto_goTypes = []any{
 	(StudyState)(0),                   // 0: headrace.v1.StudyState
 	(*Study)(nil),                     // 1: headrace.v1.Study
@@ -6682,275 +6780,281 @@ var file_headrace_v1_study_proto_goTypes = []any{
 	(*ScaleTried)(nil),                // 3: headrace.v1.ScaleTried
 	(*Unshown)(nil),                   // 4: headrace.v1.Unshown
 	(*StudyStatus)(nil),               // 5: headrace.v1.StudyStatus
-	(*UntilProgress)(nil),             // 6: headrace.v1.UntilProgress
-	(*BundleSize)(nil),                // 7: headrace.v1.BundleSize
-	(*BundleTurn)(nil),                // 8: headrace.v1.BundleTurn
-	(*TrialFailure)(nil),              // 9: headrace.v1.TrialFailure
-	(*RungStatus)(nil),                // 10: headrace.v1.RungStatus
-	(*CreateStudyRequest)(nil),        // 11: headrace.v1.CreateStudyRequest
-	(*CreateStudyResponse)(nil),       // 12: headrace.v1.CreateStudyResponse
-	(*GetStudyRequest)(nil),           // 13: headrace.v1.GetStudyRequest
-	(*GetStudyResponse)(nil),          // 14: headrace.v1.GetStudyResponse
-	(*ListStudiesRequest)(nil),        // 15: headrace.v1.ListStudiesRequest
-	(*ListStudiesResponse)(nil),       // 16: headrace.v1.ListStudiesResponse
-	(*PauseStudyRequest)(nil),         // 17: headrace.v1.PauseStudyRequest
-	(*PauseStudyResponse)(nil),        // 18: headrace.v1.PauseStudyResponse
-	(*ResumeStudyRequest)(nil),        // 19: headrace.v1.ResumeStudyRequest
-	(*ResumeStudyResponse)(nil),       // 20: headrace.v1.ResumeStudyResponse
-	(*StopStudyRequest)(nil),          // 21: headrace.v1.StopStudyRequest
-	(*StopStudyResponse)(nil),         // 22: headrace.v1.StopStudyResponse
-	(*DeleteStudyRequest)(nil),        // 23: headrace.v1.DeleteStudyRequest
-	(*DeleteStudyResponse)(nil),       // 24: headrace.v1.DeleteStudyResponse
-	(*AddTrialsRequest)(nil),          // 25: headrace.v1.AddTrialsRequest
-	(*AddTrialsResponse)(nil),         // 26: headrace.v1.AddTrialsResponse
-	(*RetryTrialsRequest)(nil),        // 27: headrace.v1.RetryTrialsRequest
-	(*RetryTrialsResponse)(nil),       // 28: headrace.v1.RetryTrialsResponse
-	(*ExtendStudyRequest)(nil),        // 29: headrace.v1.ExtendStudyRequest
-	(*ExtendStudyResponse)(nil),       // 30: headrace.v1.ExtendStudyResponse
-	(*GetTrialRequest)(nil),           // 31: headrace.v1.GetTrialRequest
-	(*GetTrialResponse)(nil),          // 32: headrace.v1.GetTrialResponse
-	(*ListTrialsRequest)(nil),         // 33: headrace.v1.ListTrialsRequest
-	(*ListTrialsResponse)(nil),        // 34: headrace.v1.ListTrialsResponse
-	(*PauseTrialRequest)(nil),         // 35: headrace.v1.PauseTrialRequest
-	(*PauseTrialResponse)(nil),        // 36: headrace.v1.PauseTrialResponse
-	(*ResumeTrialRequest)(nil),        // 37: headrace.v1.ResumeTrialRequest
-	(*ResumeTrialResponse)(nil),       // 38: headrace.v1.ResumeTrialResponse
-	(*StopTrialRequest)(nil),          // 39: headrace.v1.StopTrialRequest
-	(*StopTrialResponse)(nil),         // 40: headrace.v1.StopTrialResponse
-	(*WatchStudyRequest)(nil),         // 41: headrace.v1.WatchStudyRequest
-	(*WatchStudyResponse)(nil),        // 42: headrace.v1.WatchStudyResponse
-	(*ExplainTrialRequest)(nil),       // 43: headrace.v1.ExplainTrialRequest
-	(*ExplainTrialResponse)(nil),      // 44: headrace.v1.ExplainTrialResponse
-	(*PreviewStudyRequest)(nil),       // 45: headrace.v1.PreviewStudyRequest
-	(*PreviewStudyResponse)(nil),      // 46: headrace.v1.PreviewStudyResponse
-	(*PreviewCompanion)(nil),          // 47: headrace.v1.PreviewCompanion
-	(*PreviewSize)(nil),               // 48: headrace.v1.PreviewSize
-	(*PreviewRung)(nil),               // 49: headrace.v1.PreviewRung
-	(*SuggestTrialRequest)(nil),       // 50: headrace.v1.SuggestTrialRequest
-	(*SuggestTrialResponse)(nil),      // 51: headrace.v1.SuggestTrialResponse
-	(*ReportTrialRequest)(nil),        // 52: headrace.v1.ReportTrialRequest
-	(*ReportTrialResponse)(nil),       // 53: headrace.v1.ReportTrialResponse
-	(*CompleteTrialRequest)(nil),      // 54: headrace.v1.CompleteTrialRequest
-	(*CompleteTrialResponse)(nil),     // 55: headrace.v1.CompleteTrialResponse
-	(*RenewTrialRequest)(nil),         // 56: headrace.v1.RenewTrialRequest
-	(*RenewTrialResponse)(nil),        // 57: headrace.v1.RenewTrialResponse
-	(*ReleaseTrialRequest)(nil),       // 58: headrace.v1.ReleaseTrialRequest
-	(*ReleaseTrialResponse)(nil),      // 59: headrace.v1.ReleaseTrialResponse
-	(*ListReportsRequest)(nil),        // 60: headrace.v1.ListReportsRequest
-	(*ListReportsResponse)(nil),       // 61: headrace.v1.ListReportsResponse
-	(*TrialReport)(nil),               // 62: headrace.v1.TrialReport
-	(*ReadLogRequest)(nil),            // 63: headrace.v1.ReadLogRequest
-	(*ReadLogResponse)(nil),           // 64: headrace.v1.ReadLogResponse
-	(*GetServerInfoRequest)(nil),      // 65: headrace.v1.GetServerInfoRequest
-	(*GetServerInfoResponse)(nil),     // 66: headrace.v1.GetServerInfoResponse
-	(*ListWorkersRequest)(nil),        // 67: headrace.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),       // 68: headrace.v1.ListWorkersResponse
-	(*WorkerStatus)(nil),              // 69: headrace.v1.WorkerStatus
-	(*DeviceCordon)(nil),              // 70: headrace.v1.DeviceCordon
-	(*SlotReservation)(nil),           // 71: headrace.v1.SlotReservation
-	(*SlotStatus)(nil),                // 72: headrace.v1.SlotStatus
-	(*SlotLoad)(nil),                  // 73: headrace.v1.SlotLoad
-	(*SlotHolder)(nil),                // 74: headrace.v1.SlotHolder
-	(*StudyShare)(nil),                // 75: headrace.v1.StudyShare
-	(*DrainWorkerRequest)(nil),        // 76: headrace.v1.DrainWorkerRequest
-	(*DrainWorkerResponse)(nil),       // 77: headrace.v1.DrainWorkerResponse
-	(*UndrainWorkerRequest)(nil),      // 78: headrace.v1.UndrainWorkerRequest
-	(*UndrainWorkerResponse)(nil),     // 79: headrace.v1.UndrainWorkerResponse
-	(*CordonDevicesRequest)(nil),      // 80: headrace.v1.CordonDevicesRequest
-	(*CordonDevicesResponse)(nil),     // 81: headrace.v1.CordonDevicesResponse
-	(*UncordonDevicesRequest)(nil),    // 82: headrace.v1.UncordonDevicesRequest
-	(*UncordonDevicesResponse)(nil),   // 83: headrace.v1.UncordonDevicesResponse
-	(*FindRoomRequest)(nil),           // 84: headrace.v1.FindRoomRequest
-	(*FindRoomResponse)(nil),          // 85: headrace.v1.FindRoomResponse
-	(*MeasureImportanceRequest)(nil),  // 86: headrace.v1.MeasureImportanceRequest
-	(*MeasureImportanceResponse)(nil), // 87: headrace.v1.MeasureImportanceResponse
-	(*Importance)(nil),                // 88: headrace.v1.Importance
-	(*ParameterImportance)(nil),       // 89: headrace.v1.ParameterImportance
-	(*GetUpkeepRequest)(nil),          // 90: headrace.v1.GetUpkeepRequest
-	(*GetUpkeepResponse)(nil),         // 91: headrace.v1.GetUpkeepResponse
-	(*KeptKind)(nil),                  // 92: headrace.v1.KeptKind
-	(*TableSize)(nil),                 // 93: headrace.v1.TableSize
-	(*CleanUpRequest)(nil),            // 94: headrace.v1.CleanUpRequest
-	(*CleanUpResponse)(nil),           // 95: headrace.v1.CleanUpResponse
-	nil,                               // 96: headrace.v1.ReportTrialRequest.MetricsEntry
-	nil,                               // 97: headrace.v1.TrialReport.MetricsEntry
-	nil,                               // 98: headrace.v1.WorkerStatus.LabelsEntry
-	(*StudySpec)(nil),                 // 99: headrace.v1.StudySpec
-	(*timestamppb.Timestamp)(nil),     // 100: google.protobuf.Timestamp
-	(*Trial)(nil),                     // 101: headrace.v1.Trial
-	(*durationpb.Duration)(nil),       // 102: google.protobuf.Duration
-	(*ParameterAssignment)(nil),       // 103: headrace.v1.ParameterAssignment
-	(TrialState)(0),                   // 104: headrace.v1.TrialState
-	(*Event)(nil),                     // 105: headrace.v1.Event
-	(*LeaseRef)(nil),                  // 106: headrace.v1.LeaseRef
-	(*Decision)(nil),                  // 107: headrace.v1.Decision
-	(*CheckpointRef)(nil),             // 108: headrace.v1.CheckpointRef
+	(*EndingSchedule)(nil),            // 6: headrace.v1.EndingSchedule
+	(*UntilProgress)(nil),             // 7: headrace.v1.UntilProgress
+	(*BundleSize)(nil),                // 8: headrace.v1.BundleSize
+	(*BundleTurn)(nil),                // 9: headrace.v1.BundleTurn
+	(*TrialFailure)(nil),              // 10: headrace.v1.TrialFailure
+	(*RungStatus)(nil),                // 11: headrace.v1.RungStatus
+	(*CreateStudyRequest)(nil),        // 12: headrace.v1.CreateStudyRequest
+	(*CreateStudyResponse)(nil),       // 13: headrace.v1.CreateStudyResponse
+	(*GetStudyRequest)(nil),           // 14: headrace.v1.GetStudyRequest
+	(*GetStudyResponse)(nil),          // 15: headrace.v1.GetStudyResponse
+	(*ListStudiesRequest)(nil),        // 16: headrace.v1.ListStudiesRequest
+	(*ListStudiesResponse)(nil),       // 17: headrace.v1.ListStudiesResponse
+	(*PauseStudyRequest)(nil),         // 18: headrace.v1.PauseStudyRequest
+	(*PauseStudyResponse)(nil),        // 19: headrace.v1.PauseStudyResponse
+	(*ResumeStudyRequest)(nil),        // 20: headrace.v1.ResumeStudyRequest
+	(*ResumeStudyResponse)(nil),       // 21: headrace.v1.ResumeStudyResponse
+	(*StopStudyRequest)(nil),          // 22: headrace.v1.StopStudyRequest
+	(*StopStudyResponse)(nil),         // 23: headrace.v1.StopStudyResponse
+	(*DeleteStudyRequest)(nil),        // 24: headrace.v1.DeleteStudyRequest
+	(*DeleteStudyResponse)(nil),       // 25: headrace.v1.DeleteStudyResponse
+	(*AddTrialsRequest)(nil),          // 26: headrace.v1.AddTrialsRequest
+	(*AddTrialsResponse)(nil),         // 27: headrace.v1.AddTrialsResponse
+	(*RetryTrialsRequest)(nil),        // 28: headrace.v1.RetryTrialsRequest
+	(*RetryTrialsResponse)(nil),       // 29: headrace.v1.RetryTrialsResponse
+	(*ExtendStudyRequest)(nil),        // 30: headrace.v1.ExtendStudyRequest
+	(*ExtendStudyResponse)(nil),       // 31: headrace.v1.ExtendStudyResponse
+	(*GetTrialRequest)(nil),           // 32: headrace.v1.GetTrialRequest
+	(*GetTrialResponse)(nil),          // 33: headrace.v1.GetTrialResponse
+	(*ListTrialsRequest)(nil),         // 34: headrace.v1.ListTrialsRequest
+	(*ListTrialsResponse)(nil),        // 35: headrace.v1.ListTrialsResponse
+	(*PauseTrialRequest)(nil),         // 36: headrace.v1.PauseTrialRequest
+	(*PauseTrialResponse)(nil),        // 37: headrace.v1.PauseTrialResponse
+	(*ResumeTrialRequest)(nil),        // 38: headrace.v1.ResumeTrialRequest
+	(*ResumeTrialResponse)(nil),       // 39: headrace.v1.ResumeTrialResponse
+	(*StopTrialRequest)(nil),          // 40: headrace.v1.StopTrialRequest
+	(*StopTrialResponse)(nil),         // 41: headrace.v1.StopTrialResponse
+	(*WatchStudyRequest)(nil),         // 42: headrace.v1.WatchStudyRequest
+	(*WatchStudyResponse)(nil),        // 43: headrace.v1.WatchStudyResponse
+	(*ExplainTrialRequest)(nil),       // 44: headrace.v1.ExplainTrialRequest
+	(*ExplainTrialResponse)(nil),      // 45: headrace.v1.ExplainTrialResponse
+	(*PreviewStudyRequest)(nil),       // 46: headrace.v1.PreviewStudyRequest
+	(*PreviewStudyResponse)(nil),      // 47: headrace.v1.PreviewStudyResponse
+	(*PreviewCompanion)(nil),          // 48: headrace.v1.PreviewCompanion
+	(*PreviewSize)(nil),               // 49: headrace.v1.PreviewSize
+	(*PreviewRung)(nil),               // 50: headrace.v1.PreviewRung
+	(*SuggestTrialRequest)(nil),       // 51: headrace.v1.SuggestTrialRequest
+	(*SuggestTrialResponse)(nil),      // 52: headrace.v1.SuggestTrialResponse
+	(*ReportTrialRequest)(nil),        // 53: headrace.v1.ReportTrialRequest
+	(*ReportTrialResponse)(nil),       // 54: headrace.v1.ReportTrialResponse
+	(*CompleteTrialRequest)(nil),      // 55: headrace.v1.CompleteTrialRequest
+	(*CompleteTrialResponse)(nil),     // 56: headrace.v1.CompleteTrialResponse
+	(*RenewTrialRequest)(nil),         // 57: headrace.v1.RenewTrialRequest
+	(*RenewTrialResponse)(nil),        // 58: headrace.v1.RenewTrialResponse
+	(*ReleaseTrialRequest)(nil),       // 59: headrace.v1.ReleaseTrialRequest
+	(*ReleaseTrialResponse)(nil),      // 60: headrace.v1.ReleaseTrialResponse
+	(*ListReportsRequest)(nil),        // 61: headrace.v1.ListReportsRequest
+	(*ListReportsResponse)(nil),       // 62: headrace.v1.ListReportsResponse
+	(*TrialReport)(nil),               // 63: headrace.v1.TrialReport
+	(*ReadLogRequest)(nil),            // 64: headrace.v1.ReadLogRequest
+	(*ReadLogResponse)(nil),           // 65: headrace.v1.ReadLogResponse
+	(*GetServerInfoRequest)(nil),      // 66: headrace.v1.GetServerInfoRequest
+	(*GetServerInfoResponse)(nil),     // 67: headrace.v1.GetServerInfoResponse
+	(*ListWorkersRequest)(nil),        // 68: headrace.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),       // 69: headrace.v1.ListWorkersResponse
+	(*WorkerStatus)(nil),              // 70: headrace.v1.WorkerStatus
+	(*DeviceCordon)(nil),              // 71: headrace.v1.DeviceCordon
+	(*SlotReservation)(nil),           // 72: headrace.v1.SlotReservation
+	(*SlotStatus)(nil),                // 73: headrace.v1.SlotStatus
+	(*SlotLoad)(nil),                  // 74: headrace.v1.SlotLoad
+	(*SlotHolder)(nil),                // 75: headrace.v1.SlotHolder
+	(*StudyShare)(nil),                // 76: headrace.v1.StudyShare
+	(*DrainWorkerRequest)(nil),        // 77: headrace.v1.DrainWorkerRequest
+	(*DrainWorkerResponse)(nil),       // 78: headrace.v1.DrainWorkerResponse
+	(*UndrainWorkerRequest)(nil),      // 79: headrace.v1.UndrainWorkerRequest
+	(*UndrainWorkerResponse)(nil),     // 80: headrace.v1.UndrainWorkerResponse
+	(*CordonDevicesRequest)(nil),      // 81: headrace.v1.CordonDevicesRequest
+	(*CordonDevicesResponse)(nil),     // 82: headrace.v1.CordonDevicesResponse
+	(*UncordonDevicesRequest)(nil),    // 83: headrace.v1.UncordonDevicesRequest
+	(*UncordonDevicesResponse)(nil),   // 84: headrace.v1.UncordonDevicesResponse
+	(*FindRoomRequest)(nil),           // 85: headrace.v1.FindRoomRequest
+	(*FindRoomResponse)(nil),          // 86: headrace.v1.FindRoomResponse
+	(*MeasureImportanceRequest)(nil),  // 87: headrace.v1.MeasureImportanceRequest
+	(*MeasureImportanceResponse)(nil), // 88: headrace.v1.MeasureImportanceResponse
+	(*Importance)(nil),                // 89: headrace.v1.Importance
+	(*ParameterImportance)(nil),       // 90: headrace.v1.ParameterImportance
+	(*GetUpkeepRequest)(nil),          // 91: headrace.v1.GetUpkeepRequest
+	(*GetUpkeepResponse)(nil),         // 92: headrace.v1.GetUpkeepResponse
+	(*KeptKind)(nil),                  // 93: headrace.v1.KeptKind
+	(*TableSize)(nil),                 // 94: headrace.v1.TableSize
+	(*CleanUpRequest)(nil),            // 95: headrace.v1.CleanUpRequest
+	(*CleanUpResponse)(nil),           // 96: headrace.v1.CleanUpResponse
+	nil,                               // 97: headrace.v1.ReportTrialRequest.MetricsEntry
+	nil,                               // 98: headrace.v1.TrialReport.MetricsEntry
+	nil,                               // 99: headrace.v1.WorkerStatus.LabelsEntry
+	(*StudySpec)(nil),                 // 100: headrace.v1.StudySpec
+	(*timestamppb.Timestamp)(nil),     // 101: google.protobuf.Timestamp
+	(*Trial)(nil),                     // 102: headrace.v1.Trial
+	(*Schedule)(nil),                  // 103: headrace.v1.Schedule
+	(*durationpb.Duration)(nil),       // 104: google.protobuf.Duration
+	(*ParameterAssignment)(nil),       // 105: headrace.v1.ParameterAssignment
+	(TrialState)(0),                   // 106: headrace.v1.TrialState
+	(*Event)(nil),                     // 107: headrace.v1.Event
+	(*LeaseRef)(nil),                  // 108: headrace.v1.LeaseRef
+	(*AttemptCode)(nil),               // 109: headrace.v1.AttemptCode
+	(*Decision)(nil),                  // 110: headrace.v1.Decision
+	(*CheckpointRef)(nil),             // 111: headrace.v1.CheckpointRef
 }
 var file_headrace_v1_study_proto_depIdxs = []int32{
-	99,  // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
+	100, // 0: headrace.v1.Study.spec:type_name -> headrace.v1.StudySpec
 	0,   // 1: headrace.v1.Study.state:type_name -> headrace.v1.StudyState
 	5,   // 2: headrace.v1.Study.status:type_name -> headrace.v1.StudyStatus
-	100, // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
-	100, // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
+	101, // 3: headrace.v1.Study.create_time:type_name -> google.protobuf.Timestamp
+	101, // 4: headrace.v1.Study.end_time:type_name -> google.protobuf.Timestamp
 	2,   // 5: headrace.v1.Study.scale_choice:type_name -> headrace.v1.ScaleChoice
 	3,   // 6: headrace.v1.ScaleChoice.tried:type_name -> headrace.v1.ScaleTried
-	101, // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
-	101, // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
-	10,  // 9: headrace.v1.StudyStatus.rungs:type_name -> headrace.v1.RungStatus
-	101, // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
-	9,   // 11: headrace.v1.StudyStatus.failures:type_name -> headrace.v1.TrialFailure
-	7,   // 12: headrace.v1.StudyStatus.bundle_sizes:type_name -> headrace.v1.BundleSize
-	6,   // 13: headrace.v1.StudyStatus.until:type_name -> headrace.v1.UntilProgress
-	100, // 14: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
-	102, // 15: headrace.v1.UntilProgress.time_left:type_name -> google.protobuf.Duration
-	8,   // 16: headrace.v1.BundleSize.turns:type_name -> headrace.v1.BundleTurn
-	99,  // 17: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
-	1,   // 18: headrace.v1.CreateStudyResponse.study:type_name -> headrace.v1.Study
-	1,   // 19: headrace.v1.GetStudyResponse.study:type_name -> headrace.v1.Study
-	1,   // 20: headrace.v1.ListStudiesResponse.studies:type_name -> headrace.v1.Study
-	4,   // 21: headrace.v1.ListStudiesResponse.unshown:type_name -> headrace.v1.Unshown
-	1,   // 22: headrace.v1.PauseStudyResponse.study:type_name -> headrace.v1.Study
-	1,   // 23: headrace.v1.ResumeStudyResponse.study:type_name -> headrace.v1.Study
-	1,   // 24: headrace.v1.StopStudyResponse.study:type_name -> headrace.v1.Study
-	103, // 25: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
-	101, // 26: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
-	1,   // 27: headrace.v1.ExtendStudyResponse.study:type_name -> headrace.v1.Study
-	101, // 28: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
-	104, // 29: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
-	101, // 30: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
-	4,   // 31: headrace.v1.ListTrialsResponse.unshown:type_name -> headrace.v1.Unshown
-	101, // 32: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
-	101, // 33: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
-	101, // 34: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
-	105, // 35: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
-	1,   // 36: headrace.v1.WatchStudyResponse.study:type_name -> headrace.v1.Study
-	101, // 37: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
-	105, // 38: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
-	99,  // 39: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
-	49,  // 40: headrace.v1.PreviewStudyResponse.rungs:type_name -> headrace.v1.PreviewRung
-	102, // 41: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
-	102, // 42: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
-	103, // 43: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
-	48,  // 44: headrace.v1.PreviewStudyResponse.sizes:type_name -> headrace.v1.PreviewSize
-	47,  // 45: headrace.v1.PreviewStudyResponse.companions:type_name -> headrace.v1.PreviewCompanion
-	102, // 46: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
-	102, // 47: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
-	102, // 48: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
-	101, // 49: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
-	106, // 50: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
-	106, // 51: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	96,  // 52: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
-	107, // 53: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
-	106, // 54: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	101, // 55: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
-	106, // 56: headrace.v1.RenewTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	106, // 57: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	101, // 58: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
-	62,  // 59: headrace.v1.ListReportsResponse.reports:type_name -> headrace.v1.TrialReport
-	4,   // 60: headrace.v1.ListReportsResponse.unshown:type_name -> headrace.v1.Unshown
-	97,  // 61: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
-	100, // 62: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
-	108, // 63: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
-	69,  // 64: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
-	75,  // 65: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
-	4,   // 66: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
-	72,  // 67: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
-	98,  // 68: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
-	100, // 69: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
-	71,  // 70: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
-	100, // 71: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
-	100, // 72: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
-	70,  // 73: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
-	100, // 74: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
-	100, // 75: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
-	100, // 76: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
-	74,  // 77: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
-	73,  // 78: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
-	100, // 79: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
-	102, // 80: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
-	69,  // 81: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
-	69,  // 82: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
-	69,  // 83: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
-	69,  // 84: headrace.v1.UncordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
-	88,  // 85: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
-	89,  // 86: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
-	92,  // 87: headrace.v1.GetUpkeepResponse.kinds:type_name -> headrace.v1.KeptKind
-	93,  // 88: headrace.v1.GetUpkeepResponse.tables:type_name -> headrace.v1.TableSize
-	11,  // 89: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
-	13,  // 90: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
-	15,  // 91: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
-	17,  // 92: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
-	19,  // 93: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
-	21,  // 94: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
-	23,  // 95: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
-	25,  // 96: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
-	27,  // 97: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
-	29,  // 98: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
-	31,  // 99: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
-	33,  // 100: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
-	35,  // 101: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
-	37,  // 102: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
-	39,  // 103: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
-	41,  // 104: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
-	43,  // 105: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
-	45,  // 106: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
-	50,  // 107: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
-	52,  // 108: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
-	54,  // 109: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
-	56,  // 110: headrace.v1.StudyService.RenewTrial:input_type -> headrace.v1.RenewTrialRequest
-	58,  // 111: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
-	60,  // 112: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
-	67,  // 113: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
-	76,  // 114: headrace.v1.StudyService.DrainWorker:input_type -> headrace.v1.DrainWorkerRequest
-	78,  // 115: headrace.v1.StudyService.UndrainWorker:input_type -> headrace.v1.UndrainWorkerRequest
-	80,  // 116: headrace.v1.StudyService.CordonDevices:input_type -> headrace.v1.CordonDevicesRequest
-	82,  // 117: headrace.v1.StudyService.UncordonDevices:input_type -> headrace.v1.UncordonDevicesRequest
-	63,  // 118: headrace.v1.StudyService.ReadLog:input_type -> headrace.v1.ReadLogRequest
-	65,  // 119: headrace.v1.StudyService.GetServerInfo:input_type -> headrace.v1.GetServerInfoRequest
-	84,  // 120: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
-	86,  // 121: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
-	90,  // 122: headrace.v1.StudyService.GetUpkeep:input_type -> headrace.v1.GetUpkeepRequest
-	94,  // 123: headrace.v1.StudyService.CleanUp:input_type -> headrace.v1.CleanUpRequest
-	12,  // 124: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
-	14,  // 125: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
-	16,  // 126: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
-	18,  // 127: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
-	20,  // 128: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
-	22,  // 129: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
-	24,  // 130: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
-	26,  // 131: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
-	28,  // 132: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
-	30,  // 133: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
-	32,  // 134: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
-	34,  // 135: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
-	36,  // 136: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
-	38,  // 137: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
-	40,  // 138: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
-	42,  // 139: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
-	44,  // 140: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
-	46,  // 141: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
-	51,  // 142: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
-	53,  // 143: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
-	55,  // 144: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
-	57,  // 145: headrace.v1.StudyService.RenewTrial:output_type -> headrace.v1.RenewTrialResponse
-	59,  // 146: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
-	61,  // 147: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
-	68,  // 148: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
-	77,  // 149: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
-	79,  // 150: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
-	81,  // 151: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
-	83,  // 152: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
-	64,  // 153: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
-	66,  // 154: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
-	85,  // 155: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
-	87,  // 156: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
-	91,  // 157: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
-	95,  // 158: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
-	124, // [124:159] is the sub-list for method output_type
-	89,  // [89:124] is the sub-list for method input_type
-	89,  // [89:89] is the sub-list for extension type_name
-	89,  // [89:89] is the sub-list for extension extendee
-	0,   // [0:89] is the sub-list for field type_name
+	102, // 7: headrace.v1.StudyStatus.best:type_name -> headrace.v1.Trial
+	102, // 8: headrace.v1.StudyStatus.baseline:type_name -> headrace.v1.Trial
+	11,  // 9: headrace.v1.StudyStatus.rungs:type_name -> headrace.v1.RungStatus
+	102, // 10: headrace.v1.StudyStatus.front:type_name -> headrace.v1.Trial
+	10,  // 11: headrace.v1.StudyStatus.failures:type_name -> headrace.v1.TrialFailure
+	8,   // 12: headrace.v1.StudyStatus.bundle_sizes:type_name -> headrace.v1.BundleSize
+	7,   // 13: headrace.v1.StudyStatus.until:type_name -> headrace.v1.UntilProgress
+	6,   // 14: headrace.v1.StudyStatus.schedules:type_name -> headrace.v1.EndingSchedule
+	103, // 15: headrace.v1.EndingSchedule.schedule:type_name -> headrace.v1.Schedule
+	101, // 16: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
+	104, // 17: headrace.v1.UntilProgress.time_left:type_name -> google.protobuf.Duration
+	9,   // 18: headrace.v1.BundleSize.turns:type_name -> headrace.v1.BundleTurn
+	100, // 19: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	1,   // 20: headrace.v1.CreateStudyResponse.study:type_name -> headrace.v1.Study
+	1,   // 21: headrace.v1.GetStudyResponse.study:type_name -> headrace.v1.Study
+	1,   // 22: headrace.v1.ListStudiesResponse.studies:type_name -> headrace.v1.Study
+	4,   // 23: headrace.v1.ListStudiesResponse.unshown:type_name -> headrace.v1.Unshown
+	1,   // 24: headrace.v1.PauseStudyResponse.study:type_name -> headrace.v1.Study
+	1,   // 25: headrace.v1.ResumeStudyResponse.study:type_name -> headrace.v1.Study
+	1,   // 26: headrace.v1.StopStudyResponse.study:type_name -> headrace.v1.Study
+	105, // 27: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
+	102, // 28: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
+	1,   // 29: headrace.v1.ExtendStudyResponse.study:type_name -> headrace.v1.Study
+	102, // 30: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
+	106, // 31: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
+	102, // 32: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
+	4,   // 33: headrace.v1.ListTrialsResponse.unshown:type_name -> headrace.v1.Unshown
+	102, // 34: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
+	102, // 35: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
+	102, // 36: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
+	107, // 37: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
+	1,   // 38: headrace.v1.WatchStudyResponse.study:type_name -> headrace.v1.Study
+	102, // 39: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
+	107, // 40: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
+	100, // 41: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	50,  // 42: headrace.v1.PreviewStudyResponse.rungs:type_name -> headrace.v1.PreviewRung
+	104, // 43: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
+	104, // 44: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
+	105, // 45: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
+	49,  // 46: headrace.v1.PreviewStudyResponse.sizes:type_name -> headrace.v1.PreviewSize
+	48,  // 47: headrace.v1.PreviewStudyResponse.companions:type_name -> headrace.v1.PreviewCompanion
+	104, // 48: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
+	104, // 49: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
+	104, // 50: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
+	102, // 51: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
+	108, // 52: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
+	108, // 53: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	97,  // 54: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
+	109, // 55: headrace.v1.ReportTrialRequest.code:type_name -> headrace.v1.AttemptCode
+	110, // 56: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
+	108, // 57: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	102, // 58: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
+	108, // 59: headrace.v1.RenewTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	108, // 60: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	102, // 61: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
+	63,  // 62: headrace.v1.ListReportsResponse.reports:type_name -> headrace.v1.TrialReport
+	4,   // 63: headrace.v1.ListReportsResponse.unshown:type_name -> headrace.v1.Unshown
+	98,  // 64: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
+	101, // 65: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
+	111, // 66: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
+	70,  // 67: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
+	76,  // 68: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
+	4,   // 69: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
+	73,  // 70: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
+	99,  // 71: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
+	101, // 72: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
+	72,  // 73: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
+	101, // 74: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
+	101, // 75: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
+	71,  // 76: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
+	101, // 77: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
+	101, // 78: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
+	101, // 79: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
+	75,  // 80: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
+	74,  // 81: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
+	101, // 82: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
+	104, // 83: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
+	70,  // 84: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
+	70,  // 85: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
+	70,  // 86: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
+	70,  // 87: headrace.v1.UncordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
+	89,  // 88: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
+	90,  // 89: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
+	93,  // 90: headrace.v1.GetUpkeepResponse.kinds:type_name -> headrace.v1.KeptKind
+	94,  // 91: headrace.v1.GetUpkeepResponse.tables:type_name -> headrace.v1.TableSize
+	12,  // 92: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
+	14,  // 93: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
+	16,  // 94: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
+	18,  // 95: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
+	20,  // 96: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
+	22,  // 97: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
+	24,  // 98: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
+	26,  // 99: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
+	28,  // 100: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
+	30,  // 101: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
+	32,  // 102: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
+	34,  // 103: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
+	36,  // 104: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
+	38,  // 105: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
+	40,  // 106: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
+	42,  // 107: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
+	44,  // 108: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
+	46,  // 109: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
+	51,  // 110: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
+	53,  // 111: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
+	55,  // 112: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
+	57,  // 113: headrace.v1.StudyService.RenewTrial:input_type -> headrace.v1.RenewTrialRequest
+	59,  // 114: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
+	61,  // 115: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
+	68,  // 116: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
+	77,  // 117: headrace.v1.StudyService.DrainWorker:input_type -> headrace.v1.DrainWorkerRequest
+	79,  // 118: headrace.v1.StudyService.UndrainWorker:input_type -> headrace.v1.UndrainWorkerRequest
+	81,  // 119: headrace.v1.StudyService.CordonDevices:input_type -> headrace.v1.CordonDevicesRequest
+	83,  // 120: headrace.v1.StudyService.UncordonDevices:input_type -> headrace.v1.UncordonDevicesRequest
+	64,  // 121: headrace.v1.StudyService.ReadLog:input_type -> headrace.v1.ReadLogRequest
+	66,  // 122: headrace.v1.StudyService.GetServerInfo:input_type -> headrace.v1.GetServerInfoRequest
+	85,  // 123: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
+	87,  // 124: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
+	91,  // 125: headrace.v1.StudyService.GetUpkeep:input_type -> headrace.v1.GetUpkeepRequest
+	95,  // 126: headrace.v1.StudyService.CleanUp:input_type -> headrace.v1.CleanUpRequest
+	13,  // 127: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
+	15,  // 128: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
+	17,  // 129: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
+	19,  // 130: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
+	21,  // 131: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
+	23,  // 132: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
+	25,  // 133: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
+	27,  // 134: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
+	29,  // 135: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
+	31,  // 136: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
+	33,  // 137: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
+	35,  // 138: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
+	37,  // 139: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
+	39,  // 140: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
+	41,  // 141: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
+	43,  // 142: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
+	45,  // 143: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
+	47,  // 144: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
+	52,  // 145: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
+	54,  // 146: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
+	56,  // 147: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
+	58,  // 148: headrace.v1.StudyService.RenewTrial:output_type -> headrace.v1.RenewTrialResponse
+	60,  // 149: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
+	62,  // 150: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
+	69,  // 151: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
+	78,  // 152: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
+	80,  // 153: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
+	82,  // 154: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
+	84,  // 155: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
+	65,  // 156: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
+	67,  // 157: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
+	86,  // 158: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
+	88,  // 159: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
+	92,  // 160: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
+	96,  // 161: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
+	127, // [127:162] is the sub-list for method output_type
+	92,  // [92:127] is the sub-list for method input_type
+	92,  // [92:92] is the sub-list for extension type_name
+	92,  // [92:92] is the sub-list for extension extendee
+	0,   // [0:92] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_study_proto_init() }
@@ -6969,7 +7073,7 @@ func file_headrace_v1_study_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_study_proto_rawDesc), len(file_headrace_v1_study_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   98,
+			NumMessages:   99,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,58 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// What a schedule does when it is stepped past its end.
+type PastEnd int32
+
+const (
+	PastEnd_PAST_END_UNSPECIFIED PastEnd = 0
+	// It raises an error, by which the trial fails.
+	PastEnd_PAST_END_RAISES PastEnd = 1
+	// The learning rate rises again.
+	PastEnd_PAST_END_RISES PastEnd = 2
+)
+
+// Enum value maps for PastEnd.
+var (
+	PastEnd_name = map[int32]string{
+		0: "PAST_END_UNSPECIFIED",
+		1: "PAST_END_RAISES",
+		2: "PAST_END_RISES",
+	}
+	PastEnd_value = map[string]int32{
+		"PAST_END_UNSPECIFIED": 0,
+		"PAST_END_RAISES":      1,
+		"PAST_END_RISES":       2,
+	}
+)
+
+func (x PastEnd) Enum() *PastEnd {
+	p := new(PastEnd)
+	*p = x
+	return p
+}
+
+func (x PastEnd) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PastEnd) Descriptor() protoreflect.EnumDescriptor {
+	return file_headrace_v1_trial_proto_enumTypes[0].Descriptor()
+}
+
+func (PastEnd) Type() protoreflect.EnumType {
+	return &file_headrace_v1_trial_proto_enumTypes[0]
+}
+
+func (x PastEnd) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PastEnd.Descriptor instead.
+func (PastEnd) EnumDescriptor() ([]byte, []int) {
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{0}
+}
+
 // The five states. `TRANSITIONS` in headrace_services.scheduler.core.lifecycle says what leads where.
 type TrialState int32
 
@@ -73,11 +125,11 @@ func (x TrialState) String() string {
 }
 
 func (TrialState) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_trial_proto_enumTypes[0].Descriptor()
+	return file_headrace_v1_trial_proto_enumTypes[1].Descriptor()
 }
 
 func (TrialState) Type() protoreflect.EnumType {
-	return &file_headrace_v1_trial_proto_enumTypes[0]
+	return &file_headrace_v1_trial_proto_enumTypes[1]
 }
 
 func (x TrialState) Number() protoreflect.EnumNumber {
@@ -86,7 +138,7 @@ func (x TrialState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TrialState.Descriptor instead.
 func (TrialState) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{0}
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{1}
 }
 
 // Why a trial is over.
@@ -133,11 +185,11 @@ func (x TerminationReason) String() string {
 }
 
 func (TerminationReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_headrace_v1_trial_proto_enumTypes[1].Descriptor()
+	return file_headrace_v1_trial_proto_enumTypes[2].Descriptor()
 }
 
 func (TerminationReason) Type() protoreflect.EnumType {
-	return &file_headrace_v1_trial_proto_enumTypes[1]
+	return &file_headrace_v1_trial_proto_enumTypes[2]
 }
 
 func (x TerminationReason) Number() protoreflect.EnumNumber {
@@ -146,10 +198,10 @@ func (x TerminationReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TerminationReason.Descriptor instead.
 func (TerminationReason) EnumDescriptor() ([]byte, []int) {
-	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{1}
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{2}
 }
 
-// One configuration and all that is known of it. The next field gets number 49.
+// One configuration and all that is known of it. The next field gets number 54.
 type Trial struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `studies/{study}/trials/{number}`.
@@ -229,8 +281,22 @@ type Trial struct {
 	// With `KEEP_BEST`: the checkpoint of the best value. It is of an earlier step than `best_step` where the trial saved
 	// nothing at that one.
 	BestCheckpoint *CheckpointRef `protobuf:"bytes,45,opt,name=best_checkpoint,json=bestCheckpoint,proto3" json:"best_checkpoint,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The digest of the code that its last attempt ran; empty before its first report, and where that is not known.
+	Code string `protobuf:"bytes,52,opt,name=code,proto3" json:"code,omitempty"`
+	// The source files in which it ran other code than the study began with, in any attempt; the first 16. Empty for a
+	// trial whose code is the study's first.
+	CodeChanged []string `protobuf:"bytes,53,rep,name=code_changed,json=codeChanged,proto3" json:"code_changed,omitempty"`
+	// What the trial had come to each time it was over, before a user let it continue (`ExtendStudy`, `RetryTrials`); the
+	// first end first. Their checkpoints stay.
+	EarlierEnds []*EarlierEnd `protobuf:"bytes,55,rep,name=earlier_ends,json=earlierEnds,proto3" json:"earlier_ends,omitempty"`
+	// The index of the earlier end that counts in place of what the trial has come to since: where it failed since,
+	// diverged, or has a worse value. `score`, `score_step`, `objective_values` and `feasible` are then of that end. Absent
+	// where what it has come to counts.
+	CountedEnd *int32 `protobuf:"varint,56,opt,name=counted_end,json=countedEnd,proto3,oneof" json:"counted_end,omitempty"`
+	// The learning-rate schedules that the trial tracks and that end, as far as it has said.
+	Schedules     []*Schedule `protobuf:"bytes,57,rep,name=schedules,proto3" json:"schedules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Trial) Reset() {
@@ -564,6 +630,264 @@ func (x *Trial) GetBestCheckpoint() *CheckpointRef {
 	return nil
 }
 
+func (x *Trial) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Trial) GetCodeChanged() []string {
+	if x != nil {
+		return x.CodeChanged
+	}
+	return nil
+}
+
+func (x *Trial) GetEarlierEnds() []*EarlierEnd {
+	if x != nil {
+		return x.EarlierEnds
+	}
+	return nil
+}
+
+func (x *Trial) GetCountedEnd() int32 {
+	if x != nil && x.CountedEnd != nil {
+		return *x.CountedEnd
+	}
+	return 0
+}
+
+func (x *Trial) GetSchedules() []*Schedule {
+	if x != nil {
+		return x.Schedules
+	}
+	return nil
+}
+
+// What a trial had come to when it was over. It counts, whatever became of the trial since.
+type EarlierEnd struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Reason TerminationReason      `protobuf:"varint,1,opt,name=reason,proto3,enum=headrace.v1.TerminationReason" json:"reason,omitempty"`
+	// The step of its last report then.
+	Step int64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	// The full budget that it completed; absent where it ended otherwise.
+	Budget *int64 `protobuf:"varint,3,opt,name=budget,proto3,oneof" json:"budget,omitempty"`
+	// The value that counted, and the step of the report that made it so.
+	Score     *float64 `protobuf:"fixed64,4,opt,name=score,proto3,oneof" json:"score,omitempty"`
+	ScoreStep int64    `protobuf:"varint,5,opt,name=score_step,json=scoreStep,proto3" json:"score_step,omitempty"`
+	// The metrics that the study reads (objectives and constraints) in its last report then.
+	Metrics map[string]float64 `protobuf:"bytes,6,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	// The one to load: that of the best value with `KEEP_BEST`, else the last one.
+	Checkpoint    *CheckpointRef         `protobuf:"bytes,7,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	EndTime       *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EarlierEnd) Reset() {
+	*x = EarlierEnd{}
+	mi := &file_headrace_v1_trial_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EarlierEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EarlierEnd) ProtoMessage() {}
+
+func (x *EarlierEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_trial_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EarlierEnd.ProtoReflect.Descriptor instead.
+func (*EarlierEnd) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *EarlierEnd) GetReason() TerminationReason {
+	if x != nil {
+		return x.Reason
+	}
+	return TerminationReason_TERMINATION_REASON_UNSPECIFIED
+}
+
+func (x *EarlierEnd) GetStep() int64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *EarlierEnd) GetBudget() int64 {
+	if x != nil && x.Budget != nil {
+		return *x.Budget
+	}
+	return 0
+}
+
+func (x *EarlierEnd) GetScore() float64 {
+	if x != nil && x.Score != nil {
+		return *x.Score
+	}
+	return 0
+}
+
+func (x *EarlierEnd) GetScoreStep() int64 {
+	if x != nil {
+		return x.ScoreStep
+	}
+	return 0
+}
+
+func (x *EarlierEnd) GetMetrics() map[string]float64 {
+	if x != nil {
+		return x.Metrics
+	}
+	return nil
+}
+
+func (x *EarlierEnd) GetCheckpoint() *CheckpointRef {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
+func (x *EarlierEnd) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+// A learning-rate schedule with an end, as a trial tracks it. A schedule that stays constant behind its end has none.
+type Schedule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name that it is tracked by.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its class, such as `OneCycleLR`.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The last step of the trial that it covers.
+	LastStep      int64   `protobuf:"varint,3,opt,name=last_step,json=lastStep,proto3" json:"last_step,omitempty"`
+	PastEnd       PastEnd `protobuf:"varint,4,opt,name=past_end,json=pastEnd,proto3,enum=headrace.v1.PastEnd" json:"past_end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Schedule) Reset() {
+	*x = Schedule{}
+	mi := &file_headrace_v1_trial_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Schedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Schedule) ProtoMessage() {}
+
+func (x *Schedule) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_trial_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
+func (*Schedule) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Schedule) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Schedule) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Schedule) GetLastStep() int64 {
+	if x != nil {
+		return x.LastStep
+	}
+	return 0
+}
+
+func (x *Schedule) GetPastEnd() PastEnd {
+	if x != nil {
+		return x.PastEnd
+	}
+	return PastEnd_PAST_END_UNSPECIFIED
+}
+
+// All schedules of a trial that end. None where there are none any more.
+type Schedules struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Schedules     []*Schedule            `protobuf:"bytes,1,rep,name=schedules,proto3" json:"schedules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Schedules) Reset() {
+	*x = Schedules{}
+	mi := &file_headrace_v1_trial_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Schedules) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Schedules) ProtoMessage() {}
+
+func (x *Schedules) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_trial_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Schedules.ProtoReflect.Descriptor instead.
+func (*Schedules) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Schedules) GetSchedules() []*Schedule {
+	if x != nil {
+		return x.Schedules
+	}
+	return nil
+}
+
 // One exploit: the state of a donor, taken over at a rung, and the mutated configuration to go on with.
 type Exploit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -584,7 +908,7 @@ type Exploit struct {
 
 func (x *Exploit) Reset() {
 	*x = Exploit{}
-	mi := &file_headrace_v1_trial_proto_msgTypes[1]
+	mi := &file_headrace_v1_trial_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +920,7 @@ func (x *Exploit) String() string {
 func (*Exploit) ProtoMessage() {}
 
 func (x *Exploit) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_trial_proto_msgTypes[1]
+	mi := &file_headrace_v1_trial_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +933,7 @@ func (x *Exploit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exploit.ProtoReflect.Descriptor instead.
 func (*Exploit) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{1}
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Exploit) GetRung() int32 {
@@ -683,7 +1007,7 @@ type RungResult struct {
 
 func (x *RungResult) Reset() {
 	*x = RungResult{}
-	mi := &file_headrace_v1_trial_proto_msgTypes[2]
+	mi := &file_headrace_v1_trial_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -695,7 +1019,7 @@ func (x *RungResult) String() string {
 func (*RungResult) ProtoMessage() {}
 
 func (x *RungResult) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_trial_proto_msgTypes[2]
+	mi := &file_headrace_v1_trial_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -708,7 +1032,7 @@ func (x *RungResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RungResult.ProtoReflect.Descriptor instead.
 func (*RungResult) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{2}
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RungResult) GetRung() int32 {
@@ -782,7 +1106,7 @@ type RungCost struct {
 
 func (x *RungCost) Reset() {
 	*x = RungCost{}
-	mi := &file_headrace_v1_trial_proto_msgTypes[3]
+	mi := &file_headrace_v1_trial_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +1118,7 @@ func (x *RungCost) String() string {
 func (*RungCost) ProtoMessage() {}
 
 func (x *RungCost) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_trial_proto_msgTypes[3]
+	mi := &file_headrace_v1_trial_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +1131,7 @@ func (x *RungCost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RungCost.ProtoReflect.Descriptor instead.
 func (*RungCost) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{3}
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RungCost) GetStepS() float64 {
@@ -855,7 +1179,7 @@ type CheckpointRef struct {
 
 func (x *CheckpointRef) Reset() {
 	*x = CheckpointRef{}
-	mi := &file_headrace_v1_trial_proto_msgTypes[4]
+	mi := &file_headrace_v1_trial_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -867,7 +1191,7 @@ func (x *CheckpointRef) String() string {
 func (*CheckpointRef) ProtoMessage() {}
 
 func (x *CheckpointRef) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_trial_proto_msgTypes[4]
+	mi := &file_headrace_v1_trial_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -880,7 +1204,7 @@ func (x *CheckpointRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRef.ProtoReflect.Descriptor instead.
 func (*CheckpointRef) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{4}
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CheckpointRef) GetUri() string {
@@ -922,7 +1246,7 @@ var File_headrace_v1_trial_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/trial.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\"\xc8\x0e\n" +
+	"\x17headrace/v1/trial.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\"\xa6\x10\n" +
 	"\x05Trial\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12-\n" +
@@ -980,7 +1304,13 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\x0ebundle_members\x18* \x01(\x05R\rbundleMembers\x12!\n" +
 	"\fbundle_seats\x18+ \x01(\x05R\vbundleSeats\x12\x18\n" +
 	"\abubbles\x18/ \x03(\tR\abubbles\x12C\n" +
-	"\x0fbest_checkpoint\x18- \x01(\v2\x1a.headrace.v1.CheckpointRefR\x0ebestCheckpoint\x1a:\n" +
+	"\x0fbest_checkpoint\x18- \x01(\v2\x1a.headrace.v1.CheckpointRefR\x0ebestCheckpoint\x12\x12\n" +
+	"\x04code\x184 \x01(\tR\x04code\x12!\n" +
+	"\fcode_changed\x185 \x03(\tR\vcodeChanged\x12:\n" +
+	"\fearlier_ends\x187 \x03(\v2\x17.headrace.v1.EarlierEndR\vearlierEnds\x12$\n" +
+	"\vcounted_end\x188 \x01(\x05H\aR\n" +
+	"countedEnd\x88\x01\x01\x123\n" +
+	"\tschedules\x189 \x03(\v2\x15.headrace.v1.ScheduleR\tschedules\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1aB\n" +
@@ -994,7 +1324,33 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\x06_scoreB\v\n" +
 	"\t_feasibleB\r\n" +
 	"\v_generationB\t\n" +
-	"\a_source\"\xce\x02\n" +
+	"\a_sourceB\x0e\n" +
+	"\f_counted_end\"\xb3\x03\n" +
+	"\n" +
+	"EarlierEnd\x126\n" +
+	"\x06reason\x18\x01 \x01(\x0e2\x1e.headrace.v1.TerminationReasonR\x06reason\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\x03R\x04step\x12\x1b\n" +
+	"\x06budget\x18\x03 \x01(\x03H\x00R\x06budget\x88\x01\x01\x12\x19\n" +
+	"\x05score\x18\x04 \x01(\x01H\x01R\x05score\x88\x01\x01\x12\x1d\n" +
+	"\n" +
+	"score_step\x18\x05 \x01(\x03R\tscoreStep\x12>\n" +
+	"\ametrics\x18\x06 \x03(\v2$.headrace.v1.EarlierEnd.MetricsEntryR\ametrics\x12:\n" +
+	"\n" +
+	"checkpoint\x18\a \x01(\v2\x1a.headrace.v1.CheckpointRefR\n" +
+	"checkpoint\x125\n" +
+	"\bend_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x1a:\n" +
+	"\fMetricsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01B\t\n" +
+	"\a_budgetB\b\n" +
+	"\x06_score\"\x80\x01\n" +
+	"\bSchedule\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1b\n" +
+	"\tlast_step\x18\x03 \x01(\x03R\blastStep\x12/\n" +
+	"\bpast_end\x18\x04 \x01(\x0e2\x14.headrace.v1.PastEndR\apastEnd\"@\n" +
+	"\tSchedules\x123\n" +
+	"\tschedules\x18\x01 \x03(\v2\x15.headrace.v1.ScheduleR\tschedules\"\xce\x02\n" +
 	"\aExploit\x12\x12\n" +
 	"\x04rung\x18\x01 \x01(\x05R\x04rung\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x03R\x04step\x12\x14\n" +
@@ -1037,7 +1393,11 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"size_bytes\x18\x03 \x01(\x03R\tsizeBytes\x12'\n" +
 	"\x0fmanifest_sha256\x18\x04 \x01(\tR\x0emanifestSha256\x128\n" +
 	"\n" +
-	"write_time\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\twriteTime*\xa8\x01\n" +
+	"write_time\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\twriteTime*L\n" +
+	"\aPastEnd\x12\x18\n" +
+	"\x14PAST_END_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fPAST_END_RAISES\x10\x01\x12\x12\n" +
+	"\x0ePAST_END_RISES\x10\x02*\xa8\x01\n" +
 	"\n" +
 	"TrialState\x12\x1b\n" +
 	"\x17TRIAL_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -1065,46 +1425,59 @@ func file_headrace_v1_trial_proto_rawDescGZIP() []byte {
 	return file_headrace_v1_trial_proto_rawDescData
 }
 
-var file_headrace_v1_trial_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_headrace_v1_trial_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_headrace_v1_trial_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_headrace_v1_trial_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_headrace_v1_trial_proto_goTypes = []any{
-	(TrialState)(0),               // 0: headrace.v1.TrialState
-	(TerminationReason)(0),        // 1: headrace.v1.TerminationReason
-	(*Trial)(nil),                 // 2: headrace.v1.Trial
-	(*Exploit)(nil),               // 3: headrace.v1.Exploit
-	(*RungResult)(nil),            // 4: headrace.v1.RungResult
-	(*RungCost)(nil),              // 5: headrace.v1.RungCost
-	(*CheckpointRef)(nil),         // 6: headrace.v1.CheckpointRef
-	nil,                           // 7: headrace.v1.Trial.MetricsEntry
-	nil,                           // 8: headrace.v1.Trial.ObjectiveValuesEntry
-	(*ParameterAssignment)(nil),   // 9: headrace.v1.ParameterAssignment
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	(PastEnd)(0),                  // 0: headrace.v1.PastEnd
+	(TrialState)(0),               // 1: headrace.v1.TrialState
+	(TerminationReason)(0),        // 2: headrace.v1.TerminationReason
+	(*Trial)(nil),                 // 3: headrace.v1.Trial
+	(*EarlierEnd)(nil),            // 4: headrace.v1.EarlierEnd
+	(*Schedule)(nil),              // 5: headrace.v1.Schedule
+	(*Schedules)(nil),             // 6: headrace.v1.Schedules
+	(*Exploit)(nil),               // 7: headrace.v1.Exploit
+	(*RungResult)(nil),            // 8: headrace.v1.RungResult
+	(*RungCost)(nil),              // 9: headrace.v1.RungCost
+	(*CheckpointRef)(nil),         // 10: headrace.v1.CheckpointRef
+	nil,                           // 11: headrace.v1.Trial.MetricsEntry
+	nil,                           // 12: headrace.v1.Trial.ObjectiveValuesEntry
+	nil,                           // 13: headrace.v1.EarlierEnd.MetricsEntry
+	(*ParameterAssignment)(nil),   // 14: headrace.v1.ParameterAssignment
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
 }
 var file_headrace_v1_trial_proto_depIdxs = []int32{
-	0,  // 0: headrace.v1.Trial.state:type_name -> headrace.v1.TrialState
-	9,  // 1: headrace.v1.Trial.parameters:type_name -> headrace.v1.ParameterAssignment
-	4,  // 2: headrace.v1.Trial.rung_results:type_name -> headrace.v1.RungResult
-	1,  // 3: headrace.v1.Trial.termination_reason:type_name -> headrace.v1.TerminationReason
-	6,  // 4: headrace.v1.Trial.checkpoint:type_name -> headrace.v1.CheckpointRef
-	10, // 5: headrace.v1.Trial.create_time:type_name -> google.protobuf.Timestamp
-	10, // 6: headrace.v1.Trial.start_time:type_name -> google.protobuf.Timestamp
-	10, // 7: headrace.v1.Trial.end_time:type_name -> google.protobuf.Timestamp
-	7,  // 8: headrace.v1.Trial.metrics:type_name -> headrace.v1.Trial.MetricsEntry
-	3,  // 9: headrace.v1.Trial.lineage:type_name -> headrace.v1.Exploit
-	8,  // 10: headrace.v1.Trial.objective_values:type_name -> headrace.v1.Trial.ObjectiveValuesEntry
-	6,  // 11: headrace.v1.Trial.best_checkpoint:type_name -> headrace.v1.CheckpointRef
-	6,  // 12: headrace.v1.Exploit.checkpoint:type_name -> headrace.v1.CheckpointRef
-	9,  // 13: headrace.v1.Exploit.parameters:type_name -> headrace.v1.ParameterAssignment
-	9,  // 14: headrace.v1.Exploit.previous_parameters:type_name -> headrace.v1.ParameterAssignment
-	10, // 15: headrace.v1.RungResult.time:type_name -> google.protobuf.Timestamp
-	5,  // 16: headrace.v1.RungResult.cost:type_name -> headrace.v1.RungCost
-	11, // 17: headrace.v1.CheckpointRef.write_time:type_name -> google.protobuf.Duration
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	1,  // 0: headrace.v1.Trial.state:type_name -> headrace.v1.TrialState
+	14, // 1: headrace.v1.Trial.parameters:type_name -> headrace.v1.ParameterAssignment
+	8,  // 2: headrace.v1.Trial.rung_results:type_name -> headrace.v1.RungResult
+	2,  // 3: headrace.v1.Trial.termination_reason:type_name -> headrace.v1.TerminationReason
+	10, // 4: headrace.v1.Trial.checkpoint:type_name -> headrace.v1.CheckpointRef
+	15, // 5: headrace.v1.Trial.create_time:type_name -> google.protobuf.Timestamp
+	15, // 6: headrace.v1.Trial.start_time:type_name -> google.protobuf.Timestamp
+	15, // 7: headrace.v1.Trial.end_time:type_name -> google.protobuf.Timestamp
+	11, // 8: headrace.v1.Trial.metrics:type_name -> headrace.v1.Trial.MetricsEntry
+	7,  // 9: headrace.v1.Trial.lineage:type_name -> headrace.v1.Exploit
+	12, // 10: headrace.v1.Trial.objective_values:type_name -> headrace.v1.Trial.ObjectiveValuesEntry
+	10, // 11: headrace.v1.Trial.best_checkpoint:type_name -> headrace.v1.CheckpointRef
+	4,  // 12: headrace.v1.Trial.earlier_ends:type_name -> headrace.v1.EarlierEnd
+	5,  // 13: headrace.v1.Trial.schedules:type_name -> headrace.v1.Schedule
+	2,  // 14: headrace.v1.EarlierEnd.reason:type_name -> headrace.v1.TerminationReason
+	13, // 15: headrace.v1.EarlierEnd.metrics:type_name -> headrace.v1.EarlierEnd.MetricsEntry
+	10, // 16: headrace.v1.EarlierEnd.checkpoint:type_name -> headrace.v1.CheckpointRef
+	15, // 17: headrace.v1.EarlierEnd.end_time:type_name -> google.protobuf.Timestamp
+	0,  // 18: headrace.v1.Schedule.past_end:type_name -> headrace.v1.PastEnd
+	5,  // 19: headrace.v1.Schedules.schedules:type_name -> headrace.v1.Schedule
+	10, // 20: headrace.v1.Exploit.checkpoint:type_name -> headrace.v1.CheckpointRef
+	14, // 21: headrace.v1.Exploit.parameters:type_name -> headrace.v1.ParameterAssignment
+	14, // 22: headrace.v1.Exploit.previous_parameters:type_name -> headrace.v1.ParameterAssignment
+	15, // 23: headrace.v1.RungResult.time:type_name -> google.protobuf.Timestamp
+	9,  // 24: headrace.v1.RungResult.cost:type_name -> headrace.v1.RungCost
+	16, // 25: headrace.v1.CheckpointRef.write_time:type_name -> google.protobuf.Duration
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_trial_proto_init() }
@@ -1115,15 +1488,16 @@ func file_headrace_v1_trial_proto_init() {
 	file_headrace_v1_spec_proto_init()
 	file_headrace_v1_trial_proto_msgTypes[0].OneofWrappers = []any{}
 	file_headrace_v1_trial_proto_msgTypes[1].OneofWrappers = []any{}
-	file_headrace_v1_trial_proto_msgTypes[2].OneofWrappers = []any{}
-	file_headrace_v1_trial_proto_msgTypes[3].OneofWrappers = []any{}
+	file_headrace_v1_trial_proto_msgTypes[4].OneofWrappers = []any{}
+	file_headrace_v1_trial_proto_msgTypes[5].OneofWrappers = []any{}
+	file_headrace_v1_trial_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_trial_proto_rawDesc), len(file_headrace_v1_trial_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   7,
+			NumEnums:      3,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

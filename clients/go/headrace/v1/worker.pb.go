@@ -1272,7 +1272,11 @@ type Report struct {
 	// As in ReportRequest.
 	Warnings []string `protobuf:"bytes,7,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// As in ReportRequest.
-	Turn          *TurnCost `protobuf:"bytes,8,opt,name=turn,proto3" json:"turn,omitempty"`
+	Turn *TurnCost `protobuf:"bytes,8,opt,name=turn,proto3" json:"turn,omitempty"`
+	// As in ReportRequest.
+	Schedules *Schedules `protobuf:"bytes,15,opt,name=schedules,proto3" json:"schedules,omitempty"`
+	// With the first report of an attempt, and where the code has grown since.
+	Code          *AttemptCode `protobuf:"bytes,12,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1363,6 +1367,20 @@ func (x *Report) GetTurn() *TurnCost {
 	return nil
 }
 
+func (x *Report) GetSchedules() *Schedules {
+	if x != nil {
+		return x.Schedules
+	}
+	return nil
+}
+
+func (x *Report) GetCode() *AttemptCode {
+	if x != nil {
+		return x.Code
+	}
+	return nil
+}
+
 // Reports that wait to be sent, in the order of their sequences: those of a bundle's turn above all. Each is taken,
 // answered and acknowledged as if it had come alone.
 type Reports struct {
@@ -1409,12 +1427,14 @@ func (x *Reports) GetReports() []*Report {
 	return nil
 }
 
-// A resumed trial has loaded its checkpoint.
+// A resumed trial has loaded its checkpoint; or, with `code`, an attempt runs code that it is to tell of at once.
 type Restored struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Sequence      int64                  `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	Lease         *LeaseRef              `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
-	ReadTime      *durationpb.Duration   `protobuf:"bytes,3,opt,name=read_time,json=readTime,proto3" json:"read_time,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Sequence int64                  `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Lease    *LeaseRef              `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	ReadTime *durationpb.Duration   `protobuf:"bytes,3,opt,name=read_time,json=readTime,proto3" json:"read_time,omitempty"`
+	// What the attempt runs, before its first report. Such a message says nothing of a checkpoint.
+	Code          *AttemptCode `protobuf:"bytes,12,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1470,6 +1490,13 @@ func (x *Restored) GetReadTime() *durationpb.Duration {
 	return nil
 }
 
+func (x *Restored) GetCode() *AttemptCode {
+	if x != nil {
+		return x.Code
+	}
+	return nil
+}
+
 // A trial's process is gone.
 type Exited struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1491,8 +1518,14 @@ type Exited struct {
 	// So many attempts in a row ended so on its devices, this one included. From three on the devices are taken out, where
 	// trials of the study get on elsewhere.
 	DeviceFailures int32 `protobuf:"varint,41,opt,name=device_failures,json=deviceFailures,proto3" json:"device_failures,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// With FINISHED: what the program saved at its end. Durable already; absent when it saved nothing.
+	Checkpoint *CheckpointRef `protobuf:"bytes,42,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	// As in FinishRequest; also where the worker could not store it.
+	Unsaved string `protobuf:"bytes,43,opt,name=unsaved,proto3" json:"unsaved,omitempty"`
+	// As in FinishRequest.
+	ByItself      bool `protobuf:"varint,44,opt,name=by_itself,json=byItself,proto3" json:"by_itself,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Exited) Reset() {
@@ -1586,6 +1619,27 @@ func (x *Exited) GetDeviceFailures() int32 {
 		return x.DeviceFailures
 	}
 	return 0
+}
+
+func (x *Exited) GetCheckpoint() *CheckpointRef {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
+func (x *Exited) GetUnsaved() string {
+	if x != nil {
+		return x.Unsaved
+	}
+	return ""
+}
+
+func (x *Exited) GetByItself() bool {
+	if x != nil {
+		return x.ByItself
+	}
+	return false
 }
 
 // Answers Hello.
@@ -1741,7 +1795,9 @@ type Assign struct {
 	Surrogate *Surrogate `protobuf:"bytes,22,opt,name=surrogate,proto3" json:"surrogate,omitempty"`
 	Gate      *Gate      `protobuf:"bytes,23,opt,name=gate,proto3" json:"gate,omitempty"`
 	// The trial saves at each report that is its best so far; absent: it need not.
-	KeepBest      *KeepBest `protobuf:"bytes,24,opt,name=keep_best,json=keepBest,proto3" json:"keep_best,omitempty"`
+	KeepBest *KeepBest `protobuf:"bytes,24,opt,name=keep_best,json=keepBest,proto3" json:"keep_best,omitempty"`
+	// Changed code is not let pass (`on_code_change`): each attempt says what it runs as soon as it has imported it.
+	GuardsCode    bool `protobuf:"varint,30,opt,name=guards_code,json=guardsCode,proto3" json:"guards_code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1914,6 +1970,13 @@ func (x *Assign) GetKeepBest() *KeepBest {
 		return x.KeepBest
 	}
 	return nil
+}
+
+func (x *Assign) GetGuardsCode() bool {
+	if x != nil {
+		return x.GuardsCode
+	}
+	return false
 }
 
 // What a trial may use.
@@ -2886,7 +2949,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x0fDeviceTelemetry\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12 \n" +
 	"\vutilization\x18\x02 \x01(\x01R\vutilization\x12*\n" +
-	"\x11memory_used_bytes\x18\x03 \x01(\x03R\x0fmemoryUsedBytes\"\x9a\x03\n" +
+	"\x11memory_used_bytes\x18\x03 \x01(\x03R\x0fmemoryUsedBytes\"\xfe\x03\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12\x12\n" +
@@ -2898,16 +2961,19 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"train_time\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\ttrainTime\x12\x1a\n" +
 	"\bwarnings\x18\a \x03(\tR\bwarnings\x12)\n" +
-	"\x04turn\x18\b \x01(\v2\x15.headrace.v1.TurnCostR\x04turn\x1a:\n" +
+	"\x04turn\x18\b \x01(\v2\x15.headrace.v1.TurnCostR\x04turn\x124\n" +
+	"\tschedules\x18\x0f \x01(\v2\x16.headrace.v1.SchedulesR\tschedules\x12,\n" +
+	"\x04code\x18\f \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"8\n" +
 	"\aReports\x12-\n" +
-	"\areports\x18\x01 \x03(\v2\x13.headrace.v1.ReportR\areports\"\x8b\x01\n" +
+	"\areports\x18\x01 \x03(\v2\x13.headrace.v1.ReportR\areports\"\xb9\x01\n" +
 	"\bRestored\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x126\n" +
-	"\tread_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\breadTime\"\xc3\x02\n" +
+	"\tread_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\breadTime\x12,\n" +
+	"\x04code\x18\f \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\"\xb6\x03\n" +
 	"\x06Exited\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x122\n" +
@@ -2917,7 +2983,12 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\texit_code\x18\x06 \x01(\x05R\bexitCode\x12\"\n" +
 	"\rout_of_memory\x18\a \x01(\x05R\voutOfMemory\x12!\n" +
 	"\fdevice_words\x18( \x01(\tR\vdeviceWords\x12'\n" +
-	"\x0fdevice_failures\x18) \x01(\x05R\x0edeviceFailures\"\xfd\x02\n" +
+	"\x0fdevice_failures\x18) \x01(\x05R\x0edeviceFailures\x12:\n" +
+	"\n" +
+	"checkpoint\x18* \x01(\v2\x1a.headrace.v1.CheckpointRefR\n" +
+	"checkpoint\x12\x18\n" +
+	"\aunsaved\x18+ \x01(\tR\aunsaved\x12\x1b\n" +
+	"\tby_itself\x18, \x01(\bR\bbyItself\"\xfd\x02\n" +
 	"\aWelcome\x12H\n" +
 	"\x12heartbeat_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x126\n" +
 	"\tlease_ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x12)\n" +
@@ -2927,7 +2998,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\rtakes_leaving\x18) \x01(\bR\ftakesLeaving\x12\x1a\n" +
 	"\bprotocol\x18* \x01(\x05R\bprotocol\x12'\n" +
 	"\x0foldest_protocol\x18+ \x01(\x05R\x0eoldestProtocol\x12\x18\n" +
-	"\aversion\x18, \x01(\tR\aversion\"\xb9\x06\n" +
+	"\aversion\x18, \x01(\tR\aversion\"\xda\x06\n" +
 	"\x06Assign\x12+\n" +
 	"\x05lease\x18\x01 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12@\n" +
 	"\n" +
@@ -2954,7 +3025,9 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\tstudy_uid\x18\x15 \x01(\tR\bstudyUid\x124\n" +
 	"\tsurrogate\x18\x16 \x01(\v2\x16.headrace.v1.SurrogateR\tsurrogate\x12%\n" +
 	"\x04gate\x18\x17 \x01(\v2\x11.headrace.v1.GateR\x04gate\x122\n" +
-	"\tkeep_best\x18\x18 \x01(\v2\x15.headrace.v1.KeepBestR\bkeepBest\"\xb2\x01\n" +
+	"\tkeep_best\x18\x18 \x01(\v2\x15.headrace.v1.KeepBestR\bkeepBest\x12\x1f\n" +
+	"\vguards_code\x18\x1e \x01(\bR\n" +
+	"guardsCode\"\xb2\x01\n" +
 	"\x05Grant\x12\x14\n" +
 	"\x05slots\x18\x01 \x03(\x05R\x05slots\x12\x14\n" +
 	"\x05milli\x18\x02 \x01(\x05R\x05milli\x12!\n" +
@@ -3092,13 +3165,15 @@ var file_headrace_v1_worker_proto_goTypes = []any{
 	(*CheckpointRef)(nil),        // 36: headrace.v1.CheckpointRef
 	(*durationpb.Duration)(nil),  // 37: google.protobuf.Duration
 	(*TurnCost)(nil),             // 38: headrace.v1.TurnCost
-	(*ParameterAssignment)(nil),  // 39: headrace.v1.ParameterAssignment
-	(*TrialTemplate)(nil),        // 40: headrace.v1.TrialTemplate
-	(*Surrogate)(nil),            // 41: headrace.v1.Surrogate
-	(*Gate)(nil),                 // 42: headrace.v1.Gate
-	(*KeepBest)(nil),             // 43: headrace.v1.KeepBest
-	(Processes)(0),               // 44: headrace.v1.Processes
-	(*Decision)(nil),             // 45: headrace.v1.Decision
+	(*Schedules)(nil),            // 39: headrace.v1.Schedules
+	(*AttemptCode)(nil),          // 40: headrace.v1.AttemptCode
+	(*ParameterAssignment)(nil),  // 41: headrace.v1.ParameterAssignment
+	(*TrialTemplate)(nil),        // 42: headrace.v1.TrialTemplate
+	(*Surrogate)(nil),            // 43: headrace.v1.Surrogate
+	(*Gate)(nil),                 // 44: headrace.v1.Gate
+	(*KeepBest)(nil),             // 45: headrace.v1.KeepBest
+	(Processes)(0),               // 46: headrace.v1.Processes
+	(*Decision)(nil),             // 47: headrace.v1.Decision
 }
 var file_headrace_v1_worker_proto_depIdxs = []int32{
 	6,  // 0: headrace.v1.SessionRequest.hello:type_name -> headrace.v1.Hello
@@ -3134,42 +3209,46 @@ var file_headrace_v1_worker_proto_depIdxs = []int32{
 	36, // 30: headrace.v1.Report.checkpoint:type_name -> headrace.v1.CheckpointRef
 	37, // 31: headrace.v1.Report.train_time:type_name -> google.protobuf.Duration
 	38, // 32: headrace.v1.Report.turn:type_name -> headrace.v1.TurnCost
-	12, // 33: headrace.v1.Reports.reports:type_name -> headrace.v1.Report
-	35, // 34: headrace.v1.Restored.lease:type_name -> headrace.v1.LeaseRef
-	37, // 35: headrace.v1.Restored.read_time:type_name -> google.protobuf.Duration
-	35, // 36: headrace.v1.Exited.lease:type_name -> headrace.v1.LeaseRef
-	2,  // 37: headrace.v1.Exited.outcome:type_name -> headrace.v1.ExitOutcome
-	37, // 38: headrace.v1.Welcome.heartbeat_interval:type_name -> google.protobuf.Duration
-	37, // 39: headrace.v1.Welcome.lease_ttl:type_name -> google.protobuf.Duration
-	35, // 40: headrace.v1.Welcome.held:type_name -> headrace.v1.LeaseRef
-	35, // 41: headrace.v1.Assign.lease:type_name -> headrace.v1.LeaseRef
-	39, // 42: headrace.v1.Assign.parameters:type_name -> headrace.v1.ParameterAssignment
-	40, // 43: headrace.v1.Assign.template:type_name -> headrace.v1.TrialTemplate
-	36, // 44: headrace.v1.Assign.checkpoint:type_name -> headrace.v1.CheckpointRef
-	18, // 45: headrace.v1.Assign.grant:type_name -> headrace.v1.Grant
-	41, // 46: headrace.v1.Assign.surrogate:type_name -> headrace.v1.Surrogate
-	42, // 47: headrace.v1.Assign.gate:type_name -> headrace.v1.Gate
-	43, // 48: headrace.v1.Assign.keep_best:type_name -> headrace.v1.KeepBest
-	44, // 49: headrace.v1.Grant.processes:type_name -> headrace.v1.Processes
-	35, // 50: headrace.v1.LeaseDecision.lease:type_name -> headrace.v1.LeaseRef
-	45, // 51: headrace.v1.LeaseDecision.decision:type_name -> headrace.v1.Decision
-	19, // 52: headrace.v1.Decisions.decisions:type_name -> headrace.v1.LeaseDecision
-	35, // 53: headrace.v1.Cancel.lease:type_name -> headrace.v1.LeaseRef
-	35, // 54: headrace.v1.Vacate.lease:type_name -> headrace.v1.LeaseRef
-	37, // 55: headrace.v1.Withdraw.grace:type_name -> google.protobuf.Duration
-	37, // 56: headrace.v1.Drain.grace:type_name -> google.protobuf.Duration
-	35, // 57: headrace.v1.ReadLog.lease:type_name -> headrace.v1.LeaseRef
-	3,  // 58: headrace.v1.LogChunk.trouble:type_name -> headrace.v1.LogTrouble
-	32, // 59: headrace.v1.JudgeFoldersResponse.verdicts:type_name -> headrace.v1.FolderVerdict
-	4,  // 60: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
-	30, // 61: headrace.v1.WorkerService.JudgeFolders:input_type -> headrace.v1.JudgeFoldersRequest
-	5,  // 62: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
-	31, // 63: headrace.v1.WorkerService.JudgeFolders:output_type -> headrace.v1.JudgeFoldersResponse
-	62, // [62:64] is the sub-list for method output_type
-	60, // [60:62] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	39, // 33: headrace.v1.Report.schedules:type_name -> headrace.v1.Schedules
+	40, // 34: headrace.v1.Report.code:type_name -> headrace.v1.AttemptCode
+	12, // 35: headrace.v1.Reports.reports:type_name -> headrace.v1.Report
+	35, // 36: headrace.v1.Restored.lease:type_name -> headrace.v1.LeaseRef
+	37, // 37: headrace.v1.Restored.read_time:type_name -> google.protobuf.Duration
+	40, // 38: headrace.v1.Restored.code:type_name -> headrace.v1.AttemptCode
+	35, // 39: headrace.v1.Exited.lease:type_name -> headrace.v1.LeaseRef
+	2,  // 40: headrace.v1.Exited.outcome:type_name -> headrace.v1.ExitOutcome
+	36, // 41: headrace.v1.Exited.checkpoint:type_name -> headrace.v1.CheckpointRef
+	37, // 42: headrace.v1.Welcome.heartbeat_interval:type_name -> google.protobuf.Duration
+	37, // 43: headrace.v1.Welcome.lease_ttl:type_name -> google.protobuf.Duration
+	35, // 44: headrace.v1.Welcome.held:type_name -> headrace.v1.LeaseRef
+	35, // 45: headrace.v1.Assign.lease:type_name -> headrace.v1.LeaseRef
+	41, // 46: headrace.v1.Assign.parameters:type_name -> headrace.v1.ParameterAssignment
+	42, // 47: headrace.v1.Assign.template:type_name -> headrace.v1.TrialTemplate
+	36, // 48: headrace.v1.Assign.checkpoint:type_name -> headrace.v1.CheckpointRef
+	18, // 49: headrace.v1.Assign.grant:type_name -> headrace.v1.Grant
+	43, // 50: headrace.v1.Assign.surrogate:type_name -> headrace.v1.Surrogate
+	44, // 51: headrace.v1.Assign.gate:type_name -> headrace.v1.Gate
+	45, // 52: headrace.v1.Assign.keep_best:type_name -> headrace.v1.KeepBest
+	46, // 53: headrace.v1.Grant.processes:type_name -> headrace.v1.Processes
+	35, // 54: headrace.v1.LeaseDecision.lease:type_name -> headrace.v1.LeaseRef
+	47, // 55: headrace.v1.LeaseDecision.decision:type_name -> headrace.v1.Decision
+	19, // 56: headrace.v1.Decisions.decisions:type_name -> headrace.v1.LeaseDecision
+	35, // 57: headrace.v1.Cancel.lease:type_name -> headrace.v1.LeaseRef
+	35, // 58: headrace.v1.Vacate.lease:type_name -> headrace.v1.LeaseRef
+	37, // 59: headrace.v1.Withdraw.grace:type_name -> google.protobuf.Duration
+	37, // 60: headrace.v1.Drain.grace:type_name -> google.protobuf.Duration
+	35, // 61: headrace.v1.ReadLog.lease:type_name -> headrace.v1.LeaseRef
+	3,  // 62: headrace.v1.LogChunk.trouble:type_name -> headrace.v1.LogTrouble
+	32, // 63: headrace.v1.JudgeFoldersResponse.verdicts:type_name -> headrace.v1.FolderVerdict
+	4,  // 64: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
+	30, // 65: headrace.v1.WorkerService.JudgeFolders:input_type -> headrace.v1.JudgeFoldersRequest
+	5,  // 66: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
+	31, // 67: headrace.v1.WorkerService.JudgeFolders:output_type -> headrace.v1.JudgeFoldersResponse
+	66, // [66:68] is the sub-list for method output_type
+	64, // [64:66] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_worker_proto_init() }

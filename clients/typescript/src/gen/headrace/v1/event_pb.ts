@@ -18,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file headrace/v1/event.proto.
  */
 export const file_headrace_v1_event: GenFile = /*@__PURE__*/
-  fileDesc("ChdoZWFkcmFjZS92MS9ldmVudC5wcm90bxILaGVhZHJhY2UudjEipAcKBUV2ZW50Eg4KBmN1cnNvchgBIAEoAxIoCgR0aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIZCgx0cmlhbF9udW1iZXIYAyABKANIAYgBARIPCgdtZXNzYWdlGAQgASgJEjIKDXRyaWFsX2NyZWF0ZWQYBSABKAsyGS5oZWFkcmFjZS52MS5UcmlhbENyZWF0ZWRIABIuCgt0cmlhbF9tb3ZlZBgGIAEoCzIXLmhlYWRyYWNlLnYxLlRyaWFsTW92ZWRIABI2Cg9yZXBvcnRfcmVjb3JkZWQYByABKAsyGy5oZWFkcmFjZS52MS5SZXBvcnRSZWNvcmRlZEgAEjIKDXJ1bmdfcmVjb3JkZWQYCCABKAsyGS5oZWFkcmFjZS52MS5SdW5nUmVjb3JkZWRIABIyCg1kZWNpc2lvbl9tYWRlGAkgASgLMhkuaGVhZHJhY2UudjEuRGVjaXNpb25NYWRlSAASLgoLc3R1ZHlfbW92ZWQYCiABKAsyFy5oZWFkcmFjZS52MS5TdHVkeU1vdmVkSAASNAoOc2xvdHNfcmVzZXJ2ZWQYDCABKAsyGi5oZWFkcmFjZS52MS5TbG90c1Jlc2VydmVkSAASNgoPdHJpYWxfcHJlZW1wdGVkGA0gASgLMhsuaGVhZHJhY2UudjEuVHJpYWxQcmVlbXB0ZWRIABIwCgx0cmlhbF9wbGFjZWQYDiABKAsyGC5oZWFkcmFjZS52MS5UcmlhbFBsYWNlZEgAEjYKD3RyaWFsX2V4cGxvaXRlZBgLIAEoCzIbLmhlYWRyYWNlLnYxLlRyaWFsRXhwbG9pdGVkSAASNgoPcHJvcG9zYWxfZmFpbGVkGA8gASgLMhsuaGVhZHJhY2UudjEuUHJvcG9zYWxGYWlsZWRIABI2Cg9wcm9wb3NhbHNfZW5kZWQYECABKAsyGy5oZWFkcmFjZS52MS5Qcm9wb3NhbHNFbmRlZEgAEjYKD21ldHJpY3NfbWlzc2luZxgRIAEoCzIbLmhlYWRyYWNlLnYxLk1ldHJpY3NNaXNzaW5nSAASMAoMdHJpYWxfd2FybmVkGBIgASgLMhguaGVhZHJhY2UudjEuVHJpYWxXYXJuZWRIABI0Cg5zdHVkeV9leHRlbmRlZBgTIAEoCzIaLmhlYWRyYWNlLnYxLlN0dWR5RXh0ZW5kZWRIAEIICgZkZXRhaWxCDwoNX3RyaWFsX251bWJlciIeCgtUcmlhbFdhcm5lZBIPCgd3YXJuaW5nGAEgASgJIpABCgxUcmlhbENyZWF0ZWQSNAoKcGFyYW1ldGVycxgBIAEoCzIgLmhlYWRyYWNlLnYxLlBhcmFtZXRlckFzc2lnbm1lbnQSDwoHYnJhY2tldBgCIAEoBRIQCghiYXNlbGluZRgDIAEoCBInCghwcm9wb3NhbBgEIAEoCzIVLmhlYWRyYWNlLnYxLlByb3Bvc2FsIssBCghQcm9wb3NhbBIPCgdzYW1wbGVyGAEgASgJEgwKBHJ1bmcYAiABKAUSEQoJbWlsZXN0b25lGAMgASgDEg8KB3Jlc3VsdHMYBCABKAUSFAoMd2FybV9yZXN1bHRzGAUgASgFEg8KB3BlbmRpbmcYBiABKAUSFwoKZ2VuZXJhdGlvbhgHIAEoBUgAiAEBEhMKBnNvdXJjZRgIIAEoA0gBiAEBEg0KBWVhcmx5GAkgASgJQg0KC19nZW5lcmF0aW9uQgkKB19zb3VyY2UiQwoOUHJvcG9zYWxGYWlsZWQSEAoIcHJvcG9zYWwYASABKAMSEAoIYXR0ZW1wdHMYAiABKAUSDQoFZXJyb3IYAyABKAkiIwoOUHJvcG9zYWxzRW5kZWQSEQoJcHJvcG9zYWxzGAEgASgDIvABCgpUcmlhbE1vdmVkEisKCmZyb21fc3RhdGUYASABKA4yFy5oZWFkcmFjZS52MS5UcmlhbFN0YXRlEikKCHRvX3N0YXRlGAIgASgOMhcuaGVhZHJhY2UudjEuVHJpYWxTdGF0ZRIOCgZhY3Rpb24YAyABKAkSDwoHYXR0ZW1wdBgEIAEoAxIOCgZ3b3JrZXIYBSABKAkSDQoFc2xvdHMYBiADKAUSOgoSdGVybWluYXRpb25fcmVhc29uGAcgASgOMh4uaGVhZHJhY2UudjEuVGVybWluYXRpb25SZWFzb24SDgoGZGV0YWlsGAggASgJItwBCg5SZXBvcnRSZWNvcmRlZBIPCgdhdHRlbXB0GAEgASgDEhAKCHNlcXVlbmNlGAIgASgDEgwKBHN0ZXAYAyABKAMSOQoHbWV0cmljcxgEIAMoCzIoLmhlYWRyYWNlLnYxLlJlcG9ydFJlY29yZGVkLk1ldHJpY3NFbnRyeRIuCgpjaGVja3BvaW50GAUgASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhouCgxNZXRyaWNzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgBOgI4ASIzCg5NZXRyaWNzTWlzc2luZxIPCgdtaXNzaW5nGAEgAygJEhAKCHJlcG9ydGVkGAIgAygJIkgKDFJ1bmdSZWNvcmRlZBIPCgdicmFja2V0GAEgASgFEicKBnJlc3VsdBgCIAEoCzIXLmhlYWRyYWNlLnYxLlJ1bmdSZXN1bHQiagoMRGVjaXNpb25NYWRlEisKBmFjdGlvbhgBIAEoDjIbLmhlYWRyYWNlLnYxLkRlY2lzaW9uQWN0aW9uEi0KC2V4cGxhbmF0aW9uGAIgASgLMhguaGVhZHJhY2UudjEuRXhwbGFuYXRpb24iNwoOVHJpYWxFeHBsb2l0ZWQSJQoHZXhwbG9pdBgBIAEoCzIULmhlYWRyYWNlLnYxLkV4cGxvaXQiVgoNU2xvdHNSZXNlcnZlZBIOCgZ3b3JrZXIYASABKAkSDQoFc2xvdHMYAiABKAUSFwoKcmVhZHlfaW5fcxgDIAEoAUgAiAEBQg0KC19yZWFkeV9pbl9zIjYKDlRyaWFsUHJlZW1wdGVkEhQKDGluX2Zhdm91cl9vZhgBIAEoCRIOCgZyZWFzb24YAiABKAkiWwoLVHJpYWxQbGFjZWQSDAoEcnVsZRgBIAEoCRIOCgZ3b3JrZXIYAiABKAkSDQoFc2xvdHMYAyADKAUSDQoFbWlsbGkYBCABKAUSEAoIc2VudGVuY2UYBSABKAkiQgoKU3R1ZHlNb3ZlZBISCgpmcm9tX3N0YXRlGAEgASgJEhAKCHRvX3N0YXRlGAIgASgJEg4KBmRldGFpbBgDIAEoCSJbCg1TdHVkeUV4dGVuZGVkEhUKDXRyaWFsc19iZWZvcmUYASABKAUSDgoGdHJpYWxzGAIgASgFEhQKDHN0ZXBzX2JlZm9yZRgDIAEoAxINCgVzdGVwcxgEIAEoAyKmAwoLRXhwbGFuYXRpb24SDAoEcnVsZRgBIAEoCRIPCgdicmFja2V0GAIgASgFEgwKBHJ1bmcYAyABKAUSEQoJbWlsZXN0b25lGAQgASgDEhIKBXZhbHVlGAUgASgBSACIAQESDAoEcmFuaxgGIAEoBRIPCgdyZXN1bHRzGAcgASgFEgwKBGtlcHQYCCABKAUSGQoMY3V0b2ZmX3ZhbHVlGAkgASgBSAGIAQESEAoIc2VudGVuY2UYCiABKAkSFAoMc2xvdF9nb2VzX3RvGAsgASgJEiwKC3BhdXNlX3ByaWNlGAwgASgLMhcuaGVhZHJhY2UudjEuUGF1c2VQcmljZRIbCg5leHBlY3RlZF92YWx1ZRgNIAEoAUgCiAEBEhwKD2V4cGVjdGVkX3NwcmVhZBgOIAEoAUgDiAEBEhgKC3Byb2JhYmlsaXR5GA8gASgBSASIAQFCCAoGX3ZhbHVlQg8KDV9jdXRvZmZfdmFsdWVCEQoPX2V4cGVjdGVkX3ZhbHVlQhIKEF9leHBlY3RlZF9zcHJlYWRCDgoMX3Byb2JhYmlsaXR5IrYBCgpQYXVzZVByaWNlEhgKEGNoZWNrcG9pbnRfYnl0ZXMYASABKAMSDwoHd3JpdGVfcxgCIAEoARIOCgZyZWFkX3MYAyABKAESDwoHcHJpY2VfcxgEIAEoARIOCgZydW5nX3MYBSABKAESHQoVcHJvbW90aW9uX3Byb2JhYmlsaXR5GAYgASgBEg8KB3dvcnRoX3MYByABKAESDAoEcGF5cxgIIAEoCBIOCgZyZXN0X3MYCSABKAEibwoIRGVjaXNpb24SKwoGYWN0aW9uGAEgASgOMhsuaGVhZHJhY2UudjEuRGVjaXNpb25BY3Rpb24SFgoObmV4dF9taWxlc3RvbmUYAiABKAMSDgoGcmVhc29uGAMgASgJEg4KBnBpbm5lZBgEIAMoCSJLCghMZWFzZVJlZhIQCghsZWFzZV9pZBgBIAEoCRINCgV0cmlhbBgCIAEoCRIPCgdhdHRlbXB0GAMgASgDEg0KBXByb29mGAQgASgJIngKCFR1cm5Db3N0Eg8KB21lbWJlcnMYASABKAUSDQoFdHVybnMYAiABKAUSJwoEdGltZRgDIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIUCgxtZW1vcnlfYnl0ZXMYBCABKAMSDQoFZnJlc2gYBSABKAgigQEKCEtlZXBCZXN0Eh8KBGdvYWwYASABKA4yES5oZWFkcmFjZS52MS5Hb2FsEiwKC2NvbnN0cmFpbnRzGAIgAygLMhcuaGVhZHJhY2UudjEuQ29uc3RyYWludBIXCgpiZXN0X3ZhbHVlGAMgASgBSACIAQFCDQoLX2Jlc3RfdmFsdWUqhAEKDkRlY2lzaW9uQWN0aW9uEh8KG0RFQ0lTSU9OX0FDVElPTl9VTlNQRUNJRklFRBAAEhwKGERFQ0lTSU9OX0FDVElPTl9DT05USU5VRRABEhkKFURFQ0lTSU9OX0FDVElPTl9QQVVTRRACEhgKFERFQ0lTSU9OX0FDVElPTl9TVE9QEANCQFo+Z2l0aHViLmNvbS9oZWFkcmFjZS9oZWFkcmFjZS9jbGllbnRzL2dvL2hlYWRyYWNlL3YxO2hlYWRyYWNldjFiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_headrace_v1_spec, file_headrace_v1_trial]);
+  fileDesc("ChdoZWFkcmFjZS92MS9ldmVudC5wcm90bxILaGVhZHJhY2UudjEi1gcKBUV2ZW50Eg4KBmN1cnNvchgBIAEoAxIoCgR0aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIZCgx0cmlhbF9udW1iZXIYAyABKANIAYgBARIPCgdtZXNzYWdlGAQgASgJEjIKDXRyaWFsX2NyZWF0ZWQYBSABKAsyGS5oZWFkcmFjZS52MS5UcmlhbENyZWF0ZWRIABIuCgt0cmlhbF9tb3ZlZBgGIAEoCzIXLmhlYWRyYWNlLnYxLlRyaWFsTW92ZWRIABI2Cg9yZXBvcnRfcmVjb3JkZWQYByABKAsyGy5oZWFkcmFjZS52MS5SZXBvcnRSZWNvcmRlZEgAEjIKDXJ1bmdfcmVjb3JkZWQYCCABKAsyGS5oZWFkcmFjZS52MS5SdW5nUmVjb3JkZWRIABIyCg1kZWNpc2lvbl9tYWRlGAkgASgLMhkuaGVhZHJhY2UudjEuRGVjaXNpb25NYWRlSAASLgoLc3R1ZHlfbW92ZWQYCiABKAsyFy5oZWFkcmFjZS52MS5TdHVkeU1vdmVkSAASNAoOc2xvdHNfcmVzZXJ2ZWQYDCABKAsyGi5oZWFkcmFjZS52MS5TbG90c1Jlc2VydmVkSAASNgoPdHJpYWxfcHJlZW1wdGVkGA0gASgLMhsuaGVhZHJhY2UudjEuVHJpYWxQcmVlbXB0ZWRIABIwCgx0cmlhbF9wbGFjZWQYDiABKAsyGC5oZWFkcmFjZS52MS5UcmlhbFBsYWNlZEgAEjYKD3RyaWFsX2V4cGxvaXRlZBgLIAEoCzIbLmhlYWRyYWNlLnYxLlRyaWFsRXhwbG9pdGVkSAASNgoPcHJvcG9zYWxfZmFpbGVkGA8gASgLMhsuaGVhZHJhY2UudjEuUHJvcG9zYWxGYWlsZWRIABI2Cg9wcm9wb3NhbHNfZW5kZWQYECABKAsyGy5oZWFkcmFjZS52MS5Qcm9wb3NhbHNFbmRlZEgAEjYKD21ldHJpY3NfbWlzc2luZxgRIAEoCzIbLmhlYWRyYWNlLnYxLk1ldHJpY3NNaXNzaW5nSAASMAoMdHJpYWxfd2FybmVkGBIgASgLMhguaGVhZHJhY2UudjEuVHJpYWxXYXJuZWRIABI0Cg5zdHVkeV9leHRlbmRlZBgTIAEoCzIaLmhlYWRyYWNlLnYxLlN0dWR5RXh0ZW5kZWRIABIwCgxjb2RlX2NoYW5nZWQYFiABKAsyGC5oZWFkcmFjZS52MS5Db2RlQ2hhbmdlZEgAQggKBmRldGFpbEIPCg1fdHJpYWxfbnVtYmVyIh4KC1RyaWFsV2FybmVkEg8KB3dhcm5pbmcYASABKAkiYgoLQ29kZUNoYW5nZWQSDwoHYXR0ZW1wdBgBIAEoAxIOCgZkaWdlc3QYAiABKAkSDQoFZmlsZXMYAyADKAkSEgoKZmlyc3Rfc2VlbhgEIAMoCRIPCgdyZWZ1c2VkGAUgASgIIpABCgxUcmlhbENyZWF0ZWQSNAoKcGFyYW1ldGVycxgBIAEoCzIgLmhlYWRyYWNlLnYxLlBhcmFtZXRlckFzc2lnbm1lbnQSDwoHYnJhY2tldBgCIAEoBRIQCghiYXNlbGluZRgDIAEoCBInCghwcm9wb3NhbBgEIAEoCzIVLmhlYWRyYWNlLnYxLlByb3Bvc2FsIssBCghQcm9wb3NhbBIPCgdzYW1wbGVyGAEgASgJEgwKBHJ1bmcYAiABKAUSEQoJbWlsZXN0b25lGAMgASgDEg8KB3Jlc3VsdHMYBCABKAUSFAoMd2FybV9yZXN1bHRzGAUgASgFEg8KB3BlbmRpbmcYBiABKAUSFwoKZ2VuZXJhdGlvbhgHIAEoBUgAiAEBEhMKBnNvdXJjZRgIIAEoA0gBiAEBEg0KBWVhcmx5GAkgASgJQg0KC19nZW5lcmF0aW9uQgkKB19zb3VyY2UiQwoOUHJvcG9zYWxGYWlsZWQSEAoIcHJvcG9zYWwYASABKAMSEAoIYXR0ZW1wdHMYAiABKAUSDQoFZXJyb3IYAyABKAkiIwoOUHJvcG9zYWxzRW5kZWQSEQoJcHJvcG9zYWxzGAEgASgDIvABCgpUcmlhbE1vdmVkEisKCmZyb21fc3RhdGUYASABKA4yFy5oZWFkcmFjZS52MS5UcmlhbFN0YXRlEikKCHRvX3N0YXRlGAIgASgOMhcuaGVhZHJhY2UudjEuVHJpYWxTdGF0ZRIOCgZhY3Rpb24YAyABKAkSDwoHYXR0ZW1wdBgEIAEoAxIOCgZ3b3JrZXIYBSABKAkSDQoFc2xvdHMYBiADKAUSOgoSdGVybWluYXRpb25fcmVhc29uGAcgASgOMh4uaGVhZHJhY2UudjEuVGVybWluYXRpb25SZWFzb24SDgoGZGV0YWlsGAggASgJIuoBCg5SZXBvcnRSZWNvcmRlZBIPCgdhdHRlbXB0GAEgASgDEhAKCHNlcXVlbmNlGAIgASgDEgwKBHN0ZXAYAyABKAMSOQoHbWV0cmljcxgEIAMoCzIoLmhlYWRyYWNlLnYxLlJlcG9ydFJlY29yZGVkLk1ldHJpY3NFbnRyeRIuCgpjaGVja3BvaW50GAUgASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhIMCgRjb2RlGAYgASgJGi4KDE1ldHJpY3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAE6AjgBIjMKDk1ldHJpY3NNaXNzaW5nEg8KB21pc3NpbmcYASADKAkSEAoIcmVwb3J0ZWQYAiADKAkiSAoMUnVuZ1JlY29yZGVkEg8KB2JyYWNrZXQYASABKAUSJwoGcmVzdWx0GAIgASgLMhcuaGVhZHJhY2UudjEuUnVuZ1Jlc3VsdCJqCgxEZWNpc2lvbk1hZGUSKwoGYWN0aW9uGAEgASgOMhsuaGVhZHJhY2UudjEuRGVjaXNpb25BY3Rpb24SLQoLZXhwbGFuYXRpb24YAiABKAsyGC5oZWFkcmFjZS52MS5FeHBsYW5hdGlvbiI3Cg5UcmlhbEV4cGxvaXRlZBIlCgdleHBsb2l0GAEgASgLMhQuaGVhZHJhY2UudjEuRXhwbG9pdCJWCg1TbG90c1Jlc2VydmVkEg4KBndvcmtlchgBIAEoCRINCgVzbG90cxgCIAEoBRIXCgpyZWFkeV9pbl9zGAMgASgBSACIAQFCDQoLX3JlYWR5X2luX3MiNgoOVHJpYWxQcmVlbXB0ZWQSFAoMaW5fZmF2b3VyX29mGAEgASgJEg4KBnJlYXNvbhgCIAEoCSJbCgtUcmlhbFBsYWNlZBIMCgRydWxlGAEgASgJEg4KBndvcmtlchgCIAEoCRINCgVzbG90cxgDIAMoBRINCgVtaWxsaRgEIAEoBRIQCghzZW50ZW5jZRgFIAEoCSJCCgpTdHVkeU1vdmVkEhIKCmZyb21fc3RhdGUYASABKAkSEAoIdG9fc3RhdGUYAiABKAkSDgoGZGV0YWlsGAMgASgJIlsKDVN0dWR5RXh0ZW5kZWQSFQoNdHJpYWxzX2JlZm9yZRgBIAEoBRIOCgZ0cmlhbHMYAiABKAUSFAoMc3RlcHNfYmVmb3JlGAMgASgDEg0KBXN0ZXBzGAQgASgDIqYDCgtFeHBsYW5hdGlvbhIMCgRydWxlGAEgASgJEg8KB2JyYWNrZXQYAiABKAUSDAoEcnVuZxgDIAEoBRIRCgltaWxlc3RvbmUYBCABKAMSEgoFdmFsdWUYBSABKAFIAIgBARIMCgRyYW5rGAYgASgFEg8KB3Jlc3VsdHMYByABKAUSDAoEa2VwdBgIIAEoBRIZCgxjdXRvZmZfdmFsdWUYCSABKAFIAYgBARIQCghzZW50ZW5jZRgKIAEoCRIUCgxzbG90X2dvZXNfdG8YCyABKAkSLAoLcGF1c2VfcHJpY2UYDCABKAsyFy5oZWFkcmFjZS52MS5QYXVzZVByaWNlEhsKDmV4cGVjdGVkX3ZhbHVlGA0gASgBSAKIAQESHAoPZXhwZWN0ZWRfc3ByZWFkGA4gASgBSAOIAQESGAoLcHJvYmFiaWxpdHkYDyABKAFIBIgBAUIICgZfdmFsdWVCDwoNX2N1dG9mZl92YWx1ZUIRCg9fZXhwZWN0ZWRfdmFsdWVCEgoQX2V4cGVjdGVkX3NwcmVhZEIOCgxfcHJvYmFiaWxpdHkitgEKClBhdXNlUHJpY2USGAoQY2hlY2twb2ludF9ieXRlcxgBIAEoAxIPCgd3cml0ZV9zGAIgASgBEg4KBnJlYWRfcxgDIAEoARIPCgdwcmljZV9zGAQgASgBEg4KBnJ1bmdfcxgFIAEoARIdChVwcm9tb3Rpb25fcHJvYmFiaWxpdHkYBiABKAESDwoHd29ydGhfcxgHIAEoARIMCgRwYXlzGAggASgIEg4KBnJlc3RfcxgJIAEoASJvCghEZWNpc2lvbhIrCgZhY3Rpb24YASABKA4yGy5oZWFkcmFjZS52MS5EZWNpc2lvbkFjdGlvbhIWCg5uZXh0X21pbGVzdG9uZRgCIAEoAxIOCgZyZWFzb24YAyABKAkSDgoGcGlubmVkGAQgAygJIksKCExlYXNlUmVmEhAKCGxlYXNlX2lkGAEgASgJEg0KBXRyaWFsGAIgASgJEg8KB2F0dGVtcHQYAyABKAMSDQoFcHJvb2YYBCABKAkiRQoLQXR0ZW1wdENvZGUSJgoFZmlsZXMYASADKAsyFy5oZWFkcmFjZS52MS5Tb3VyY2VGaWxlEg4KBmRpZ2VzdBgCIAEoCSIqCgpTb3VyY2VGaWxlEgwKBHBhdGgYASABKAkSDgoGZGlnZXN0GAIgASgJIngKCFR1cm5Db3N0Eg8KB21lbWJlcnMYASABKAUSDQoFdHVybnMYAiABKAUSJwoEdGltZRgDIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIUCgxtZW1vcnlfYnl0ZXMYBCABKAMSDQoFZnJlc2gYBSABKAgigQEKCEtlZXBCZXN0Eh8KBGdvYWwYASABKA4yES5oZWFkcmFjZS52MS5Hb2FsEiwKC2NvbnN0cmFpbnRzGAIgAygLMhcuaGVhZHJhY2UudjEuQ29uc3RyYWludBIXCgpiZXN0X3ZhbHVlGAMgASgBSACIAQFCDQoLX2Jlc3RfdmFsdWUqhAEKDkRlY2lzaW9uQWN0aW9uEh8KG0RFQ0lTSU9OX0FDVElPTl9VTlNQRUNJRklFRBAAEhwKGERFQ0lTSU9OX0FDVElPTl9DT05USU5VRRABEhkKFURFQ0lTSU9OX0FDVElPTl9QQVVTRRACEhgKFERFQ0lTSU9OX0FDVElPTl9TVE9QEANCQFo+Z2l0aHViLmNvbS9oZWFkcmFjZS9oZWFkcmFjZS9jbGllbnRzL2dvL2hlYWRyYWNlL3YxO2hlYWRyYWNldjFiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_headrace_v1_spec, file_headrace_v1_trial]);
 
 /**
  * One entry of a study's event log. The log is enough to replay the study.
@@ -145,6 +145,12 @@ export type Event = Message<"headrace.v1.Event"> & {
      */
     value: StudyExtended;
     case: "studyExtended";
+  } | {
+    /**
+     * @generated from field: headrace.v1.CodeChanged code_changed = 22;
+     */
+    value: CodeChanged;
+    case: "codeChanged";
   } | { case: undefined; value?: undefined };
 };
 
@@ -173,6 +179,53 @@ export type TrialWarned = Message<"headrace.v1.TrialWarned"> & {
  */
 export const TrialWarnedSchema: GenMessage<TrialWarned> = /*@__PURE__*/
   messageDesc(file_headrace_v1_event, 1);
+
+/**
+ * An attempt runs other code than the study began with.
+ *
+ * @generated from message headrace.v1.CodeChanged
+ */
+export type CodeChanged = Message<"headrace.v1.CodeChanged"> & {
+  /**
+   * @generated from field: int64 attempt = 1;
+   */
+  attempt: bigint;
+
+  /**
+   * Of the attempt's code, as in AttemptCode.
+   *
+   * @generated from field: string digest = 2;
+   */
+  digest: string;
+
+  /**
+   * The files that differ from the study's first ones.
+   *
+   * @generated from field: repeated string files = 3;
+   */
+  files: string[];
+
+  /**
+   * Those among them with a content that no attempt of the study had before.
+   *
+   * @generated from field: repeated string first_seen = 4;
+   */
+  firstSeen: string[];
+
+  /**
+   * The trial was taken off its worker: nothing of this attempt counts from here on.
+   *
+   * @generated from field: bool refused = 5;
+   */
+  refused: boolean;
+};
+
+/**
+ * Describes the message headrace.v1.CodeChanged.
+ * Use `create(CodeChangedSchema)` to create a new message.
+ */
+export const CodeChangedSchema: GenMessage<CodeChanged> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_event, 2);
 
 /**
  * A trial was proposed.
@@ -208,7 +261,7 @@ export type TrialCreated = Message<"headrace.v1.TrialCreated"> & {
  * Use `create(TrialCreatedSchema)` to create a new message.
  */
 export const TrialCreatedSchema: GenMessage<TrialCreated> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 2);
+  messageDesc(file_headrace_v1_event, 3);
 
 /**
  * How a configuration was proposed.
@@ -281,7 +334,7 @@ export type Proposal = Message<"headrace.v1.Proposal"> & {
  * Use `create(ProposalSchema)` to create a new message.
  */
 export const ProposalSchema: GenMessage<Proposal> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 3);
+  messageDesc(file_headrace_v1_event, 4);
 
 /**
  * The sampler failed at a proposal every time it was tried, and a random draw took its place.
@@ -314,7 +367,7 @@ export type ProposalFailed = Message<"headrace.v1.ProposalFailed"> & {
  * Use `create(ProposalFailedSchema)` to create a new message.
  */
 export const ProposalFailedSchema: GenMessage<ProposalFailed> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 4);
+  messageDesc(file_headrace_v1_event, 5);
 
 /**
  * The sampler has proposed all the configurations that there will be; only a user can add trials now.
@@ -333,7 +386,7 @@ export type ProposalsEnded = Message<"headrace.v1.ProposalsEnded"> & {
  * Use `create(ProposalsEndedSchema)` to create a new message.
  */
 export const ProposalsEndedSchema: GenMessage<ProposalsEnded> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 5);
+  messageDesc(file_headrace_v1_event, 6);
 
 /**
  * A trial went from one state to another.
@@ -389,7 +442,7 @@ export type TrialMoved = Message<"headrace.v1.TrialMoved"> & {
  * Use `create(TrialMovedSchema)` to create a new message.
  */
 export const TrialMovedSchema: GenMessage<TrialMoved> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 6);
+  messageDesc(file_headrace_v1_event, 7);
 
 /**
  * A report was stored.
@@ -421,6 +474,13 @@ export type ReportRecorded = Message<"headrace.v1.ReportRecorded"> & {
    * @generated from field: headrace.v1.CheckpointRef checkpoint = 5;
    */
   checkpoint?: CheckpointRef | undefined;
+
+  /**
+   * The digest of the attempt's code, in the first report of an attempt and where it has grown since; else empty.
+   *
+   * @generated from field: string code = 6;
+   */
+  code: string;
 };
 
 /**
@@ -428,7 +488,7 @@ export type ReportRecorded = Message<"headrace.v1.ReportRecorded"> & {
  * Use `create(ReportRecordedSchema)` to create a new message.
  */
 export const ReportRecordedSchema: GenMessage<ReportRecorded> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 7);
+  messageDesc(file_headrace_v1_event, 8);
 
 /**
  * The study's first report lacks metrics that the study reads. They may follow in a later report.
@@ -454,7 +514,7 @@ export type MetricsMissing = Message<"headrace.v1.MetricsMissing"> & {
  * Use `create(MetricsMissingSchema)` to create a new message.
  */
 export const MetricsMissingSchema: GenMessage<MetricsMissing> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 8);
+  messageDesc(file_headrace_v1_event, 9);
 
 /**
  * A trial was recorded at a rung.
@@ -478,7 +538,7 @@ export type RungRecorded = Message<"headrace.v1.RungRecorded"> & {
  * Use `create(RungRecordedSchema)` to create a new message.
  */
 export const RungRecordedSchema: GenMessage<RungRecorded> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 9);
+  messageDesc(file_headrace_v1_event, 10);
 
 /**
  * The policy decided on a trial.
@@ -502,7 +562,7 @@ export type DecisionMade = Message<"headrace.v1.DecisionMade"> & {
  * Use `create(DecisionMadeSchema)` to create a new message.
  */
 export const DecisionMadeSchema: GenMessage<DecisionMade> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 10);
+  messageDesc(file_headrace_v1_event, 11);
 
 /**
  * A trial took over the state of another, with a mutated configuration (population-based training).
@@ -521,7 +581,7 @@ export type TrialExploited = Message<"headrace.v1.TrialExploited"> & {
  * Use `create(TrialExploitedSchema)` to create a new message.
  */
 export const TrialExploitedSchema: GenMessage<TrialExploited> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 11);
+  messageDesc(file_headrace_v1_event, 12);
 
 /**
  * A trial that fits nowhere now has a worker reserved: others get its slots only for work that ends before.
@@ -554,7 +614,7 @@ export type SlotsReserved = Message<"headrace.v1.SlotsReserved"> & {
  * Use `create(SlotsReservedSchema)` to create a new message.
  */
 export const SlotsReservedSchema: GenMessage<SlotsReserved> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 12);
+  messageDesc(file_headrace_v1_event, 13);
 
 /**
  * A trial was told to leave its slots, with its checkpoint, to others.
@@ -580,7 +640,7 @@ export type TrialPreempted = Message<"headrace.v1.TrialPreempted"> & {
  * Use `create(TrialPreemptedSchema)` to create a new message.
  */
 export const TrialPreemptedSchema: GenMessage<TrialPreempted> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 13);
+  messageDesc(file_headrace_v1_event, 14);
 
 /**
  * A trial was given slots: why these.
@@ -623,7 +683,7 @@ export type TrialPlaced = Message<"headrace.v1.TrialPlaced"> & {
  * Use `create(TrialPlacedSchema)` to create a new message.
  */
 export const TrialPlacedSchema: GenMessage<TrialPlaced> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 14);
+  messageDesc(file_headrace_v1_event, 15);
 
 /**
  * A study went from one state to another.
@@ -652,7 +712,7 @@ export type StudyMoved = Message<"headrace.v1.StudyMoved"> & {
  * Use `create(StudyMovedSchema)` to create a new message.
  */
 export const StudyMovedSchema: GenMessage<StudyMoved> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 15);
+  messageDesc(file_headrace_v1_event, 16);
 
 /**
  * A study was given more configurations, or a larger full budget. The trials that go on follow as moves.
@@ -686,7 +746,7 @@ export type StudyExtended = Message<"headrace.v1.StudyExtended"> & {
  * Use `create(StudyExtendedSchema)` to create a new message.
  */
 export const StudyExtendedSchema: GenMessage<StudyExtended> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 16);
+  messageDesc(file_headrace_v1_event, 17);
 
 /**
  * Why a decision was taken: the rule, the values compared and the outcome.
@@ -792,7 +852,7 @@ export type Explanation = Message<"headrace.v1.Explanation"> & {
  * Use `create(ExplanationSchema)` to create a new message.
  */
 export const ExplanationSchema: GenMessage<Explanation> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 17);
+  messageDesc(file_headrace_v1_event, 18);
 
 /**
  * Whether a pause pays: it costs a write and a read of the checkpoint, and saves the time that the trial would train on
@@ -867,7 +927,7 @@ export type PausePrice = Message<"headrace.v1.PausePrice"> & {
  * Use `create(PausePriceSchema)` to create a new message.
  */
 export const PausePriceSchema: GenMessage<PausePrice> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 18);
+  messageDesc(file_headrace_v1_event, 19);
 
 /**
  * The answer to a report.
@@ -907,7 +967,7 @@ export type Decision = Message<"headrace.v1.Decision"> & {
  * Use `create(DecisionSchema)` to create a new message.
  */
 export const DecisionSchema: GenMessage<Decision> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 19);
+  messageDesc(file_headrace_v1_event, 20);
 
 /**
  * A right to run a trial. Whatever names an older attempt than the trial's changes nothing.
@@ -949,7 +1009,64 @@ export type LeaseRef = Message<"headrace.v1.LeaseRef"> & {
  * Use `create(LeaseRefSchema)` to create a new message.
  */
 export const LeaseRefSchema: GenMessage<LeaseRef> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 20);
+  messageDesc(file_headrace_v1_event, 21);
+
+/**
+ * The code that an attempt runs: the source files that its process has imported from the study's folder, and those that
+ * the study names (the program of a command, the requirements).
+ *
+ * @generated from message headrace.v1.AttemptCode
+ */
+export type AttemptCode = Message<"headrace.v1.AttemptCode"> & {
+  /**
+   * Those that were not sent before in this attempt. Empty where the code was shipped.
+   *
+   * @generated from field: repeated headrace.v1.SourceFile files = 1;
+   */
+  files: SourceFile[];
+
+  /**
+   * Of all of them, in hex: the same where all paths and contents are. Where the code was shipped, the archive's.
+   *
+   * @generated from field: string digest = 2;
+   */
+  digest: string;
+};
+
+/**
+ * Describes the message headrace.v1.AttemptCode.
+ * Use `create(AttemptCodeSchema)` to create a new message.
+ */
+export const AttemptCodeSchema: GenMessage<AttemptCode> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_event, 22);
+
+/**
+ * A file with source code.
+ *
+ * @generated from message headrace.v1.SourceFile
+ */
+export type SourceFile = Message<"headrace.v1.SourceFile"> & {
+  /**
+   * From the study's folder on.
+   *
+   * @generated from field: string path = 1;
+   */
+  path: string;
+
+  /**
+   * The beginning of the SHA-256 of its content, in hex.
+   *
+   * @generated from field: string digest = 2;
+   */
+  digest: string;
+};
+
+/**
+ * Describes the message headrace.v1.SourceFile.
+ * Use `create(SourceFileSchema)` to create a new message.
+ */
+export const SourceFileSchema: GenMessage<SourceFile> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_event, 23);
 
 /**
  * What turns of a bundle cost: a turn is one step of each of its members.
@@ -998,7 +1115,7 @@ export type TurnCost = Message<"headrace.v1.TurnCost"> & {
  * Use `create(TurnCostSchema)` to create a new message.
  */
 export const TurnCostSchema: GenMessage<TurnCost> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 21);
+  messageDesc(file_headrace_v1_event, 24);
 
 /**
  * What a trial's process needs to know its best report: the scheduler decides by the same.
@@ -1031,7 +1148,7 @@ export type KeepBest = Message<"headrace.v1.KeepBest"> & {
  * Use `create(KeepBestSchema)` to create a new message.
  */
 export const KeepBestSchema: GenMessage<KeepBest> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_event, 22);
+  messageDesc(file_headrace_v1_event, 25);
 
 /**
  * What a trial is to do after a report.

@@ -8,17 +8,19 @@ import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegen
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import type { Duration } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_duration } from "@bufbuild/protobuf/wkt";
-import type { Decision, KeepBest, TurnCost } from "./event_pb.js";
+import type { Decision, KeepBest, SourceFile, TurnCost } from "./event_pb.js";
 import { file_headrace_v1_event } from "./event_pb.js";
 import type { Gate, ParameterAssignment, Surrogate, TrialTemplate } from "./spec_pb.js";
 import { file_headrace_v1_spec } from "./spec_pb.js";
+import type { Schedules } from "./trial_pb.js";
+import { file_headrace_v1_trial } from "./trial_pb.js";
 import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file headrace/v1/runtime.proto.
  */
 export const file_headrace_v1_runtime: GenFile = /*@__PURE__*/
-  fileDesc("ChloZWFkcmFjZS92MS9ydW50aW1lLnByb3RvEgtoZWFkcmFjZS52MSIvCg1BdHRhY2hSZXF1ZXN0EhAKCGxlYXNlX2lkGAEgASgJEgwKBHJhbmsYAiABKAUi0AQKDkF0dGFjaFJlc3BvbnNlEg0KBXRyaWFsGAEgASgJEjQKCnBhcmFtZXRlcnMYAiABKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50EhMKC3Jlc3RvcmVfZGlyGAMgASgJEhMKC3Jlc3VtZV9zdGVwGAQgASgDEhYKDm5leHRfbWlsZXN0b25lGAUgASgDEhEKCW1heF9zdGVwcxgGIAEoAxIMCgRzZWVkGAcgASgDEg4KBm1ldHJpYxgIIAEoCRIWCg5jaGVja3BvaW50X2RpchgJIAEoCRINCgVzbG90cxgKIAMoBRIsCgh0ZW1wbGF0ZRgLIAEoCzIaLmhlYWRyYWNlLnYxLlRyaWFsVGVtcGxhdGUSEgoKc2xvdF9taWxsaRgMIAEoBRIYChBncHVfbWVtb3J5X2J5dGVzGA0gASgDEg0KBXJ1bmdzGA4gAygDEhcKD2Z1cnRoZXJfbWV0cmljcxgPIAMoCRIaChJjb25zdHJhaW50X21ldHJpY3MYECADKAkSEAoIbGVhc2VfaWQYESABKAkSEQoJbGFzdF9zdGVwGBIgASgDEikKCXN1cnJvZ2F0ZRgTIAEoCzIWLmhlYWRyYWNlLnYxLlN1cnJvZ2F0ZRIfCgRnYXRlGBQgASgLMhEuaGVhZHJhY2UudjEuR2F0ZRIQCghwbGFuX2RpchgVIAEoCRIoCglrZWVwX2Jlc3QYFiABKAsyFS5oZWFkcmFjZS52MS5LZWVwQmVzdBISCgpsZWF2ZV9maWxlGBcgASgJIlEKD1Jlc3RvcmVkUmVxdWVzdBIQCghsZWFzZV9pZBgBIAEoCRIsCglyZWFkX3RpbWUYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iEgoQUmVzdG9yZWRSZXNwb25zZSLlAgoNUmVwb3J0UmVxdWVzdBIQCghsZWFzZV9pZBgBIAEoCRIQCghzZXF1ZW5jZRgCIAEoAxIMCgRzdGVwGAMgASgDEjgKB21ldHJpY3MYBCADKAsyJy5oZWFkcmFjZS52MS5SZXBvcnRSZXF1ZXN0Lk1ldHJpY3NFbnRyeRIWCg5jaGVja3BvaW50X2RpchgFIAEoCRItCgp0cmFpbl90aW1lGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiwKCXNhdmVfdGltZRgHIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIMCgRyYW5rGAggASgFEhAKCHdhcm5pbmdzGAkgAygJEiMKBHR1cm4YCiABKAsyFS5oZWFkcmFjZS52MS5UdXJuQ29zdBouCgxNZXRyaWNzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgBOgI4ASI5Cg5SZXBvcnRSZXNwb25zZRInCghkZWNpc2lvbhgBIAEoCzIVLmhlYWRyYWNlLnYxLkRlY2lzaW9uImQKDUZpbmlzaFJlcXVlc3QSEAoIbGVhc2VfaWQYASABKAkSDQoFZXJyb3IYAiABKAkSEQoJdHJhY2ViYWNrGAMgASgJEgwKBHJhbmsYBCABKAUSEQoJZXhpdF9jb2RlGAUgASgFIhAKDkZpbmlzaFJlc3BvbnNlIicKE0F0dGFjaEJ1bmRsZVJlcXVlc3QSEAoIZ3JhbnRfaWQYASABKAkiUwoUQXR0YWNoQnVuZGxlUmVzcG9uc2USLAoHbWVtYmVycxgBIAMoCzIbLmhlYWRyYWNlLnYxLkF0dGFjaFJlc3BvbnNlEg0KBXNlYXRzGAIgASgFIssBCgtUdXJuUmVxdWVzdBIQCghncmFudF9pZBgBIAEoCRIQCghzZXF1ZW5jZRgCIAEoAxIuCghyZXN0b3JlZBgDIAMoCzIcLmhlYWRyYWNlLnYxLlJlc3RvcmVkUmVxdWVzdBIrCgdyZXBvcnRzGAQgAygLMhouaGVhZHJhY2UudjEuUmVwb3J0UmVxdWVzdBIsCghmaW5pc2hlZBgFIAMoCzIaLmhlYWRyYWNlLnYxLkZpbmlzaFJlcXVlc3QSDQoFd2FpdHMYBiABKAgihwEKDFR1cm5SZXNwb25zZRIuCglkZWNpc2lvbnMYASADKAsyGy5oZWFkcmFjZS52MS5NZW1iZXJEZWNpc2lvbhIrCgZqb2luZWQYAiADKAsyGy5oZWFkcmFjZS52MS5BdHRhY2hSZXNwb25zZRIMCgRnb25lGAMgAygJEgwKBG92ZXIYBCABKAgiXAoOTWVtYmVyRGVjaXNpb24SEAoIbGVhc2VfaWQYASABKAkSJwoIZGVjaXNpb24YAiABKAsyFS5oZWFkcmFjZS52MS5EZWNpc2lvbhIPCgdyZWZ1c2VkGAMgASgJInEKE0ZpbmlzaEJ1bmRsZVJlcXVlc3QSEAoIZ3JhbnRfaWQYASABKAkSDQoFZXJyb3IYAiABKAkSEQoJdHJhY2ViYWNrGAMgASgJEhUKDW91dF9vZl9tZW1vcnkYBCABKAgSDwoHb2ZfZWFjaBgFIAEoCCIWChRGaW5pc2hCdW5kbGVSZXNwb25zZTKOBAoTVHJpYWxSdW50aW1lU2VydmljZRJBCgZBdHRhY2gSGi5oZWFkcmFjZS52MS5BdHRhY2hSZXF1ZXN0GhsuaGVhZHJhY2UudjEuQXR0YWNoUmVzcG9uc2USRwoIUmVzdG9yZWQSHC5oZWFkcmFjZS52MS5SZXN0b3JlZFJlcXVlc3QaHS5oZWFkcmFjZS52MS5SZXN0b3JlZFJlc3BvbnNlEkEKBlJlcG9ydBIaLmhlYWRyYWNlLnYxLlJlcG9ydFJlcXVlc3QaGy5oZWFkcmFjZS52MS5SZXBvcnRSZXNwb25zZRJBCgZGaW5pc2gSGi5oZWFkcmFjZS52MS5GaW5pc2hSZXF1ZXN0GhsuaGVhZHJhY2UudjEuRmluaXNoUmVzcG9uc2USUwoMQXR0YWNoQnVuZGxlEiAuaGVhZHJhY2UudjEuQXR0YWNoQnVuZGxlUmVxdWVzdBohLmhlYWRyYWNlLnYxLkF0dGFjaEJ1bmRsZVJlc3BvbnNlEjsKBFR1cm4SGC5oZWFkcmFjZS52MS5UdXJuUmVxdWVzdBoZLmhlYWRyYWNlLnYxLlR1cm5SZXNwb25zZRJTCgxGaW5pc2hCdW5kbGUSIC5oZWFkcmFjZS52MS5GaW5pc2hCdW5kbGVSZXF1ZXN0GiEuaGVhZHJhY2UudjEuRmluaXNoQnVuZGxlUmVzcG9uc2VCQFo+Z2l0aHViLmNvbS9oZWFkcmFjZS9oZWFkcmFjZS9jbGllbnRzL2dvL2hlYWRyYWNlL3YxO2hlYWRyYWNldjFiBnByb3RvMw", [file_google_protobuf_duration, file_headrace_v1_event, file_headrace_v1_spec]);
+  fileDesc("ChloZWFkcmFjZS92MS9ydW50aW1lLnByb3RvEgtoZWFkcmFjZS52MSIvCg1BdHRhY2hSZXF1ZXN0EhAKCGxlYXNlX2lkGAEgASgJEgwKBHJhbmsYAiABKAUi0AQKDkF0dGFjaFJlc3BvbnNlEg0KBXRyaWFsGAEgASgJEjQKCnBhcmFtZXRlcnMYAiABKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50EhMKC3Jlc3RvcmVfZGlyGAMgASgJEhMKC3Jlc3VtZV9zdGVwGAQgASgDEhYKDm5leHRfbWlsZXN0b25lGAUgASgDEhEKCW1heF9zdGVwcxgGIAEoAxIMCgRzZWVkGAcgASgDEg4KBm1ldHJpYxgIIAEoCRIWCg5jaGVja3BvaW50X2RpchgJIAEoCRINCgVzbG90cxgKIAMoBRIsCgh0ZW1wbGF0ZRgLIAEoCzIaLmhlYWRyYWNlLnYxLlRyaWFsVGVtcGxhdGUSEgoKc2xvdF9taWxsaRgMIAEoBRIYChBncHVfbWVtb3J5X2J5dGVzGA0gASgDEg0KBXJ1bmdzGA4gAygDEhcKD2Z1cnRoZXJfbWV0cmljcxgPIAMoCRIaChJjb25zdHJhaW50X21ldHJpY3MYECADKAkSEAoIbGVhc2VfaWQYESABKAkSEQoJbGFzdF9zdGVwGBIgASgDEikKCXN1cnJvZ2F0ZRgTIAEoCzIWLmhlYWRyYWNlLnYxLlN1cnJvZ2F0ZRIfCgRnYXRlGBQgASgLMhEuaGVhZHJhY2UudjEuR2F0ZRIQCghwbGFuX2RpchgVIAEoCRIoCglrZWVwX2Jlc3QYFiABKAsyFS5oZWFkcmFjZS52MS5LZWVwQmVzdBISCgpsZWF2ZV9maWxlGBcgASgJIlEKD1Jlc3RvcmVkUmVxdWVzdBIQCghsZWFzZV9pZBgBIAEoCRIsCglyZWFkX3RpbWUYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iEgoQUmVzdG9yZWRSZXNwb25zZSKQAwoNUmVwb3J0UmVxdWVzdBIQCghsZWFzZV9pZBgBIAEoCRIQCghzZXF1ZW5jZRgCIAEoAxIMCgRzdGVwGAMgASgDEjgKB21ldHJpY3MYBCADKAsyJy5oZWFkcmFjZS52MS5SZXBvcnRSZXF1ZXN0Lk1ldHJpY3NFbnRyeRIWCg5jaGVja3BvaW50X2RpchgFIAEoCRItCgp0cmFpbl90aW1lGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiwKCXNhdmVfdGltZRgHIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIMCgRyYW5rGAggASgFEhAKCHdhcm5pbmdzGAkgAygJEiMKBHR1cm4YCiABKAsyFS5oZWFkcmFjZS52MS5UdXJuQ29zdBIpCglzY2hlZHVsZXMYDyABKAsyFi5oZWFkcmFjZS52MS5TY2hlZHVsZXMaLgoMTWV0cmljc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEiOQoOUmVwb3J0UmVzcG9uc2USJwoIZGVjaXNpb24YASABKAsyFS5oZWFkcmFjZS52MS5EZWNpc2lvbiLcAQoNRmluaXNoUmVxdWVzdBIQCghsZWFzZV9pZBgBIAEoCRINCgVlcnJvchgCIAEoCRIRCgl0cmFjZWJhY2sYAyABKAkSDAoEcmFuaxgEIAEoBRIRCglleGl0X2NvZGUYBSABKAUSFgoOY2hlY2twb2ludF9kaXIYBiABKAkSDAoEc3RlcBgHIAEoAxIsCglzYXZlX3RpbWUYCCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SDwoHdW5zYXZlZBgJIAEoCRIRCglieV9pdHNlbGYYCiABKAgiEAoORmluaXNoUmVzcG9uc2UiWwoNTG9hZGVkUmVxdWVzdBIQCghsZWFzZV9pZBgBIAEoCRIQCghncmFudF9pZBgCIAEoCRImCgVmaWxlcxgDIAMoCzIXLmhlYWRyYWNlLnYxLlNvdXJjZUZpbGUiEAoOTG9hZGVkUmVzcG9uc2UiJwoTQXR0YWNoQnVuZGxlUmVxdWVzdBIQCghncmFudF9pZBgBIAEoCSJTChRBdHRhY2hCdW5kbGVSZXNwb25zZRIsCgdtZW1iZXJzGAEgAygLMhsuaGVhZHJhY2UudjEuQXR0YWNoUmVzcG9uc2USDQoFc2VhdHMYAiABKAUiywEKC1R1cm5SZXF1ZXN0EhAKCGdyYW50X2lkGAEgASgJEhAKCHNlcXVlbmNlGAIgASgDEi4KCHJlc3RvcmVkGAMgAygLMhwuaGVhZHJhY2UudjEuUmVzdG9yZWRSZXF1ZXN0EisKB3JlcG9ydHMYBCADKAsyGi5oZWFkcmFjZS52MS5SZXBvcnRSZXF1ZXN0EiwKCGZpbmlzaGVkGAUgAygLMhouaGVhZHJhY2UudjEuRmluaXNoUmVxdWVzdBINCgV3YWl0cxgGIAEoCCKHAQoMVHVyblJlc3BvbnNlEi4KCWRlY2lzaW9ucxgBIAMoCzIbLmhlYWRyYWNlLnYxLk1lbWJlckRlY2lzaW9uEisKBmpvaW5lZBgCIAMoCzIbLmhlYWRyYWNlLnYxLkF0dGFjaFJlc3BvbnNlEgwKBGdvbmUYAyADKAkSDAoEb3ZlchgEIAEoCCJcCg5NZW1iZXJEZWNpc2lvbhIQCghsZWFzZV9pZBgBIAEoCRInCghkZWNpc2lvbhgCIAEoCzIVLmhlYWRyYWNlLnYxLkRlY2lzaW9uEg8KB3JlZnVzZWQYAyABKAkicQoTRmluaXNoQnVuZGxlUmVxdWVzdBIQCghncmFudF9pZBgBIAEoCRINCgVlcnJvchgCIAEoCRIRCgl0cmFjZWJhY2sYAyABKAkSFQoNb3V0X29mX21lbW9yeRgEIAEoCBIPCgdvZl9lYWNoGAUgASgIIhYKFEZpbmlzaEJ1bmRsZVJlc3BvbnNlMtEEChNUcmlhbFJ1bnRpbWVTZXJ2aWNlEkEKBkF0dGFjaBIaLmhlYWRyYWNlLnYxLkF0dGFjaFJlcXVlc3QaGy5oZWFkcmFjZS52MS5BdHRhY2hSZXNwb25zZRJHCghSZXN0b3JlZBIcLmhlYWRyYWNlLnYxLlJlc3RvcmVkUmVxdWVzdBodLmhlYWRyYWNlLnYxLlJlc3RvcmVkUmVzcG9uc2USQQoGUmVwb3J0EhouaGVhZHJhY2UudjEuUmVwb3J0UmVxdWVzdBobLmhlYWRyYWNlLnYxLlJlcG9ydFJlc3BvbnNlEkEKBkZpbmlzaBIaLmhlYWRyYWNlLnYxLkZpbmlzaFJlcXVlc3QaGy5oZWFkcmFjZS52MS5GaW5pc2hSZXNwb25zZRJBCgZMb2FkZWQSGi5oZWFkcmFjZS52MS5Mb2FkZWRSZXF1ZXN0GhsuaGVhZHJhY2UudjEuTG9hZGVkUmVzcG9uc2USUwoMQXR0YWNoQnVuZGxlEiAuaGVhZHJhY2UudjEuQXR0YWNoQnVuZGxlUmVxdWVzdBohLmhlYWRyYWNlLnYxLkF0dGFjaEJ1bmRsZVJlc3BvbnNlEjsKBFR1cm4SGC5oZWFkcmFjZS52MS5UdXJuUmVxdWVzdBoZLmhlYWRyYWNlLnYxLlR1cm5SZXNwb25zZRJTCgxGaW5pc2hCdW5kbGUSIC5oZWFkcmFjZS52MS5GaW5pc2hCdW5kbGVSZXF1ZXN0GiEuaGVhZHJhY2UudjEuRmluaXNoQnVuZGxlUmVzcG9uc2VCQFo+Z2l0aHViLmNvbS9oZWFkcmFjZS9oZWFkcmFjZS9jbGllbnRzL2dvL2hlYWRyYWNlL3YxO2hlYWRyYWNldjFiBnByb3RvMw", [file_google_protobuf_duration, file_headrace_v1_event, file_headrace_v1_spec, file_headrace_v1_trial]);
 
 /**
  * @generated from message headrace.v1.AttachRequest
@@ -295,6 +297,13 @@ export type ReportRequest = Message<"headrace.v1.ReportRequest"> & {
    * @generated from field: headrace.v1.TurnCost turn = 10;
    */
   turn?: TurnCost | undefined;
+
+  /**
+   * The learning-rate schedules that the trial tracks and that end; absent where they are as it said before.
+   *
+   * @generated from field: headrace.v1.Schedules schedules = 15;
+   */
+  schedules?: Schedules | undefined;
 };
 
 /**
@@ -355,6 +364,38 @@ export type FinishRequest = Message<"headrace.v1.FinishRequest"> & {
    * @generated from field: int32 exit_code = 5;
    */
   exitCode: number;
+
+  /**
+   * With success, and nobody told it to end: its state at its end, as of its last report. A finished folder as in
+   * ReportRequest, empty when nothing was saved; the step of that report; and how long saving took.
+   *
+   * @generated from field: string checkpoint_dir = 6;
+   */
+  checkpointDir: string;
+
+  /**
+   * @generated from field: int64 step = 7;
+   */
+  step: bigint;
+
+  /**
+   * @generated from field: google.protobuf.Duration save_time = 8;
+   */
+  saveTime?: Duration | undefined;
+
+  /**
+   * Why that state could not be saved, for people; empty where it was, or where there is none.
+   *
+   * @generated from field: string unsaved = 9;
+   */
+  unsaved: string;
+
+  /**
+   * It had begun a step and chose to end, so it is no sign of trouble that it reported nothing more.
+   *
+   * @generated from field: bool by_itself = 10;
+   */
+  byItself: boolean;
 };
 
 /**
@@ -378,6 +419,50 @@ export const FinishResponseSchema: GenMessage<FinishResponse> = /*@__PURE__*/
   messageDesc(file_headrace_v1_runtime, 7);
 
 /**
+ * @generated from message headrace.v1.LoadedRequest
+ */
+export type LoadedRequest = Message<"headrace.v1.LoadedRequest"> & {
+  /**
+   * One of the two is set.
+   *
+   * @generated from field: string lease_id = 1;
+   */
+  leaseId: string;
+
+  /**
+   * @generated from field: string grant_id = 2;
+   */
+  grantId: string;
+
+  /**
+   * Those that were not sent before.
+   *
+   * @generated from field: repeated headrace.v1.SourceFile files = 3;
+   */
+  files: SourceFile[];
+};
+
+/**
+ * Describes the message headrace.v1.LoadedRequest.
+ * Use `create(LoadedRequestSchema)` to create a new message.
+ */
+export const LoadedRequestSchema: GenMessage<LoadedRequest> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_runtime, 8);
+
+/**
+ * @generated from message headrace.v1.LoadedResponse
+ */
+export type LoadedResponse = Message<"headrace.v1.LoadedResponse"> & {
+};
+
+/**
+ * Describes the message headrace.v1.LoadedResponse.
+ * Use `create(LoadedResponseSchema)` to create a new message.
+ */
+export const LoadedResponseSchema: GenMessage<LoadedResponse> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_runtime, 9);
+
+/**
  * @generated from message headrace.v1.AttachBundleRequest
  */
 export type AttachBundleRequest = Message<"headrace.v1.AttachBundleRequest"> & {
@@ -392,7 +477,7 @@ export type AttachBundleRequest = Message<"headrace.v1.AttachBundleRequest"> & {
  * Use `create(AttachBundleRequestSchema)` to create a new message.
  */
 export const AttachBundleRequestSchema: GenMessage<AttachBundleRequest> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_runtime, 8);
+  messageDesc(file_headrace_v1_runtime, 10);
 
 /**
  * @generated from message headrace.v1.AttachBundleResponse
@@ -416,7 +501,7 @@ export type AttachBundleResponse = Message<"headrace.v1.AttachBundleResponse"> &
  * Use `create(AttachBundleResponseSchema)` to create a new message.
  */
 export const AttachBundleResponseSchema: GenMessage<AttachBundleResponse> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_runtime, 9);
+  messageDesc(file_headrace_v1_runtime, 11);
 
 /**
  * @generated from message headrace.v1.TurnRequest
@@ -468,7 +553,7 @@ export type TurnRequest = Message<"headrace.v1.TurnRequest"> & {
  * Use `create(TurnRequestSchema)` to create a new message.
  */
 export const TurnRequestSchema: GenMessage<TurnRequest> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_runtime, 10);
+  messageDesc(file_headrace_v1_runtime, 12);
 
 /**
  * @generated from message headrace.v1.TurnResponse
@@ -508,7 +593,7 @@ export type TurnResponse = Message<"headrace.v1.TurnResponse"> & {
  * Use `create(TurnResponseSchema)` to create a new message.
  */
 export const TurnResponseSchema: GenMessage<TurnResponse> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_runtime, 11);
+  messageDesc(file_headrace_v1_runtime, 13);
 
 /**
  * The answer to a member's report.
@@ -539,7 +624,7 @@ export type MemberDecision = Message<"headrace.v1.MemberDecision"> & {
  * Use `create(MemberDecisionSchema)` to create a new message.
  */
 export const MemberDecisionSchema: GenMessage<MemberDecision> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_runtime, 12);
+  messageDesc(file_headrace_v1_runtime, 14);
 
 /**
  * @generated from message headrace.v1.FinishBundleRequest
@@ -583,7 +668,7 @@ export type FinishBundleRequest = Message<"headrace.v1.FinishBundleRequest"> & {
  * Use `create(FinishBundleRequestSchema)` to create a new message.
  */
 export const FinishBundleRequestSchema: GenMessage<FinishBundleRequest> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_runtime, 13);
+  messageDesc(file_headrace_v1_runtime, 15);
 
 /**
  * @generated from message headrace.v1.FinishBundleResponse
@@ -596,7 +681,7 @@ export type FinishBundleResponse = Message<"headrace.v1.FinishBundleResponse"> &
  * Use `create(FinishBundleResponseSchema)` to create a new message.
  */
 export const FinishBundleResponseSchema: GenMessage<FinishBundleResponse> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_runtime, 14);
+  messageDesc(file_headrace_v1_runtime, 16);
 
 /**
  * The trial's side of its worker daemon. The daemon passes `HEADRACE_RUNTIME` (the socket) and
@@ -646,6 +731,16 @@ export const TrialRuntimeService: GenService<{
     methodKind: "unary";
     input: typeof FinishRequestSchema;
     output: typeof FinishResponseSchema;
+  },
+  /**
+   * Source files that the process has imported from the study's folder. Of a bundle's process with the grant's id.
+   *
+   * @generated from rpc headrace.v1.TrialRuntimeService.Loaded
+   */
+  loaded: {
+    methodKind: "unary";
+    input: typeof LoadedRequestSchema;
+    output: typeof LoadedResponseSchema;
   },
   /**
    * The members that are there now.

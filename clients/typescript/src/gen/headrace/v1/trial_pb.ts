@@ -16,10 +16,10 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file headrace/v1/trial.proto.
  */
 export const file_headrace_v1_trial: GenFile = /*@__PURE__*/
-  fileDesc("ChdoZWFkcmFjZS92MS90cmlhbC5wcm90bxILaGVhZHJhY2UudjEi8goKBVRyaWFsEgwKBG5hbWUYASABKAkSDgoGbnVtYmVyGAIgASgDEiYKBXN0YXRlGAMgASgOMhcuaGVhZHJhY2UudjEuVHJpYWxTdGF0ZRI0CgpwYXJhbWV0ZXJzGAQgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudBIQCghiYXNlbGluZRgFIAEoCBIPCgdicmFja2V0GAYgASgFEg8KB2F0dGVtcHQYByABKAMSDAoEc3RlcBgIIAEoAxIWCgltaWxlc3RvbmUYCSABKANIAIgBARISCgV2YWx1ZRgKIAEoAUgBiAEBEhcKCmJlc3RfdmFsdWUYCyABKAFIAogBARIRCgliZXN0X3N0ZXAYDCABKAMSEgoFc2NvcmUYLiABKAFIA4gBARISCgpzY29yZV9zdGVwGDAgASgDEi0KDHJ1bmdfcmVzdWx0cxgNIAMoCzIXLmhlYWRyYWNlLnYxLlJ1bmdSZXN1bHQSOgoSdGVybWluYXRpb25fcmVhc29uGA4gASgOMh4uaGVhZHJhY2UudjEuVGVybWluYXRpb25SZWFzb24SDgoGZGV0YWlsGA8gASgJEi4KCmNoZWNrcG9pbnQYECABKAsyGi5oZWFkcmFjZS52MS5DaGVja3BvaW50UmVmEg4KBndvcmtlchgRIAEoCRINCgVzbG90cxgSIAMoBRIQCghmYWlsdXJlcxgTIAEoBRIVCg1pbnRlcnJ1cHRpb25zGBQgASgFEhMKC3N0ZXBzX3NwZW50GBUgASgDEi8KC2NyZWF0ZV90aW1lGBYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpzdGFydF90aW1lGBcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghlbmRfdGltZRgYIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMAoHbWV0cmljcxgZIAMoCzIfLmhlYWRyYWNlLnYxLlRyaWFsLk1ldHJpY3NFbnRyeRIQCghsb2dfcGF0aBgaIAEoCRIQCghsb2dfdGFpbBgbIAEoCRISCgpzbG90X21pbGxpGCAgASgFEhEKCXdhaXRzX2ZvchghIAEoCRIlCgdsaW5lYWdlGBwgAygLMhQuaGVhZHJhY2UudjEuRXhwbG9pdBJBChBvYmplY3RpdmVfdmFsdWVzGB0gAygLMicuaGVhZHJhY2UudjEuVHJpYWwuT2JqZWN0aXZlVmFsdWVzRW50cnkSFQoIZmVhc2libGUYHiABKAhIBIgBARIXCgpnZW5lcmF0aW9uGB8gASgFSAWIAQESEwoLbGFzdF93b3JrZXIYIiABKAkSDwoHdW5zaG93bhgoIAEoCRITCgZzb3VyY2UYLCABKANIBogBARIOCgZidW5kbGUYKSABKAkSFgoOYnVuZGxlX21lbWJlcnMYKiABKAUSFAoMYnVuZGxlX3NlYXRzGCsgASgFEg8KB2J1YmJsZXMYLyADKAkSMwoPYmVzdF9jaGVja3BvaW50GC0gASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhouCgxNZXRyaWNzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgBOgI4ARo2ChRPYmplY3RpdmVWYWx1ZXNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAE6AjgBQgwKCl9taWxlc3RvbmVCCAoGX3ZhbHVlQg0KC19iZXN0X3ZhbHVlQggKBl9zY29yZUILCglfZmVhc2libGVCDQoLX2dlbmVyYXRpb25CCQoHX3NvdXJjZSKDAgoHRXhwbG9pdBIMCgRydW5nGAEgASgFEgwKBHN0ZXAYAiABKAMSDQoFZG9ub3IYAyABKAkSLgoKY2hlY2twb2ludBgEIAEoCzIaLmhlYWRyYWNlLnYxLkNoZWNrcG9pbnRSZWYSGAoLZG9ub3JfdmFsdWUYBSABKAFIAIgBARI0CgpwYXJhbWV0ZXJzGAYgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudBI9ChNwcmV2aW91c19wYXJhbWV0ZXJzGAcgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudEIOCgxfZG9ub3JfdmFsdWUiywEKClJ1bmdSZXN1bHQSDAoEcnVuZxgBIAEoBRIRCgltaWxlc3RvbmUYAiABKAMSDAoEc3RlcBgDIAEoAxISCgV2YWx1ZRgEIAEoAUgAiAEBEg8KB2Fycml2YWwYBSABKAMSEAoIcHJvbW90ZWQYBiABKAgSKAoEdGltZRgHIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASIwoEY29zdBgUIAEoCzIVLmhlYWRyYWNlLnYxLlJ1bmdDb3N0QggKBl92YWx1ZSKgAQoIUnVuZ0Nvc3QSEwoGc3RlcF9zGAEgASgBSACIAQESHQoQY2hlY2twb2ludF9ieXRlcxgCIAEoA0gBiAEBEhQKB3dyaXRlX3MYAyABKAFIAogBARITCgZyZWFkX3MYBCABKAFIA4gBAUIJCgdfc3RlcF9zQhMKEV9jaGVja3BvaW50X2J5dGVzQgoKCF93cml0ZV9zQgkKB19yZWFkX3MihgEKDUNoZWNrcG9pbnRSZWYSCwoDdXJpGAEgASgJEgwKBHN0ZXAYAiABKAMSEgoKc2l6ZV9ieXRlcxgDIAEoAxIXCg9tYW5pZmVzdF9zaGEyNTYYBCABKAkSLQoKd3JpdGVfdGltZRgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiqoAQoKVHJpYWxTdGF0ZRIbChdUUklBTF9TVEFURV9VTlNQRUNJRklFRBAAEhcKE1RSSUFMX1NUQVRFX1BFTkRJTkcQARIXChNUUklBTF9TVEFURV9SVU5OSU5HEAISFgoSVFJJQUxfU1RBVEVfUEFVU0VEEAMSFwoTVFJJQUxfU1RBVEVfUkVTVU1FRBAEEhoKFlRSSUFMX1NUQVRFX1RFUk1JTkFURUQQBSrAAQoRVGVybWluYXRpb25SZWFzb24SIgoeVEVSTUlOQVRJT05fUkVBU09OX1VOU1BFQ0lGSUVEEAASIAocVEVSTUlOQVRJT05fUkVBU09OX0NPTVBMRVRFRBABEiQKIFRFUk1JTkFUSU9OX1JFQVNPTl9TVE9QUEVEX0VBUkxZEAISHQoZVEVSTUlOQVRJT05fUkVBU09OX0ZBSUxFRBADEiAKHFRFUk1JTkFUSU9OX1JFQVNPTl9DQU5DRUxMRUQQBEJAWj5naXRodWIuY29tL2hlYWRyYWNlL2hlYWRyYWNlL2NsaWVudHMvZ28vaGVhZHJhY2UvdjE7aGVhZHJhY2V2MWIGcHJvdG8z", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_headrace_v1_spec]);
+  fileDesc("ChdoZWFkcmFjZS92MS90cmlhbC5wcm90bxILaGVhZHJhY2UudjEimQwKBVRyaWFsEgwKBG5hbWUYASABKAkSDgoGbnVtYmVyGAIgASgDEiYKBXN0YXRlGAMgASgOMhcuaGVhZHJhY2UudjEuVHJpYWxTdGF0ZRI0CgpwYXJhbWV0ZXJzGAQgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudBIQCghiYXNlbGluZRgFIAEoCBIPCgdicmFja2V0GAYgASgFEg8KB2F0dGVtcHQYByABKAMSDAoEc3RlcBgIIAEoAxIWCgltaWxlc3RvbmUYCSABKANIAIgBARISCgV2YWx1ZRgKIAEoAUgBiAEBEhcKCmJlc3RfdmFsdWUYCyABKAFIAogBARIRCgliZXN0X3N0ZXAYDCABKAMSEgoFc2NvcmUYLiABKAFIA4gBARISCgpzY29yZV9zdGVwGDAgASgDEi0KDHJ1bmdfcmVzdWx0cxgNIAMoCzIXLmhlYWRyYWNlLnYxLlJ1bmdSZXN1bHQSOgoSdGVybWluYXRpb25fcmVhc29uGA4gASgOMh4uaGVhZHJhY2UudjEuVGVybWluYXRpb25SZWFzb24SDgoGZGV0YWlsGA8gASgJEi4KCmNoZWNrcG9pbnQYECABKAsyGi5oZWFkcmFjZS52MS5DaGVja3BvaW50UmVmEg4KBndvcmtlchgRIAEoCRINCgVzbG90cxgSIAMoBRIQCghmYWlsdXJlcxgTIAEoBRIVCg1pbnRlcnJ1cHRpb25zGBQgASgFEhMKC3N0ZXBzX3NwZW50GBUgASgDEi8KC2NyZWF0ZV90aW1lGBYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpzdGFydF90aW1lGBcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghlbmRfdGltZRgYIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMAoHbWV0cmljcxgZIAMoCzIfLmhlYWRyYWNlLnYxLlRyaWFsLk1ldHJpY3NFbnRyeRIQCghsb2dfcGF0aBgaIAEoCRIQCghsb2dfdGFpbBgbIAEoCRISCgpzbG90X21pbGxpGCAgASgFEhEKCXdhaXRzX2ZvchghIAEoCRIlCgdsaW5lYWdlGBwgAygLMhQuaGVhZHJhY2UudjEuRXhwbG9pdBJBChBvYmplY3RpdmVfdmFsdWVzGB0gAygLMicuaGVhZHJhY2UudjEuVHJpYWwuT2JqZWN0aXZlVmFsdWVzRW50cnkSFQoIZmVhc2libGUYHiABKAhIBIgBARIXCgpnZW5lcmF0aW9uGB8gASgFSAWIAQESEwoLbGFzdF93b3JrZXIYIiABKAkSDwoHdW5zaG93bhgoIAEoCRITCgZzb3VyY2UYLCABKANIBogBARIOCgZidW5kbGUYKSABKAkSFgoOYnVuZGxlX21lbWJlcnMYKiABKAUSFAoMYnVuZGxlX3NlYXRzGCsgASgFEg8KB2J1YmJsZXMYLyADKAkSMwoPYmVzdF9jaGVja3BvaW50GC0gASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhIMCgRjb2RlGDQgASgJEhQKDGNvZGVfY2hhbmdlZBg1IAMoCRItCgxlYXJsaWVyX2VuZHMYNyADKAsyFy5oZWFkcmFjZS52MS5FYXJsaWVyRW5kEhgKC2NvdW50ZWRfZW5kGDggASgFSAeIAQESKAoJc2NoZWR1bGVzGDkgAygLMhUuaGVhZHJhY2UudjEuU2NoZWR1bGUaLgoMTWV0cmljc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEaNgoUT2JqZWN0aXZlVmFsdWVzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgBOgI4AUIMCgpfbWlsZXN0b25lQggKBl92YWx1ZUINCgtfYmVzdF92YWx1ZUIICgZfc2NvcmVCCwoJX2ZlYXNpYmxlQg0KC19nZW5lcmF0aW9uQgkKB19zb3VyY2VCDgoMX2NvdW50ZWRfZW5kIuECCgpFYXJsaWVyRW5kEi4KBnJlYXNvbhgBIAEoDjIeLmhlYWRyYWNlLnYxLlRlcm1pbmF0aW9uUmVhc29uEgwKBHN0ZXAYAiABKAMSEwoGYnVkZ2V0GAMgASgDSACIAQESEgoFc2NvcmUYBCABKAFIAYgBARISCgpzY29yZV9zdGVwGAUgASgDEjUKB21ldHJpY3MYBiADKAsyJC5oZWFkcmFjZS52MS5FYXJsaWVyRW5kLk1ldHJpY3NFbnRyeRIuCgpjaGVja3BvaW50GAcgASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhIsCghlbmRfdGltZRgIIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAaLgoMTWV0cmljc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAFCCQoHX2J1ZGdldEIICgZfc2NvcmUiYQoIU2NoZWR1bGUSDAoEbmFtZRgBIAEoCRIMCgRraW5kGAIgASgJEhEKCWxhc3Rfc3RlcBgDIAEoAxImCghwYXN0X2VuZBgEIAEoDjIULmhlYWRyYWNlLnYxLlBhc3RFbmQiNQoJU2NoZWR1bGVzEigKCXNjaGVkdWxlcxgBIAMoCzIVLmhlYWRyYWNlLnYxLlNjaGVkdWxlIoMCCgdFeHBsb2l0EgwKBHJ1bmcYASABKAUSDAoEc3RlcBgCIAEoAxINCgVkb25vchgDIAEoCRIuCgpjaGVja3BvaW50GAQgASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhIYCgtkb25vcl92YWx1ZRgFIAEoAUgAiAEBEjQKCnBhcmFtZXRlcnMYBiABKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50Ej0KE3ByZXZpb3VzX3BhcmFtZXRlcnMYByABKAsyIC5oZWFkcmFjZS52MS5QYXJhbWV0ZXJBc3NpZ25tZW50Qg4KDF9kb25vcl92YWx1ZSLLAQoKUnVuZ1Jlc3VsdBIMCgRydW5nGAEgASgFEhEKCW1pbGVzdG9uZRgCIAEoAxIMCgRzdGVwGAMgASgDEhIKBXZhbHVlGAQgASgBSACIAQESDwoHYXJyaXZhbBgFIAEoAxIQCghwcm9tb3RlZBgGIAEoCBIoCgR0aW1lGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIjCgRjb3N0GBQgASgLMhUuaGVhZHJhY2UudjEuUnVuZ0Nvc3RCCAoGX3ZhbHVlIqABCghSdW5nQ29zdBITCgZzdGVwX3MYASABKAFIAIgBARIdChBjaGVja3BvaW50X2J5dGVzGAIgASgDSAGIAQESFAoHd3JpdGVfcxgDIAEoAUgCiAEBEhMKBnJlYWRfcxgEIAEoAUgDiAEBQgkKB19zdGVwX3NCEwoRX2NoZWNrcG9pbnRfYnl0ZXNCCgoIX3dyaXRlX3NCCQoHX3JlYWRfcyKGAQoNQ2hlY2twb2ludFJlZhILCgN1cmkYASABKAkSDAoEc3RlcBgCIAEoAxISCgpzaXplX2J5dGVzGAMgASgDEhcKD21hbmlmZXN0X3NoYTI1NhgEIAEoCRItCgp3cml0ZV90aW1lGAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uKkwKB1Bhc3RFbmQSGAoUUEFTVF9FTkRfVU5TUEVDSUZJRUQQABITCg9QQVNUX0VORF9SQUlTRVMQARISCg5QQVNUX0VORF9SSVNFUxACKqgBCgpUcmlhbFN0YXRlEhsKF1RSSUFMX1NUQVRFX1VOU1BFQ0lGSUVEEAASFwoTVFJJQUxfU1RBVEVfUEVORElORxABEhcKE1RSSUFMX1NUQVRFX1JVTk5JTkcQAhIWChJUUklBTF9TVEFURV9QQVVTRUQQAxIXChNUUklBTF9TVEFURV9SRVNVTUVEEAQSGgoWVFJJQUxfU1RBVEVfVEVSTUlOQVRFRBAFKsABChFUZXJtaW5hdGlvblJlYXNvbhIiCh5URVJNSU5BVElPTl9SRUFTT05fVU5TUEVDSUZJRUQQABIgChxURVJNSU5BVElPTl9SRUFTT05fQ09NUExFVEVEEAESJAogVEVSTUlOQVRJT05fUkVBU09OX1NUT1BQRURfRUFSTFkQAhIdChlURVJNSU5BVElPTl9SRUFTT05fRkFJTEVEEAMSIAocVEVSTUlOQVRJT05fUkVBU09OX0NBTkNFTExFRBAEQkBaPmdpdGh1Yi5jb20vaGVhZHJhY2UvaGVhZHJhY2UvY2xpZW50cy9nby9oZWFkcmFjZS92MTtoZWFkcmFjZXYxYgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_headrace_v1_spec]);
 
 /**
- * One configuration and all that is known of it. The next field gets number 49.
+ * One configuration and all that is known of it. The next field gets number 54.
  *
  * @generated from message headrace.v1.Trial
  */
@@ -305,6 +305,45 @@ export type Trial = Message<"headrace.v1.Trial"> & {
    * @generated from field: headrace.v1.CheckpointRef best_checkpoint = 45;
    */
   bestCheckpoint?: CheckpointRef | undefined;
+
+  /**
+   * The digest of the code that its last attempt ran; empty before its first report, and where that is not known.
+   *
+   * @generated from field: string code = 52;
+   */
+  code: string;
+
+  /**
+   * The source files in which it ran other code than the study began with, in any attempt; the first 16. Empty for a
+   * trial whose code is the study's first.
+   *
+   * @generated from field: repeated string code_changed = 53;
+   */
+  codeChanged: string[];
+
+  /**
+   * What the trial had come to each time it was over, before a user let it continue (`ExtendStudy`, `RetryTrials`); the
+   * first end first. Their checkpoints stay.
+   *
+   * @generated from field: repeated headrace.v1.EarlierEnd earlier_ends = 55;
+   */
+  earlierEnds: EarlierEnd[];
+
+  /**
+   * The index of the earlier end that counts in place of what the trial has come to since: where it failed since,
+   * diverged, or has a worse value. `score`, `score_step`, `objective_values` and `feasible` are then of that end. Absent
+   * where what it has come to counts.
+   *
+   * @generated from field: optional int32 counted_end = 56;
+   */
+  countedEnd?: number | undefined;
+
+  /**
+   * The learning-rate schedules that the trial tracks and that end, as far as it has said.
+   *
+   * @generated from field: repeated headrace.v1.Schedule schedules = 57;
+   */
+  schedules: Schedule[];
 };
 
 /**
@@ -313,6 +352,129 @@ export type Trial = Message<"headrace.v1.Trial"> & {
  */
 export const TrialSchema: GenMessage<Trial> = /*@__PURE__*/
   messageDesc(file_headrace_v1_trial, 0);
+
+/**
+ * What a trial had come to when it was over. It counts, whatever became of the trial since.
+ *
+ * @generated from message headrace.v1.EarlierEnd
+ */
+export type EarlierEnd = Message<"headrace.v1.EarlierEnd"> & {
+  /**
+   * @generated from field: headrace.v1.TerminationReason reason = 1;
+   */
+  reason: TerminationReason;
+
+  /**
+   * The step of its last report then.
+   *
+   * @generated from field: int64 step = 2;
+   */
+  step: bigint;
+
+  /**
+   * The full budget that it completed; absent where it ended otherwise.
+   *
+   * @generated from field: optional int64 budget = 3;
+   */
+  budget?: bigint | undefined;
+
+  /**
+   * The value that counted, and the step of the report that made it so.
+   *
+   * @generated from field: optional double score = 4;
+   */
+  score?: number | undefined;
+
+  /**
+   * @generated from field: int64 score_step = 5;
+   */
+  scoreStep: bigint;
+
+  /**
+   * The metrics that the study reads (objectives and constraints) in its last report then.
+   *
+   * @generated from field: map<string, double> metrics = 6;
+   */
+  metrics: { [key: string]: number };
+
+  /**
+   * The one to load: that of the best value with `KEEP_BEST`, else the last one.
+   *
+   * @generated from field: headrace.v1.CheckpointRef checkpoint = 7;
+   */
+  checkpoint?: CheckpointRef | undefined;
+
+  /**
+   * @generated from field: google.protobuf.Timestamp end_time = 8;
+   */
+  endTime?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message headrace.v1.EarlierEnd.
+ * Use `create(EarlierEndSchema)` to create a new message.
+ */
+export const EarlierEndSchema: GenMessage<EarlierEnd> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_trial, 1);
+
+/**
+ * A learning-rate schedule with an end, as a trial tracks it. A schedule that stays constant behind its end has none.
+ *
+ * @generated from message headrace.v1.Schedule
+ */
+export type Schedule = Message<"headrace.v1.Schedule"> & {
+  /**
+   * The name that it is tracked by.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * Its class, such as `OneCycleLR`.
+   *
+   * @generated from field: string kind = 2;
+   */
+  kind: string;
+
+  /**
+   * The last step of the trial that it covers.
+   *
+   * @generated from field: int64 last_step = 3;
+   */
+  lastStep: bigint;
+
+  /**
+   * @generated from field: headrace.v1.PastEnd past_end = 4;
+   */
+  pastEnd: PastEnd;
+};
+
+/**
+ * Describes the message headrace.v1.Schedule.
+ * Use `create(ScheduleSchema)` to create a new message.
+ */
+export const ScheduleSchema: GenMessage<Schedule> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_trial, 2);
+
+/**
+ * All schedules of a trial that end. None where there are none any more.
+ *
+ * @generated from message headrace.v1.Schedules
+ */
+export type Schedules = Message<"headrace.v1.Schedules"> & {
+  /**
+   * @generated from field: repeated headrace.v1.Schedule schedules = 1;
+   */
+  schedules: Schedule[];
+};
+
+/**
+ * Describes the message headrace.v1.Schedules.
+ * Use `create(SchedulesSchema)` to create a new message.
+ */
+export const SchedulesSchema: GenMessage<Schedules> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_trial, 3);
 
 /**
  * One exploit: the state of a donor, taken over at a rung, and the mutated configuration to go on with.
@@ -369,7 +531,7 @@ export type Exploit = Message<"headrace.v1.Exploit"> & {
  * Use `create(ExploitSchema)` to create a new message.
  */
 export const ExploitSchema: GenMessage<Exploit> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_trial, 1);
+  messageDesc(file_headrace_v1_trial, 4);
 
 /**
  * A trial's entry at a rung: the first report at or past the milestone.
@@ -433,7 +595,7 @@ export type RungResult = Message<"headrace.v1.RungResult"> & {
  * Use `create(RungResultSchema)` to create a new message.
  */
 export const RungResultSchema: GenMessage<RungResult> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_trial, 2);
+  messageDesc(file_headrace_v1_trial, 5);
 
 /**
  * What was measured on the way to a rung; absent where nothing was.
@@ -471,7 +633,7 @@ export type RungCost = Message<"headrace.v1.RungCost"> & {
  * Use `create(RungCostSchema)` to create a new message.
  */
 export const RungCostSchema: GenMessage<RungCost> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_trial, 3);
+  messageDesc(file_headrace_v1_trial, 6);
 
 /**
  * Where a durable checkpoint lies. Bytes never pass through the scheduler.
@@ -516,7 +678,39 @@ export type CheckpointRef = Message<"headrace.v1.CheckpointRef"> & {
  * Use `create(CheckpointRefSchema)` to create a new message.
  */
 export const CheckpointRefSchema: GenMessage<CheckpointRef> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_trial, 4);
+  messageDesc(file_headrace_v1_trial, 7);
+
+/**
+ * What a schedule does when it is stepped past its end.
+ *
+ * @generated from enum headrace.v1.PastEnd
+ */
+export enum PastEnd {
+  /**
+   * @generated from enum value: PAST_END_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * It raises an error, by which the trial fails.
+   *
+   * @generated from enum value: PAST_END_RAISES = 1;
+   */
+  RAISES = 1,
+
+  /**
+   * The learning rate rises again.
+   *
+   * @generated from enum value: PAST_END_RISES = 2;
+   */
+  RISES = 2,
+}
+
+/**
+ * Describes the enum headrace.v1.PastEnd.
+ */
+export const PastEndSchema: GenEnum<PastEnd> = /*@__PURE__*/
+  enumDesc(file_headrace_v1_trial, 0);
 
 /**
  * The five states. `TRANSITIONS` in headrace_services.scheduler.core.lifecycle says what leads where.
@@ -569,7 +763,7 @@ export enum TrialState {
  * Describes the enum headrace.v1.TrialState.
  */
 export const TrialStateSchema: GenEnum<TrialState> = /*@__PURE__*/
-  enumDesc(file_headrace_v1_trial, 0);
+  enumDesc(file_headrace_v1_trial, 1);
 
 /**
  * Why a trial is over.
@@ -615,5 +809,5 @@ export enum TerminationReason {
  * Describes the enum headrace.v1.TerminationReason.
  */
 export const TerminationReasonSchema: GenEnum<TerminationReason> = /*@__PURE__*/
-  enumDesc(file_headrace_v1_trial, 1);
+  enumDesc(file_headrace_v1_trial, 2);
 
