@@ -61,6 +61,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
         self._ends = False
         """Whether another callback ends the training at the evaluation that is saved."""
         self._optimizer: Any = None
+        self._schedule: Any = None
         self.output_dir: str = self._scratch.name
         """A folder for `TrainingArguments(output_dir=...)` that goes away with the process."""
         self.checkpoint: str | None = None
@@ -93,6 +94,11 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
         """Those of the optimizer: the trial warns where a checkpoint brought back other values than its parameters."""
         return list(getattr(self._optimizer, "param_groups", ()))
 
+    @property
+    def lr_schedules(self) -> list[Any]:
+        """The learning-rate schedule: the trial says where it ends."""
+        return [self._schedule]
+
     # Hooks, in the order in which the Trainer calls them.
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
@@ -112,7 +118,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
                 "trainer.train(resume_from_checkpoint=callback.checkpoint), which is None in a trial that starts"
             )
         self._reported_at = state.global_step
-        self._optimizer = more.get("optimizer")
+        self._optimizer, self._schedule = more.get("optimizer"), more.get("lr_scheduler")
         self._turns.begin()
         if self._ends:
             raise Ended(Action.STOP, "the training had ended by itself")
