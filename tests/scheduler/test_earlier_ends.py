@@ -21,7 +21,7 @@ from headrace_services.scheduler.core.inputs import (
     StopStudy,
     StopTrial,
 )
-from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.core.records import Lease, Schedule
 from headrace_services.scheduler.replay.replaying import replay
 from headrace_services.scheduler.rpc import convert as rpc_convert
 from headrace_services.scheduler.session.messages import assign
@@ -354,3 +354,17 @@ async def test_other_studies_take_the_configuration_of_a_winner_that_failed_sinc
     assert source.has_full
     assert best is not None
     assert best.number == 0
+
+
+async def test_only_schedules_of_trials_that_a_larger_budget_continues_are_told(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=3)).create()
+    await site.connect(slots=3)
+    ends = Schedule(name="schedule", kind="OneCycleLR", last_step=9, past_end="RAISES")
+    for lease in await site.kick():
+        step = 4 if lease.number == 0 else 9
+        await site.step(replace(site.report(lease, step, 0.5), schedules=(ends,)))
+        if step == 4:  # it stopped early by itself, and stays as it is
+            await site.step(gone(lease, "FINISHED", by_itself=True))
+    study, found = await shown(site)
+    assert [one.reason for one in found.values()] == ["completed"] * 3
+    assert [(one.first_trial, one.trials) for one in study.schedules] == [(1, 2)]

@@ -195,6 +195,20 @@ async def test_what_a_program_saved_at_its_own_end_is_its_checkpoint(engine: Asy
     assert trial.detail == "its program ended by itself at step 4 of 9"
 
 
+async def test_a_trial_that_ended_without_its_objective_is_tried_again_from_before_its_end(
+    engine: AsyncEngine,
+) -> None:
+    """Early stopping and a misspelt metric: from the state of its end it would end at once, after every retry."""
+    site, (lease,) = await study_of(engine, trials=1, max_steps=9)
+    await reports(site, lease, 4, los=1.0)
+    before = (await site.trial(0)).checkpoint
+    await site.step(
+        gone(lease, "FINISHED", checkpoint=Checkpoint(uri="file:///s/end", step=4), by_itself=True)
+    )
+    trial = await site.trial(0)
+    assert (trial.reason, trial.checkpoint) == ("FAILED", before)
+
+
 async def test_what_a_program_could_not_save_at_its_own_end_takes_nothing_from_its_result(
     engine: AsyncEngine,
 ) -> None:

@@ -201,7 +201,7 @@ func (TerminationReason) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{2}
 }
 
-// One configuration and all that is known of it. The next field gets number 54.
+// One configuration and all that is known of it. The next field gets number 58.
 type Trial struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `studies/{study}/trials/{number}`.
@@ -679,8 +679,10 @@ type EarlierEnd struct {
 	// The metrics that the study reads (objectives and constraints) in its last report then.
 	Metrics map[string]float64 `protobuf:"bytes,6,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	// The one to load: that of the best value with `KEEP_BEST`, else the last one.
-	Checkpoint    *CheckpointRef         `protobuf:"bytes,7,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	EndTime       *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	Checkpoint *CheckpointRef         `protobuf:"bytes,7,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	EndTime    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// As `code_changed` of the trial, then.
+	CodeChanged   []string `protobuf:"bytes,9,rep,name=code_changed,json=codeChanged,proto3" json:"code_changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -767,6 +769,13 @@ func (x *EarlierEnd) GetCheckpoint() *CheckpointRef {
 func (x *EarlierEnd) GetEndTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.EndTime
+	}
+	return nil
+}
+
+func (x *EarlierEnd) GetCodeChanged() []string {
+	if x != nil {
+		return x.CodeChanged
 	}
 	return nil
 }
@@ -1325,7 +1334,7 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\t_feasibleB\r\n" +
 	"\v_generationB\t\n" +
 	"\a_sourceB\x0e\n" +
-	"\f_counted_end\"\xb3\x03\n" +
+	"\f_counted_end\"\xd6\x03\n" +
 	"\n" +
 	"EarlierEnd\x126\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1e.headrace.v1.TerminationReasonR\x06reason\x12\x12\n" +
@@ -1338,7 +1347,8 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\a \x01(\v2\x1a.headrace.v1.CheckpointRefR\n" +
 	"checkpoint\x125\n" +
-	"\bend_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x1a:\n" +
+	"\bend_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12!\n" +
+	"\fcode_changed\x18\t \x03(\tR\vcodeChanged\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01B\t\n" +

@@ -67,9 +67,9 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
                 f"{trial.number}, the best of them, is {wording.number(trial.value)}."
             )
         if said := wording.other_code(trial):
-            session.output.note(
-                f"Trial {trial.number} {said}. Its value may not compare with those of other trials."
-            )
+            compares = "Its value may not compare with those of other trials."
+            doubt = f" {compares}" if wording.result_of_other_code(trial) else ""
+            session.output.note(f"Trial {trial.number} {said}.{doubt}")
         value = f"{info.spec.objective.metric} {wording.scored(trial, info.spec.objective)}"
         session.output.line(f"# trial {trial.number}: {value}")
         if keeps := wording.kept_result(trial):

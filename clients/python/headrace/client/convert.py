@@ -193,6 +193,7 @@ def earlier_end(proto: trial_pb2.EarlierEnd) -> model.EarlierEnd:
         metrics=dict(proto.metrics),
         checkpoint=checkpoint(proto.checkpoint) if proto.HasField("checkpoint") else None,
         ended=time_of(proto, "end_time", proto.end_time),
+        code_changed=tuple(proto.code_changed),
     )
 
 

@@ -6,21 +6,28 @@ help. The warning says which trials track it, what will happen, and what to writ
 
 from headrace.client.model import EndingSchedule, PastEnd, StudyInfo
 from headrace.client.wording import plural
+from headrace.spec import OnCodeChange
 
 _PAST_END = {
     PastEnd.RAISES: "it raises when it is stepped further, so the trial fails there and keeps the result that it has",
     PastEnd.RISES: "the learning rate rises again from there on",
     PastEnd.UNKNOWN: "what it does past its end is not known",
 }
+_EDITS = {
+    OnCodeChange.WARN: " Trials that continue are then marked as trials of edited code.",
+    OnCodeChange.PAUSE: " The study then pauses once for the edit, and `headrace resume` accepts it.",
+    OnCodeChange.REFUSE: " This study refuses that (`on_code_change: refuse`).",
+}
 _ATTRIBUTES = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max"}
 
 
 def extension_warnings(study: StudyInfo, steps: int) -> list[str]:
     """What to know before the study gets this full budget; empty where nothing speaks against it. Raises nothing."""
-    return [_warning(one) for one in study.schedules if one.schedule.last_step < steps]
+    edits = _EDITS[study.spec.on_code_change]
+    return [_warning(one, edits) for one in study.schedules if one.schedule.last_step < steps]
 
 
-def _warning(one: EndingSchedule) -> str:
+def _warning(one: EndingSchedule, edits: str) -> str:
     schedule = one.schedule
     who = f"Trial {one.first_trial} tracks" if one.trials == 1 else f"{plural(one.trials, 'trial')} track"
     end = _ATTRIBUTES.get(schedule.kind)
@@ -32,6 +39,6 @@ def _warning(one: EndingSchedule) -> str:
     return (
         f"{who} {schedule.kind} as '{schedule.name}', which ends at step {schedule.last_step}: "
         f"{_PAST_END[schedule.past_end]}. A checkpoint brings the schedule back with this end, also where the script "
-        f"makes a longer one. Before you extend, change the script to {remedy}. Or create a study with the larger "
-        "budget that warm-starts from this one."
+        f"makes a longer one. Before you extend, change the script to {remedy}.{edits} Or create a study with the "
+        "larger budget that warm-starts from this one."
     )

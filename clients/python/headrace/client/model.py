@@ -188,6 +188,8 @@ class EarlierEnd:
     checkpoint: Checkpoint | None
     """The one to load: that of the best value where the study keeps it, else the last one. It stays."""
     ended: datetime | None
+    code_changed: tuple[str, ...] = ()
+    """As the trial's, then: whether this result is of other code than the study began with."""
 
 
 class PastEnd(StrEnum):

@@ -189,7 +189,14 @@ def other_code(trial: TrialInfo) -> str:
     """That a trial ran other code than its study began with, and which files differ; empty for any other trial."""
     if not trial.code_changed:
         return ""
-    return f"ran other code than the study began with: {paths(trial.code_changed)}"
+    after = "" if result_of_other_code(trial) else ", after the result that counts"
+    return f"ran other code than the study began with{after}: {paths(trial.code_changed)}"
+
+
+def result_of_other_code(trial: TrialInfo) -> bool:
+    """Whether the result that counts may be of other code than the study began with."""
+    end = trial.counted_end
+    return bool(trial.code_changed if end is None else end.code_changed)
 
 
 def left_out(found: Listing[Any] | StudyInfo | TrialInfo, most: int = 20) -> list[str]:

@@ -110,7 +110,7 @@ Global___TerminationReason: _TypeAlias = TerminationReason  # noqa: Y015
 
 @_typing.final
 class Trial(_message.Message):
-    """One configuration and all that is known of it. The next field gets number 54."""
+    """One configuration and all that is known of it. The next field gets number 58."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -447,6 +447,7 @@ class EarlierEnd(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
+    CODE_CHANGED_FIELD_NUMBER: _builtins.int
     reason: Global___TerminationReason.ValueType
     step: _builtins.int
     """The step of its last report then."""
@@ -465,6 +466,10 @@ class EarlierEnd(_message.Message):
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def code_changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As `code_changed` of the trial, then."""
+
     def __init__(
         self,
         *,
@@ -476,10 +481,11 @@ class EarlierEnd(_message.Message):
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         checkpoint: Global___CheckpointRef | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
+        code_changed: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget", b"_budget", "_score", b"_score", "budget", b"budget", "checkpoint", b"checkpoint", "end_time", b"end_time", "score", b"score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget", b"_budget", "_score", b"_score", "budget", b"budget", "checkpoint", b"checkpoint", "end_time", b"end_time", "metrics", b"metrics", "reason", b"reason", "score", b"score", "score_step", b"score_step", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget", b"_budget", "_score", b"_score", "budget", b"budget", "checkpoint", b"checkpoint", "code_changed", b"code_changed", "end_time", b"end_time", "metrics", b"metrics", "reason", b"reason", "score", b"score", "score_step", b"score_step", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget: _TypeAlias = _typing.Literal["budget"]  # noqa: Y015
     _WhichOneofArgType__budget: _TypeAlias = _typing.Literal["_budget", b"_budget"]  # noqa: Y015

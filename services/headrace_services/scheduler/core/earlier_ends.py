@@ -125,4 +125,5 @@ def _present_end(spec: StudySpec, trial: Trial, cursor: int) -> EarlierEnd:
         checkpoint=trial.best_checkpoint or trial.checkpoint,
         cursor=cursor,
         end_time_s=trial.end_time.timestamp() if trial.end_time else None,
+        code_changed=trial.code_changed,
     )

@@ -148,12 +148,10 @@ def expired(state: CycleState, message: LeaseExpired) -> Outcome:
 def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArrived) -> None:
     """The program ended, or the client says that it is done, before the full budget: there a report ends the trial.
 
-    What it saved at its end is its checkpoint from then on. That it could not save is told, and takes nothing from its
-    result.
+    What it saved at its end is the checkpoint of a trial that completes. One that failed is tried again from the one
+    before: from its end it would end at once. That it could not save is told, and takes nothing from its result.
     """
     spec = state.study.spec
-    if message.checkpoint is not None:
-        trial = state.update(trial.number, checkpoint=message.checkpoint)
     if message.unsaved:
         state.emit(events.trial_warned(trial.number, message.unsaved))
     ended = "its client completed it" if spec.template is None else "its program ended"
@@ -165,7 +163,7 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
         if spec.template is not None and lease.step == _begun_at(lease) and not message.by_itself:
             why = f"{why}; {_silent(lease)}"
             state.emit(events.trial_warned(trial.number, why))
-        state.terminate(trial.number, Reason.COMPLETED, why)
+        state.terminate(trial.number, Reason.COMPLETED, why, checkpoint=message.checkpoint or trial.checkpoint)
         if not (trial.rungs or trial.baseline):
             until.tried(state, trial.number)
             until.look(state)

@@ -91,6 +91,8 @@ class EarlierEnd(Struct, frozen=True, kw_only=True):
     cursor: int
     """The event that ended it."""
     end_time_s: float | None = None
+    code_changed: tuple[str, ...] = ()
+    """As the trial's, then."""
 
 
 class Schedule(Struct, frozen=True, kw_only=True):

@@ -253,6 +253,7 @@ def _earlier_end(end: EarlierEnd) -> trial_pb2.EarlierEnd:
         score_step=end.score_step,
         metrics=end.metrics,
         checkpoint=checkpoint(end.checkpoint) if end.checkpoint else None,
+        code_changed=end.code_changed,
     )
     if end.end_time_s is not None:
         message.end_time.FromDatetime(datetime.fromtimestamp(end.end_time_s, UTC))

@@ -237,6 +237,7 @@ def earlier_ends(columns: list[Columns]) -> tuple[EarlierEnd, ...]:
                 "reason": Reason(end["reason"]),
                 "metrics": metrics_of_json(end["metrics"]),
                 "checkpoint": checkpoint(end["checkpoint"]),
+                "code_changed": tuple(end["code_changed"]),
             }
         )
         for end in columns

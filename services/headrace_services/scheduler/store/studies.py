@@ -284,7 +284,7 @@ async def figures(
         await _add_rungs(conn, study.id, found[study.id])
         if Reason.FAILED in found[study.id].reasons:
             found[study.id].failures = await _failures(conn, study.id)
-        found[study.id].schedules = await _schedules(conn, study.id)
+        found[study.id].schedules = await _schedules(conn, study)
         if study.spec.warm_start is not None:
             found[study.id].warm_results = await _warm_results(conn, study.id)
         if study.spec.fuse is not None:
@@ -342,20 +342,21 @@ async def _failures(conn: AsyncConnection, study_id: int) -> tuple[Failure, ...]
     )
 
 
-async def _schedules(conn: AsyncConnection, study_id: int) -> tuple[EndingSchedule, ...]:
-    """The schedules of trials that are not over, that completed, or that did before they failed."""
+async def _schedules(conn: AsyncConnection, study: Study) -> tuple[EndingSchedule, ...]:
+    """The schedules of trials that a larger budget lets continue: of those that are not over, that had the full budget,
+    or that had an earlier one before they failed."""
     t = tables.trial
     one = func.jsonb_array_elements(t.c.schedules).column_valued("one", joins_implicitly=True)
     names = ("name", "kind", "last_step", "past_end")
     parts = [one.op("->>")(name).label(name) for name in names]
-    completed = t.c.reason == Reason.COMPLETED.value
+    completed = and_(t.c.reason == Reason.COMPLETED.value, t.c.step >= study.spec.max_steps)
     before = and_(t.c.reason == Reason.FAILED.value, t.c.earlier_ends != text("'[]'"))
     last_step = func.min(cast(one.op("->>")("last_step"), BigInteger))
     query = (
         select(*parts, func.count().label("trials"), func.min(t.c.number).label("first"))
         .select_from(t)
         .where(
-            t.c.study_id == study_id,
+            t.c.study_id == study.id,
             t.c.schedules != text("'[]'"),
             or_(t.c.reason.is_(None), completed, before),
         )
