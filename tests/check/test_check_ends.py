@@ -135,13 +135,13 @@ def test_without_time_three_steps_are_run_and_the_others_named(check: Check) -> 
     report = check(source=script(*IN_STATE, first=DECIDE_FIRST), steps=None, limit_s=0.0)
     assert report.passed, render(report)
     assert (report.steps, report.restores) == (LEAST, 2)
-    assert "NOT COVERED: the steps behind step 3 of 12, for want of time" in render(report)
+    assert "NOT COVERED: the steps after step 3 of 12, for want of time" in render(report)
 
 
 def test_a_number_of_steps_is_run_with_a_restore_after_each(check: Check) -> None:
     report = check(source=script(), steps=4)
     assert (report.steps, report.restored_after) == (4, (1, 2, 3))
-    assert "NOT COVERED: the steps behind step 4 of 12, as --steps says" in render(report)
+    assert "NOT COVERED: the steps after step 4 of 12, as --steps says" in render(report)
 
 
 def test_the_whole_budget_is_run_where_there_is_time(check: Check) -> None:

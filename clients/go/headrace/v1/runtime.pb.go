@@ -584,7 +584,7 @@ type FinishRequest struct {
 	Rank int32 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`
 	// Of a rank that ended its gang without a word: its exit status; negative for a signal.
 	ExitCode int32 `protobuf:"varint,5,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
-	// With success, and nobody told it to end: its state at its end, as of its last report. A finished folder as in
+	// With success, and nobody told it to end: its state at its end, under the step of its last report. A finished folder as in
 	// ReportRequest, empty when nothing was saved; the step of that report; and how long saving took.
 	CheckpointDir string               `protobuf:"bytes,6,opt,name=checkpoint_dir,json=checkpointDir,proto3" json:"checkpoint_dir,omitempty"`
 	Step          int64                `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`

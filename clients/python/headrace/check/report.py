@@ -49,7 +49,7 @@ class Difference:
 
 
 class Limit(StrEnum):
-    """Why the steps behind the last one were not run."""
+    """Why the steps after the last one were not run."""
 
     TIME = "time"
     STEPS = "steps"
@@ -81,7 +81,7 @@ class CheckReport:
     last_step: int = 0
     budget: int = 0
     end: End = End.BUDGET
-    # Why the steps behind the last one were not covered; None where the run ended by itself.
+    # Why the steps after the last one were not covered; None where the run ended by itself.
     limit: Limit | None = None
     # The steps after which it was restored.
     restored_after: tuple[int, ...] = ()
@@ -124,7 +124,7 @@ def _coverage(report: CheckReport) -> Iterator[str]:
         Limit.STEPS: "as --steps says",
         Limit.GANG: "as several ranks run 3 steps: --steps N runs more",
     }[report.limit]
-    yield f"        NOT COVERED: the steps behind step {report.last_step} of {report.budget}, {why}"
+    yield f"        NOT COVERED: the steps after step {report.last_step} of {report.budget}, {why}"
 
 
 def _left(report: CheckReport) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 `headrace extend` lets a trial continue past the budget that its schedule was made for, and the checkpoint brings the
 schedule back with its end. `OneCycleLR` then raises, and `CosineAnnealingLR` lets the learning rate rise again. So the
-trial says with its reports where its schedules end. Those that stay constant behind their end (`LinearLR`,
+trial says with its reports where its schedules end. Those that stay constant past their end (`LinearLR`,
 `PolynomialLR`) and those without one (`StepLR`, restarts) are not told.
 
 A schedule counts steps of its own: epochs, or batches. How many there are to a step of the trial is measured between
@@ -58,7 +58,7 @@ class Schedules:
         self._told: tuple[Schedule, ...] | None = None if resumed else ()
 
     def begin(self, tracked: Mapping[str, Tracked | TrackedFiles], step: int) -> None:
-        """What is tracked is restored, and the trial is behind this step. Called again where more comes to be known."""
+        """What is tracked is restored, and the trial has done this step. Called again where more comes to be known."""
         for name, end in _ends(tracked):
             self._see(name, step, end)
 
@@ -119,7 +119,7 @@ def _ends_in(name: str, target: Any) -> list[tuple[str, End]]:
 
 
 def end_of(schedule: Any) -> End | None:
-    """Where a schedule ends; None for one without an end, one that stays constant behind it, and any other object."""
+    """Where a schedule ends; None for one without an end, one that stays constant past it, and any other object."""
     names = [kind.__name__ for kind in type(schedule).__mro__]
     if "SequentialLR" in names:
         return _end_of_sequence(schedule)

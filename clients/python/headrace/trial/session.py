@@ -398,7 +398,7 @@ class Trial:
         self.report(metrics_of(returned, (metric, *further)), step=self.max_steps)
 
     def _own_end(self) -> OwnEnd:
-        """How a program ends that nobody told to, with its state saved as of its last report: else a trial that stops
+        """How a program ends that nobody told to, with its state, filed under its last report: else a trial that stops
         early by itself would leave nothing to load.
 
         Where that report was saved there is nothing to do. What cannot be saved takes nothing from the result: the

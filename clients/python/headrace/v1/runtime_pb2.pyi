@@ -325,7 +325,7 @@ class FinishRequest(_message.Message):
     exit_code: _builtins.int
     """Of a rank that ended its gang without a word: its exit status; negative for a signal."""
     checkpoint_dir: _builtins.str
-    """With success, and nobody told it to end: its state at its end, as of its last report. A finished folder as in
+    """With success, and nobody told it to end: its state at its end, under the step of its last report. A finished folder as in
     ReportRequest, empty when nothing was saved; the step of that report; and how long saving took.
     """
     step: _builtins.int

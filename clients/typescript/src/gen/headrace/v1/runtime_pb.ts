@@ -366,7 +366,7 @@ export type FinishRequest = Message<"headrace.v1.FinishRequest"> & {
   exitCode: number;
 
   /**
-   * With success, and nobody told it to end: its state at its end, as of its last report. A finished folder as in
+   * With success, and nobody told it to end: its state at its end, under the step of its last report. A finished folder as in
    * ReportRequest, empty when nothing was saved; the step of that report; and how long saving took.
    *
    * @generated from field: string checkpoint_dir = 6;
