@@ -237,9 +237,7 @@ def attach(
         info = client.study(study).status()
         after = 0 if mode is Mode.JSON else info.cursor
         if info.state is StudyState.PAUSED:
-            resume = (
-                f": `headrace resume {study}` resumes it" if "headrace resume" not in info.detail else ""
-            )
+            resume = f": `headrace resume {study}` resumes it" if "headrace resume" not in info.detail else ""
             session.output.note(f"Study {study} is {wording.ended(info.state, info.detail)}{resume}.")
         _to_the_end(client, study, session.output, mode, report=report, after=after, revive=None)
 

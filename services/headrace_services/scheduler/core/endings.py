@@ -163,7 +163,9 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
         if spec.template is not None and lease.step == _begun_at(lease) and not message.by_itself:
             why = f"{why}; {_silent(lease)}"
             state.emit(events.trial_warned(trial.number, why))
-        state.terminate(trial.number, Reason.COMPLETED, why, checkpoint=message.checkpoint or trial.checkpoint)
+        state.terminate(
+            trial.number, Reason.COMPLETED, why, checkpoint=message.checkpoint or trial.checkpoint
+        )
         if not (trial.rungs or trial.baseline):
             until.tried(state, trial.number)
             until.look(state)
