@@ -11,6 +11,7 @@ from study_site import StudySite, gone, make_spec
 from headrace_services.scheduler.core.capacity import TurnCost
 from headrace_services.scheduler.core.inputs import Preemption
 from headrace_services.scheduler.core.placement import Request
+from headrace_services.scheduler.replay.replaying import replay
 from headrace_services.scheduler.store import cluster, placement, tables, workers
 from headrace_services.scheduler.store.database import transaction
 
@@ -69,6 +70,21 @@ async def test_trials_of_a_study_that_allows_it_get_them_after_all_others(engine
         assert await cluster.connected_slots(conn) == 1
         [worker] = await cluster.workers(conn, [cluster.Key(name=f"{site.name}-w", slots=2)])
     assert [slot.model for slot in worker.slots] == ["", " in bubbles of job gpt, stage 1"]
+
+
+async def test_a_replay_knows_that_a_promotion_to_the_last_rung_waits_for_a_slot_of_its_own(
+    engine: AsyncEngine,
+) -> None:
+    """Others start in bubbles meanwhile."""
+    asha = {"kind": "asha", "eta": 2, "rungs": [1, 2], "variant": "promotion"}
+    site = await beside(engine, stage(1), own(0), policy=asha, max_steps=2)
+    await site.kick()
+    for number, value in ((1, 0.2), (2, 0.3)):
+        await site.tell(site.leases[(await site.trial(number)).lease_id], 1, value)
+    best, newest = await site.trial(1), await site.trial(3)
+    assert (best.state, list(newest.bubbles)) == ("PAUSED", ["job gpt, stage 1"])
+    found = replay(site.spec, await site.log())
+    assert found.identical, found.differences
 
 
 async def test_others_never_see_them(engine: AsyncEngine) -> None:

@@ -246,8 +246,13 @@ class Replay:
             self._starts += 1
             self._unstarted.discard(trial)
             promotion = None if self._policy.new_trials_first else self._promotion()
-            if promotion is not None:
+            if promotion is not None and not self._waits_for_own_slots(promotion):
                 self._differ(trial, f"trial {trial} was started", str(promotion))
+
+    def _waits_for_own_slots(self, promotion: _Answer) -> bool:
+        """Whether a promotion may wait while others start: nobody goes to the last rung in bubbles (`core.bubbles`)."""
+        ladder = self._policy.ladder(promotion.explanation.bracket)
+        return self._spec.bubbles and promotion.explanation.rung + 2 >= len(ladder)
 
     def _reopened(self, trial: int, moved: TrialMoved) -> None:
         self._folded[self._ends.pop(trial)] = None
