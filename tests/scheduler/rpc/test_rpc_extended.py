@@ -1,10 +1,14 @@
 """Retries and extensions of a study that clients ask and tell, over two replicas that cache what they know."""
 
+import asyncio
+
 import pytest
 from rpc_site import RpcSite
+from sqlalchemy import text
 
 from headrace.errors import InvalidFieldError
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.engine.budgets import Budgets
 
 RUN_ALL = {"kind": "run_all"}
 STUDY = "studies/s"
@@ -55,3 +59,23 @@ async def test_until_is_shown_with_how_near_its_end_is(site: RpcSite) -> None:
     study = (await site.call("GetStudy", pb.GetStudyRequest(name=STUDY))).study
     assert study.state == pb.STUDY_STATE_COMPLETED
     assert study.detail.startswith("trial 2 has loss 0.05 (until: loss ≤ 0.1 or 2 hours or 5 trials without")
+
+
+async def test_a_replica_ends_a_study_whose_hours_are_over_by_itself(site: RpcSite) -> None:
+    await site.create(policy=RUN_ALL, until={"hours": 2})
+    await site.report((await site.suggest()).lease, 1, 0.5)
+    budgets = Budgets(site.replicas[0].hub)
+    await budgets.look()
+    assert (await site.study()).state == pb.STUDY_STATE_ACTIVE
+    async with site.engine.begin() as conn:
+        earlier = "(standing #>> '{progress,since_s}')::float8 - 7200"
+        await conn.execute(
+            text(
+                f"UPDATE study SET standing = jsonb_set(standing, '{{progress,since_s}}', to_jsonb({earlier}))"
+            )
+        )
+    await budgets.look()
+    async with asyncio.timeout(60):
+        while (await site.study()).state == pb.STUDY_STATE_ACTIVE:
+            await asyncio.sleep(0.01)
+    assert (await site.study()).detail == "its trials have run for 2 hours (until: 2 hours)"
