@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
-from study_site import StudySite, make_spec
+from study_site import StudySite, gone, make_spec
 
 from headrace.client.events import CodeChanged, ReportRecorded
 from headrace.errors import InvalidFieldError
@@ -17,6 +17,7 @@ from headrace_services.scheduler.core.inputs import (
     ReportArrived,
     RestoredArrived,
     ResumeStudy,
+    RetryTrials,
     SourceFile,
     Stale,
     Suggest,
@@ -123,6 +124,56 @@ async def test_code_that_is_told_before_the_first_report_is_the_studys_first(eng
     await site.step(site.loaded(first, code(train="A")))
     await site.step(site.running(second, 1, 0.5, code(train="B")))
     assert await site.marks() == [[], ["train.py"], []]
+
+
+@pytest.mark.parametrize("policy", ["warn", "pause", "refuse"])
+async def test_the_fix_of_a_script_that_failed_before_any_report_is_the_studys_own(
+    engine: AsyncEngine, policy: str
+) -> None:
+    site, (lease,) = await started(engine, 1, on_code_change=policy)
+    await site.step(site.loaded(lease, code(train="A", model="A")))
+    await site.step(gone(lease, "FAILED", error="ValueError: no"))
+    again = list(site.leases.values())[-1]
+    assert again.attempt == 2
+    await site.step(site.loaded(again, code(train="B", model="A")))
+    await site.step(site.running(again, 1, 0.5, code(train="B", model="A")))
+    assert ((await site.study()).state, await site.marks(), await site.changes()) == ("ACTIVE", [[]], [])
+    assert (await site.study()).code_files["train.py"] == ["B"]
+    await site.step(site.running(again, 2, 0.5, code(model="C")))
+    assert [found.files for _, found in await site.changes()] == [("model.py",)]
+
+
+async def test_retry_and_resume_let_a_study_without_a_report_begin_with_other_code(
+    engine: AsyncEngine,
+) -> None:
+    site, leases = await started(engine, on_code_change="refuse")
+    for lease in leases:
+        await site.step(site.loaded(lease, code(train="A")))
+    while (await site.study()).state == "ACTIVE":
+        live = [
+            lease
+            for lease in site.leases.values()
+            if lease.attempt == max(one.attempt for one in site.leases.values() if one.number == lease.number)
+        ]
+        await site.step(*(gone(lease, "FAILED", error="ValueError: no") for lease in live))
+    assert (await site.study()).state == "FAILED"
+    before = set(site.leases)
+    await site.step(RetryTrials(numbers=None))
+    again = [lease for key, lease in site.leases.items() if key not in before]
+    assert len(again) > 1
+    for lease in again:
+        await site.step(site.loaded(lease, code(train="B")))
+    assert ((await site.study()).state, await site.changes()) == ("ACTIVE", [])
+    # An edit while another attempt runs the first code is one; when all are over, it may be resumed.
+    edits, *others = again
+    await site.step(site.loaded(edits, code(train="C")))
+    assert (await site.study()).state == "PAUSED"
+    await site.step(*(gone(lease, "RELEASED") for lease in others))
+    before = set(site.leases)
+    await site.step(ResumeStudy())
+    for lease in [lease for key, lease in site.leases.items() if key not in before]:
+        await site.step(site.loaded(lease, code(train="C")))
+    assert (await site.study()).state == "ACTIVE"
 
 
 @pytest.mark.parametrize("policy", ["pause", "refuse"])

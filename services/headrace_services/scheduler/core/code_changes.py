@@ -1,8 +1,11 @@
 """What code the trials of a study run, and what happens when it is not the code that the study began with.
 
 An attempt says which source files it runs, each with the digest of its content. The first content of a file that any
-attempt of the study runs is the study's own. Files are compared one by one, because attempts import different ones: by
-their configurations, or late. A trial that runs another content is marked for good, and the log says so.
+attempt of the study runs is the study's own. Until a report is recorded no value depends on it: once the attempts that
+ran it are over, the study may begin with other code, such as the fix of a script that failed at once.
+
+Files are compared one by one, because attempts import different ones: by their configurations, or late. A trial that
+runs another content is marked for good, and the log says so.
 
 `on_code_change` decides what else happens:
 
@@ -24,8 +27,17 @@ from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import OnCodeChange
 from headrace_services.scheduler.core import events
 from headrace_services.scheduler.core.events import listed_paths
-from headrace_services.scheduler.core.inputs import AttemptCode, SourceFile
+from headrace_services.scheduler.core.inputs import (
+    AttemptCode,
+    Input,
+    ReportArrived,
+    RestoredArrived,
+    ResumeStudy,
+    RetryTrials,
+    SourceFile,
+)
 from headrace_services.scheduler.core.lifecycle import Action, StudyState
+from headrace_services.scheduler.core.needs import Candidates, Deciding, ask
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.core.state import CycleState
 
@@ -103,8 +115,31 @@ def changed_files(known: Versions) -> tuple[str, ...]:
     return tuple(path for path, seen in ran.items() if len(seen) > 1)[:MOST_SHOWN]
 
 
+def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
+    """Learn whether other attempts run, where the study may begin with other code."""
+    if state.study.reports:
+        return
+    for one in inputs:
+        tells = isinstance(one, ReportArrived | RestoredArrived) and one.code is not None
+        if tells or isinstance(one, ResumeStudy | RetryTrials):
+            state.live_before((yield from ask(Candidates(limit=0))).live)
+            return
+
+
+def reopened(state: CycleState) -> None:
+    """A user lets trials of the study go on, or the study: without a report it may begin with other code."""
+    if not state.study.reports and not state.live and state.study.code_files:
+        state.study = replace(state.study, code_files={})
+
+
+def _known(state: CycleState) -> Versions:
+    """What a live attempt is compared with: nothing while no report is recorded and no other attempt runs."""
+    return {} if not state.study.reports and state.live <= 1 else state.study.code_files
+
+
 def resumed(state: CycleState) -> None:
     """A user resumes the study: with `pause` that accepts the changes for which it was paused."""
+    reopened(state)
     if state.study.spec.on_code_change is OnCodeChange.PAUSE:
         state.study = replace(state.study, code_files=accepted(state.study.code_files))
 
@@ -113,7 +148,7 @@ def require_unchanged(state: CycleState, code: AttemptCode | None) -> None:
     """Raises InvalidFieldError for a report of an ask/tell client that runs other code, where that is refused."""
     if code is None or state.study.spec.on_code_change is not OnCodeChange.REFUSE:
         return
-    if differing := compared(state.study.code_files, code.files, accepts=False, marked=False).differing:
+    if differing := compared(_known(state), code.files, accepts=False, marked=False).differing:
         message = "is not what the study began with, and the study says `on_code_change: refuse`"
         remedy = "Put the file back, or create a study for the new code."
         raise InvalidFieldError(
@@ -128,7 +163,7 @@ def take(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
         return True
     policy = state.study.spec.on_code_change
     marked = bool(state.trials[lease.number].code_changed)
-    found = compared(state.study.code_files, code.files, accepts=policy is OnCodeChange.WARN, marked=marked)
+    found = compared(_known(state), code.files, accepts=policy is OnCodeChange.WARN, marked=marked)
     if found.versions != state.study.code_files:
         state.study = replace(state.study, code_files=found.versions)
     if not found.differing:
