@@ -14,6 +14,7 @@ from headrace_services.scheduler.core.inputs import (
     Accepted,
     AttemptCode,
     Cancellation,
+    PauseStudy,
     ReportArrived,
     RestoredArrived,
     ResumeStudy,
@@ -214,6 +215,23 @@ async def test_an_attempt_with_edited_code_is_given_back_and_its_study_pauses(
     await site.step(site.running(again, 2, 0.6, code(train="A")))
     assert await site.marks() == [[], [], []]
     assert (await site.study()).state == "ACTIVE"
+
+
+@pytest.mark.parametrize("policy", ["pause", "refuse"])
+async def test_a_study_that_a_user_has_paused_says_what_to_resume_it_would_accept(
+    engine: AsyncEngine, policy: str
+) -> None:
+    site, (first, second, third) = await started(engine, on_code_change=policy)
+    await site.step(site.running(first, 1, 0.5, code(train="A", model="A")))
+    await site.step(PauseStudy())
+    await site.step(site.loaded(second, code(train="B", model="A")))
+    detail = (await site.study()).detail
+    assert detail.startswith("paused by a user; at trial 1: train.py has changed since the study began. Put")
+    assert f"`headrace resume {site.name}`" in detail
+    await site.step(site.loaded(third, code(train="A", model="C")))
+    detail = (await site.study()).detail
+    told = "train.py, model.py have" if policy == "pause" else "model.py has"
+    assert detail.startswith(f"paused by a user; at trial 2: {told} changed since the study began. Put")
 
 
 async def test_to_resume_a_study_is_to_accept_the_edit_with_pause_alone(engine: AsyncEngine) -> None:

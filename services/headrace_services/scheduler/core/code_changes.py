@@ -36,7 +36,7 @@ from headrace_services.scheduler.core.inputs import (
     RetryTrials,
     SourceFile,
 )
-from headrace_services.scheduler.core.lifecycle import Action, StudyState
+from headrace_services.scheduler.core.lifecycle import BY_USER, Action, StudyState
 from headrace_services.scheduler.core.needs import Candidates, Deciding, ask
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.core.state import CycleState
@@ -171,7 +171,7 @@ def take(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
     if not found.held:
         _mark(state, lease, code, found)
         return True
-    state.move_study(StudyState.PAUSED, _paused(state, lease, found))
+    _pause(state, lease, found)
     if lease.worker_id is None:  # a client's loop is its own, and hears of the pause with its next decision
         _mark(state, lease, code, found)
         return True
@@ -196,14 +196,33 @@ def _give_back(state: CycleState, lease: Lease, code: AttemptCode, found: Compar
     state.move(lease.number, Action.INTERRUPT, detail=why)
 
 
-def _paused(state: CycleState, lease: Lease, found: Compared) -> str:
-    """Why the study pauses, and what can be done."""
-    several = len(found.differing) > 1
-    changed = f"{listed_paths(found.differing)} {'have' if several else 'has'} changed since the study began"
+def _pause(state: CycleState, lease: Lease, found: Compared) -> None:
+    """Pause the study. One that is paused already says what changed, because to resume it accepts that."""
+    before = state.study
+    if before.state is not StudyState.PAUSED:
+        state.move_study(
+            StudyState.PAUSED, f"paused at trial {lease.number}: {_changed(state, found.differing)}"
+        )
+    elif before.detail == BY_USER or found.new:
+        accepts = before.spec.on_code_change is OnCodeChange.PAUSE
+        paths = _held_files(found.versions) if accepts else found.differing
+        by = BY_USER if before.detail.startswith(BY_USER) else "paused"
+        state.study = replace(before, detail=f"{by}; at trial {lease.number}: {_changed(state, paths)}")
+
+
+def _held_files(known: Versions) -> tuple[str, ...]:
+    """The files of which a content was not let pass."""
+    return tuple(path for path, seen in known.items() if any(one.startswith(_HELD) for one in seen))
+
+
+def _changed(state: CycleState, paths: Sequence[str]) -> str:
+    """What changed, and what can be done."""
+    several = len(paths) > 1
+    changed = f"{listed_paths(paths)} {'have' if several else 'has'} changed since the study began"
     put_back = f"Put {'them' if several else 'it'} back"
     resume = f"`headrace resume {state.study.name}`"
     if state.study.spec.on_code_change is OnCodeChange.REFUSE:
         remedy = f"{put_back}, then {resume}; new code needs a study of its own"
     else:
         remedy = f"{put_back}, or leave the change in to accept it, then {resume}"
-    return f"paused at trial {lease.number}: {changed}. {remedy}"
+    return f"{changed}. {remedy}"
