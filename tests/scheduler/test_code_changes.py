@@ -9,7 +9,7 @@ from study_site import StudySite, gone, make_spec
 
 from headrace.client.events import CodeChanged, ReportRecorded
 from headrace.errors import InvalidFieldError
-from headrace_services.scheduler.core.code_changes import accepted, changed_files, compared
+from headrace_services.scheduler.core.code_changes import MOST_VERSIONS, accepted, changed_files, compared
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     AttemptCode,
@@ -286,6 +286,16 @@ async def test_a_client_that_runs_edited_code_is_told(engine: AsyncEngine) -> No
             assert isinstance(outcome, Accepted)
             assert (await site.study()).state == "PAUSED"
             assert (await site.marks())[:2] == [[], ["run.py"]]
+
+
+def test_an_accepted_content_is_not_forgotten_for_those_that_were_not_let_pass() -> None:
+    known = compared({}, files(train="A"), accepts=False, marked=False).versions
+    known = accepted(compared(known, files(train="B"), accepts=False, marked=False).versions)
+    for edit in range(2 * MOST_VERSIONS):
+        known = compared(known, files(train=str(edit)), accepts=False, marked=False).versions
+    assert len(known["train.py"]) == MOST_VERSIONS
+    assert not compared(known, files(train="B"), accepts=False, marked=False).held
+    assert compared(known, files(train="C"), accepts=False, marked=False).held
 
 
 def test_a_file_that_only_edited_code_imported_is_not_the_studys_own() -> None:

@@ -42,7 +42,7 @@ from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.core.state import CycleState
 
 MOST_VERSIONS = 16
-"""So many contents of a file are remembered: the first one, and the last ones."""
+"""So many contents of a file are remembered: the first one, and the last ones. Accepted ones stay longer."""
 MOST_SHOWN = 16
 """So many files are named as changed."""
 
@@ -94,9 +94,17 @@ def compared(known: Versions, files: Sequence[SourceFile], *, accepts: bool, mar
             noted = file.digest if accepts else _HELD + file.digest
             if file.digest not in seen and noted not in seen:
                 new[file.path] = None
-                kept = seen if len(seen) < MOST_VERSIONS else (seen[0], *seen[2:])
-                versions[file.path] = (*kept, noted)
+                versions[file.path] = (*_with_room(seen), noted)
     return Compared(versions=versions, differing=tuple(differing), new=tuple(new), held=held)
+
+
+def _with_room(seen: tuple[str, ...]) -> tuple[str, ...]:
+    """The contents of a file without one where there are as many as are remembered: what was not let pass goes first,
+    because what was accepted stays so."""
+    if len(seen) < MOST_VERSIONS:
+        return seen
+    goes = next((at for at, one in enumerate(seen) if one.startswith(_HELD)), 1)
+    return (*seen[:goes], *seen[goes + 1 :])
 
 
 def _differs(seen: tuple[str, ...], digest: str) -> bool:
