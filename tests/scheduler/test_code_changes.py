@@ -286,6 +286,7 @@ async def test_a_client_that_runs_edited_code_is_told(engine: AsyncEngine) -> No
             assert isinstance(outcome, Accepted)
             assert (await site.study()).state == "PAUSED"
             assert (await site.marks())[:2] == [[], ["run.py"]]
+            assert changed_files((await site.study()).code_files) == ("run.py",)
 
 
 def test_an_accepted_content_is_not_forgotten_for_those_that_were_not_let_pass() -> None:

@@ -117,6 +117,15 @@ def accepted(known: Versions) -> Versions:
     return {path: tuple(one.removeprefix(_HELD) for one in seen) for path, seen in known.items()}
 
 
+def _ran(known: Versions, files: Sequence[SourceFile]) -> Versions:
+    """The same, with these contents accepted: a trial ran them, and its report counts."""
+    told = {file.path: _HELD + file.digest for file in files}
+    return {
+        path: tuple(one.removeprefix(_HELD) if one == told.get(path) else one for one in seen)
+        for path, seen in known.items()
+    }
+
+
 def changed_files(known: Versions) -> tuple[str, ...]:
     """The files of which trials ran more than one content, as many as are named."""
     ran = {path: [one for one in seen if not one.startswith(_HELD)] for path, seen in known.items()}
@@ -181,6 +190,7 @@ def take(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
         return True
     _pause(state, lease, found)
     if lease.worker_id is None:  # a client's loop is its own, and hears of the pause with its next decision
+        state.study = replace(state.study, code_files=_ran(state.study.code_files, code.files))
         _mark(state, lease, code, found)
         return True
     _give_back(state, lease, code, found)
