@@ -20,8 +20,8 @@ def template(folder: Path, *args: str, requirements: str = "") -> spec_pb2.Trial
     )
 
 
-def edit(program: Path) -> None:
-    program.write_text(program.read_text() + "# edited\n")
+def edit(program: Path, without: str = "") -> None:
+    program.write_text(program.read_text().replace(without, "") + "# edited\n")
 
 
 def paths(code: event_pb2.AttemptCode) -> list[str]:
@@ -114,6 +114,31 @@ async def test_a_program_without_the_sdk_is_told_with_the_first_report_and_an_ed
     await until(lambda: len(stream.all("exited")) == 2, "the second trial ends")
     assert stream.all("report")[2].code == early.code
     assert early.sequence < stream.all("report")[2].sequence
+
+
+@pytest.mark.parametrize("guards", [False, True])
+async def test_an_older_scheduler_hears_of_an_edit_after_the_checkpoint_is_loaded(
+    site: Site, scheduler: ScriptedScheduler, guards: bool
+) -> None:
+    """It takes the message for that of the checkpoint. One that guards code is no older one."""
+    command = site.program(
+        "report(1, save=True)\n"
+        "request = runtime_pb2.RestoredRequest(lease_id=lease)\n"
+        "request.read_time.FromSeconds(1)\n"
+        "stub.Restored(request, timeout=60)\n"
+    )
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(command, milestone=9))
+    report = await stream.get("report")
+    await until(lambda: stream.all("exited"), "the first attempt ends")
+    known = len(stream.all("restored"))
+    edit(Path(command[1]), without="report(1, save=True)")
+    again = site.assign(command, attempt=2, checkpoint=report.checkpoint, resume_step=1, guards_code=guards)
+    stream.send(assign=again)
+    await until(lambda: len(stream.all("exited")) == 2, "the second attempt ends")
+    of_code = [one.HasField("code") for one in stream.all("restored")[known:]]
+    assert of_code == ([True, False] if guards else [False, True])
 
 
 @pytest.mark.parametrize("guards", [False, True])
