@@ -169,8 +169,9 @@ async def test_a_callable_says_what_it_imported_before_it_trains_and_later(
     assert early == ([whole, ["running_late.py", *whole]] if guards else [])
 
 
+@pytest.mark.parametrize("guards", [False, True])
 async def test_all_members_of_a_bundle_run_what_their_process_imported(
-    site: Site, scheduler: ScriptedScheduler
+    site: Site, scheduler: ScriptedScheduler, guards: bool
 ) -> None:
     loads = """
 request = runtime_pb2.LoadedRequest(grant_id=grant)
@@ -179,8 +180,11 @@ stub.Loaded(request, timeout=60)
 """
     bundle = await started(site, scheduler, loads + TRAIN)
     ran = ["fused.py", Path(bundle.command[1]).name]
-    one = bundle.start(1, milestone=40)
+    one = bundle.start(1, milestone=40, guards_code=guards)
     first = await bundle.report(one, 1)
-    late = bundle.start(2, milestone=40)
+    late = bundle.start(2, milestone=40, guards_code=guards)
     assert paths(first.code) == paths((await bundle.report(late, 1)).code) == ran
     assert not (await bundle.report(late, 2)).HasField("code")
+    early = [(one.lease, paths(one.code)) for one in bundle.stream.all("restored")]
+    told = [(one.lease, ran[1:]), (one.lease, ran), (late.lease, ran)]
+    assert early == (told if guards else [])
