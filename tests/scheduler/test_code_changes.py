@@ -5,18 +5,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
-from study_site import StudySite, make_spec
+from study_site import StudySite, gone, make_spec
 
 from headrace.client.events import CodeChanged, ReportRecorded
 from headrace.errors import InvalidFieldError
-from headrace_services.scheduler.core.code_changes import accepted, changed_files, compared
+from headrace_services.scheduler.core.code_changes import MOST_VERSIONS, accepted, changed_files, compared
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     AttemptCode,
     Cancellation,
+    PauseStudy,
     ReportArrived,
     RestoredArrived,
     ResumeStudy,
+    RetryTrials,
     SourceFile,
     Stale,
     Suggest,
@@ -125,6 +127,56 @@ async def test_code_that_is_told_before_the_first_report_is_the_studys_first(eng
     assert await site.marks() == [[], ["train.py"], []]
 
 
+@pytest.mark.parametrize("policy", ["warn", "pause", "refuse"])
+async def test_the_fix_of_a_script_that_failed_before_any_report_is_the_studys_own(
+    engine: AsyncEngine, policy: str
+) -> None:
+    site, (lease,) = await started(engine, 1, on_code_change=policy)
+    await site.step(site.loaded(lease, code(train="A", model="A")))
+    await site.step(gone(lease, "FAILED", error="ValueError: no"))
+    again = list(site.leases.values())[-1]
+    assert again.attempt == 2
+    await site.step(site.loaded(again, code(train="B", model="A")))
+    await site.step(site.running(again, 1, 0.5, code(train="B", model="A")))
+    assert ((await site.study()).state, await site.marks(), await site.changes()) == ("ACTIVE", [[]], [])
+    assert (await site.study()).code_files["train.py"] == ["B"]
+    await site.step(site.running(again, 2, 0.5, code(model="C")))
+    assert [found.files for _, found in await site.changes()] == [("model.py",)]
+
+
+async def test_retry_and_resume_let_a_study_without_a_report_begin_with_other_code(
+    engine: AsyncEngine,
+) -> None:
+    site, leases = await started(engine, on_code_change="refuse")
+    for lease in leases:
+        await site.step(site.loaded(lease, code(train="A")))
+    while (await site.study()).state == "ACTIVE":
+        live = [
+            lease
+            for lease in site.leases.values()
+            if lease.attempt == max(one.attempt for one in site.leases.values() if one.number == lease.number)
+        ]
+        await site.step(*(gone(lease, "FAILED", error="ValueError: no") for lease in live))
+    assert (await site.study()).state == "FAILED"
+    before = set(site.leases)
+    await site.step(RetryTrials(numbers=None))
+    again = [lease for key, lease in site.leases.items() if key not in before]
+    assert len(again) > 1
+    for lease in again:
+        await site.step(site.loaded(lease, code(train="B")))
+    assert ((await site.study()).state, await site.changes()) == ("ACTIVE", [])
+    # An edit while another attempt runs the first code is one; when all are over, it may be resumed.
+    edits, *others = again
+    await site.step(site.loaded(edits, code(train="C")))
+    assert (await site.study()).state == "PAUSED"
+    await site.step(*(gone(lease, "RELEASED") for lease in others))
+    before = set(site.leases)
+    await site.step(ResumeStudy())
+    for lease in [lease for key, lease in site.leases.items() if key not in before]:
+        await site.step(site.loaded(lease, code(train="C")))
+    assert (await site.study()).state == "ACTIVE"
+
+
 @pytest.mark.parametrize("policy", ["pause", "refuse"])
 @pytest.mark.parametrize("early", [True, False])
 async def test_an_attempt_with_edited_code_is_given_back_and_its_study_pauses(
@@ -163,6 +215,23 @@ async def test_an_attempt_with_edited_code_is_given_back_and_its_study_pauses(
     await site.step(site.running(again, 2, 0.6, code(train="A")))
     assert await site.marks() == [[], [], []]
     assert (await site.study()).state == "ACTIVE"
+
+
+@pytest.mark.parametrize("policy", ["pause", "refuse"])
+async def test_a_study_that_a_user_has_paused_says_what_to_resume_it_would_accept(
+    engine: AsyncEngine, policy: str
+) -> None:
+    site, (first, second, third) = await started(engine, on_code_change=policy)
+    await site.step(site.running(first, 1, 0.5, code(train="A", model="A")))
+    await site.step(PauseStudy())
+    await site.step(site.loaded(second, code(train="B", model="A")))
+    detail = (await site.study()).detail
+    assert detail.startswith("paused by a user; at trial 1: train.py has changed since the study began. Put")
+    assert f"`headrace resume {site.name}`" in detail
+    await site.step(site.loaded(third, code(train="A", model="C")))
+    detail = (await site.study()).detail
+    told = "train.py, model.py have" if policy == "pause" else "model.py has"
+    assert detail.startswith(f"paused by a user; at trial 2: {told} changed since the study began. Put")
 
 
 async def test_to_resume_a_study_is_to_accept_the_edit_with_pause_alone(engine: AsyncEngine) -> None:
@@ -217,6 +286,17 @@ async def test_a_client_that_runs_edited_code_is_told(engine: AsyncEngine) -> No
             assert isinstance(outcome, Accepted)
             assert (await site.study()).state == "PAUSED"
             assert (await site.marks())[:2] == [[], ["run.py"]]
+            assert changed_files((await site.study()).code_files) == ("run.py",)
+
+
+def test_an_accepted_content_is_not_forgotten_for_those_that_were_not_let_pass() -> None:
+    known = compared({}, files(train="A"), accepts=False, marked=False).versions
+    known = accepted(compared(known, files(train="B"), accepts=False, marked=False).versions)
+    for edit in range(2 * MOST_VERSIONS):
+        known = compared(known, files(train=str(edit)), accepts=False, marked=False).versions
+    assert len(known["train.py"]) == MOST_VERSIONS
+    assert not compared(known, files(train="B"), accepts=False, marked=False).held
+    assert compared(known, files(train="C"), accepts=False, marked=False).held
 
 
 def test_a_file_that_only_edited_code_imported_is_not_the_studys_own() -> None:

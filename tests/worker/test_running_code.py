@@ -20,8 +20,8 @@ def template(folder: Path, *args: str, requirements: str = "") -> spec_pb2.Trial
     )
 
 
-def edit(program: Path) -> None:
-    program.write_text(program.read_text() + "# edited\n")
+def edit(program: Path, without: str = "") -> None:
+    program.write_text(program.read_text().replace(without, "") + "# edited\n")
 
 
 def paths(code: event_pb2.AttemptCode) -> list[str]:
@@ -117,6 +117,31 @@ async def test_a_program_without_the_sdk_is_told_with_the_first_report_and_an_ed
 
 
 @pytest.mark.parametrize("guards", [False, True])
+async def test_an_older_scheduler_hears_of_an_edit_after_the_checkpoint_is_loaded(
+    site: Site, scheduler: ScriptedScheduler, guards: bool
+) -> None:
+    """It takes the message for that of the checkpoint. One that guards code is no older one."""
+    command = site.program(
+        "report(1, save=True)\n"
+        "request = runtime_pb2.RestoredRequest(lease_id=lease)\n"
+        "request.read_time.FromSeconds(1)\n"
+        "stub.Restored(request, timeout=60)\n"
+    )
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(command, milestone=9))
+    report = await stream.get("report")
+    await until(lambda: stream.all("exited"), "the first attempt ends")
+    known = len(stream.all("restored"))
+    edit(Path(command[1]), without="report(1, save=True)")
+    again = site.assign(command, attempt=2, checkpoint=report.checkpoint, resume_step=1, guards_code=guards)
+    stream.send(assign=again)
+    await until(lambda: len(stream.all("exited")) == 2, "the second attempt ends")
+    of_code = [one.HasField("code") for one in stream.all("restored")[known:]]
+    assert of_code == ([True, False] if guards else [False, True])
+
+
+@pytest.mark.parametrize("guards", [False, True])
 async def test_a_callable_says_what_it_imported_before_it_trains_and_later(
     site: Site, scheduler: ScriptedScheduler, guards: bool
 ) -> None:
@@ -144,8 +169,9 @@ async def test_a_callable_says_what_it_imported_before_it_trains_and_later(
     assert early == ([whole, ["running_late.py", *whole]] if guards else [])
 
 
+@pytest.mark.parametrize("guards", [False, True])
 async def test_all_members_of_a_bundle_run_what_their_process_imported(
-    site: Site, scheduler: ScriptedScheduler
+    site: Site, scheduler: ScriptedScheduler, guards: bool
 ) -> None:
     loads = """
 request = runtime_pb2.LoadedRequest(grant_id=grant)
@@ -154,8 +180,11 @@ stub.Loaded(request, timeout=60)
 """
     bundle = await started(site, scheduler, loads + TRAIN)
     ran = ["fused.py", Path(bundle.command[1]).name]
-    one = bundle.start(1, milestone=40)
+    one = bundle.start(1, milestone=40, guards_code=guards)
     first = await bundle.report(one, 1)
-    late = bundle.start(2, milestone=40)
+    late = bundle.start(2, milestone=40, guards_code=guards)
     assert paths(first.code) == paths((await bundle.report(late, 1)).code) == ran
     assert not (await bundle.report(late, 2)).HasField("code")
+    early = [(one.lease, paths(one.code)) for one in bundle.stream.all("restored")]
+    told = [(one.lease, ran[1:]), (one.lease, ran), (late.lease, ran)]
+    assert early == (told if guards else [])

@@ -136,6 +136,9 @@ class Attempt:
         self.decided = False
         self._fenced = False
         self._restored = False
+        # It has a checkpoint to load, and the scheduler was not told yet that it has.
+        self._loads = assign.HasField("checkpoint")
+        self._code_due = False
         self._no_room = ""
         self._preparing = ""
         self._prepared = Prepared()
@@ -238,6 +241,9 @@ class Attempt:
         self.host.trains()
         message = worker_pb2.Restored(lease=self.lease, read_time=request.read_time)
         await self._place.courier.post(self.lease, worker_pb2.SessionRequest(restored=message))
+        self._loads = False
+        if self._code_due:
+            await self.announce_code()
 
     async def loaded(self, files: Iterable[SourceFile]) -> None:
         """Takes source files that the process has imported, or is to run."""
@@ -246,10 +252,19 @@ class Attempt:
             await self.announce_code()
 
     async def announce_code(self) -> None:
-        """Tells the scheduler what runs, where it is to hear of it before the first report."""
+        """Tells the scheduler what runs, where it is to hear of it before the first report.
+
+        A scheduler that knows nothing of code, and so guards none, takes the message for that of a loaded checkpoint:
+        it gets that one first.
+        """
         code = self.host.code
+        guards = self.assign.guards_code
         changed = self._place.told_code.take(self.assign.study_uid, code.files)
-        if (changed or self.assign.guards_code) and (said := code.since(0)) is not None:
+        self._code_due = self._code_due or changed or guards
+        if not self._code_due or (self._loads and not guards):
+            return
+        self._code_due = False
+        if (said := code.since(0)) is not None:
             message = worker_pb2.Restored(lease=self.lease, code=said)
             await self._place.courier.post(self.lease, worker_pb2.SessionRequest(restored=message))
 
@@ -258,6 +273,7 @@ class Attempt:
     ) -> event_pb2.Decision:
         """Takes a report; see `Reports.report`."""
         self.has_reported = True
+        self._loads = self._code_due = False  # the report says both
         self.host.heard()
         self.host.trains()
         try:

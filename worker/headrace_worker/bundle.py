@@ -162,19 +162,22 @@ class Bundle:
         """Whether a process of it may call."""
         return self._program is not None
 
-    def attach(self) -> runtime_pb2.AttachBundleResponse:
+    async def attach(self) -> runtime_pb2.AttachBundleResponse:
         """Answers with the members that are there now."""
         self.heard()
         self._note_output()
         answer = self._turns.attach()
         self._note_output()
+        await self._announce_newcomers()
         return answer
 
     async def turn(self, request: runtime_pb2.TurnRequest) -> runtime_pb2.TurnResponse:
         """Takes a turn; see `Turns.turn`."""
         self.heard()
         try:
-            return await self._turns.turn(request)
+            answer = await self._turns.turn(request)
+            await self._announce_newcomers()
+            return answer
         finally:
             self._note_output()
             self.heard()  # the time that the answer took was not the process's
@@ -183,7 +186,17 @@ class Bundle:
         """Takes source files that the process has imported, or is to run; all that are aboard run them."""
         self.heard()
         if self.code.add(files):
-            await asyncio.gather(*(seat.attempt.announce_code() for seat in self._seats.aboard))
+            await self._announce(self._seats.aboard)
+
+    async def _announce_newcomers(self) -> None:
+        await self._announce([seat for seat in self._seats.aboard if not seat.announced])
+
+    async def _announce(self, seats: Iterable[Seat]) -> None:
+        async def announce(seat: Seat) -> None:
+            await seat.attempt.announce_code()
+            seat.announced = True
+
+        await asyncio.gather(*map(announce, seats))
 
     def finish(self, request: runtime_pb2.FinishBundleRequest) -> None:
         """Notes what the program says of its own end; the first word counts, and it has its grace to exit."""

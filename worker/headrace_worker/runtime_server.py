@@ -115,7 +115,7 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
         request: runtime_pb2.AttachBundleRequest,
         context: _Context,
     ) -> runtime_pb2.AttachBundleResponse:
-        return (await self._bundle(request.grant_id, context)).attach()
+        return await (await self._bundle(request.grant_id, context)).attach()
 
     async def Turn(  # noqa: N802 - generated for both kinds of server
         self,

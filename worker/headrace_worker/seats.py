@@ -25,6 +25,8 @@ class Seat:
     )
     ready: bool = False
     aboard: bool = False
+    # Its attempt has told, where it is to, what the process that it joined runs.
+    announced: bool = False
     # The turn whose answer tells the process that this member leaves.
     told_in: int | None = None
     # The member's own log, once it is open.

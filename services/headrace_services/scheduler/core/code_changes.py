@@ -1,8 +1,11 @@
 """What code the trials of a study run, and what happens when it is not the code that the study began with.
 
 An attempt says which source files it runs, each with the digest of its content. The first content of a file that any
-attempt of the study runs is the study's own. Files are compared one by one, because attempts import different ones: by
-their configurations, or late. A trial that runs another content is marked for good, and the log says so.
+attempt of the study runs is the study's own. Until a report is recorded no value depends on it: once the attempts that
+ran it are over, the study may begin with other code, such as the fix of a script that failed at once.
+
+Files are compared one by one, because attempts import different ones: by their configurations, or late. A trial that
+runs another content is marked for good, and the log says so.
 
 `on_code_change` decides what else happens:
 
@@ -24,13 +27,22 @@ from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import OnCodeChange
 from headrace_services.scheduler.core import events
 from headrace_services.scheduler.core.events import listed_paths
-from headrace_services.scheduler.core.inputs import AttemptCode, SourceFile
-from headrace_services.scheduler.core.lifecycle import Action, StudyState
+from headrace_services.scheduler.core.inputs import (
+    AttemptCode,
+    Input,
+    ReportArrived,
+    RestoredArrived,
+    ResumeStudy,
+    RetryTrials,
+    SourceFile,
+)
+from headrace_services.scheduler.core.lifecycle import BY_USER, Action, StudyState
+from headrace_services.scheduler.core.needs import Candidates, Deciding, ask
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.core.state import CycleState
 
 MOST_VERSIONS = 16
-"""So many contents of a file are remembered: the first one, and the last ones."""
+"""So many contents of a file are remembered: the first one, and the last ones. Accepted ones stay longer."""
 MOST_SHOWN = 16
 """So many files are named as changed."""
 
@@ -82,9 +94,17 @@ def compared(known: Versions, files: Sequence[SourceFile], *, accepts: bool, mar
             noted = file.digest if accepts else _HELD + file.digest
             if file.digest not in seen and noted not in seen:
                 new[file.path] = None
-                kept = seen if len(seen) < MOST_VERSIONS else (seen[0], *seen[2:])
-                versions[file.path] = (*kept, noted)
+                versions[file.path] = (*_with_room(seen), noted)
     return Compared(versions=versions, differing=tuple(differing), new=tuple(new), held=held)
+
+
+def _with_room(seen: tuple[str, ...]) -> tuple[str, ...]:
+    """The contents of a file without one where there are as many as are remembered: what was not let pass goes first,
+    because what was accepted stays so."""
+    if len(seen) < MOST_VERSIONS:
+        return seen
+    goes = next((at for at, one in enumerate(seen) if one.startswith(_HELD)), 1)
+    return (*seen[:goes], *seen[goes + 1 :])
 
 
 def _differs(seen: tuple[str, ...], digest: str) -> bool:
@@ -97,14 +117,46 @@ def accepted(known: Versions) -> Versions:
     return {path: tuple(one.removeprefix(_HELD) for one in seen) for path, seen in known.items()}
 
 
+def _ran(known: Versions, files: Sequence[SourceFile]) -> Versions:
+    """The same, with these contents accepted: a trial ran them, and its report counts."""
+    told = {file.path: _HELD + file.digest for file in files}
+    return {
+        path: tuple(one.removeprefix(_HELD) if one == told.get(path) else one for one in seen)
+        for path, seen in known.items()
+    }
+
+
 def changed_files(known: Versions) -> tuple[str, ...]:
     """The files of which trials ran more than one content, as many as are named."""
     ran = {path: [one for one in seen if not one.startswith(_HELD)] for path, seen in known.items()}
     return tuple(path for path, seen in ran.items() if len(seen) > 1)[:MOST_SHOWN]
 
 
+def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
+    """Learn whether other attempts run, where the study may begin with other code."""
+    if state.study.reports:
+        return
+    for one in inputs:
+        tells = isinstance(one, ReportArrived | RestoredArrived) and one.code is not None
+        if tells or isinstance(one, ResumeStudy | RetryTrials):
+            state.live_before((yield from ask(Candidates(limit=0))).live)
+            return
+
+
+def reopened(state: CycleState) -> None:
+    """A user lets trials of the study go on, or the study: without a report it may begin with other code."""
+    if not state.study.reports and not state.live and state.study.code_files:
+        state.study = replace(state.study, code_files={})
+
+
+def _known(state: CycleState) -> Versions:
+    """What a live attempt is compared with: nothing while no report is recorded and no other attempt runs."""
+    return {} if not state.study.reports and state.live <= 1 else state.study.code_files
+
+
 def resumed(state: CycleState) -> None:
     """A user resumes the study: with `pause` that accepts the changes for which it was paused."""
+    reopened(state)
     if state.study.spec.on_code_change is OnCodeChange.PAUSE:
         state.study = replace(state.study, code_files=accepted(state.study.code_files))
 
@@ -113,7 +165,7 @@ def require_unchanged(state: CycleState, code: AttemptCode | None) -> None:
     """Raises InvalidFieldError for a report of an ask/tell client that runs other code, where that is refused."""
     if code is None or state.study.spec.on_code_change is not OnCodeChange.REFUSE:
         return
-    if differing := compared(state.study.code_files, code.files, accepts=False, marked=False).differing:
+    if differing := compared(_known(state), code.files, accepts=False, marked=False).differing:
         message = "is not what the study began with, and the study says `on_code_change: refuse`"
         remedy = "Put the file back, or create a study for the new code."
         raise InvalidFieldError(
@@ -128,7 +180,7 @@ def take(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
         return True
     policy = state.study.spec.on_code_change
     marked = bool(state.trials[lease.number].code_changed)
-    found = compared(state.study.code_files, code.files, accepts=policy is OnCodeChange.WARN, marked=marked)
+    found = compared(_known(state), code.files, accepts=policy is OnCodeChange.WARN, marked=marked)
     if found.versions != state.study.code_files:
         state.study = replace(state.study, code_files=found.versions)
     if not found.differing:
@@ -136,8 +188,9 @@ def take(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
     if not found.held:
         _mark(state, lease, code, found)
         return True
-    state.move_study(StudyState.PAUSED, _paused(state, lease, found))
+    _pause(state, lease, found)
     if lease.worker_id is None:  # a client's loop is its own, and hears of the pause with its next decision
+        state.study = replace(state.study, code_files=_ran(state.study.code_files, code.files))
         _mark(state, lease, code, found)
         return True
     _give_back(state, lease, code, found)
@@ -161,14 +214,33 @@ def _give_back(state: CycleState, lease: Lease, code: AttemptCode, found: Compar
     state.move(lease.number, Action.INTERRUPT, detail=why)
 
 
-def _paused(state: CycleState, lease: Lease, found: Compared) -> str:
-    """Why the study pauses, and what can be done."""
-    several = len(found.differing) > 1
-    changed = f"{listed_paths(found.differing)} {'have' if several else 'has'} changed since the study began"
+def _pause(state: CycleState, lease: Lease, found: Compared) -> None:
+    """Pause the study. One that is paused already says what changed, because to resume it accepts that."""
+    before = state.study
+    if before.state is not StudyState.PAUSED:
+        state.move_study(
+            StudyState.PAUSED, f"paused at trial {lease.number}: {_changed(state, found.differing)}"
+        )
+    elif before.detail == BY_USER or found.new:
+        accepts = before.spec.on_code_change is OnCodeChange.PAUSE
+        paths = _held_files(found.versions) if accepts else found.differing
+        by = BY_USER if before.detail.startswith(BY_USER) else "paused"
+        state.study = replace(before, detail=f"{by}; at trial {lease.number}: {_changed(state, paths)}")
+
+
+def _held_files(known: Versions) -> tuple[str, ...]:
+    """The files of which a content was not let pass."""
+    return tuple(path for path, seen in known.items() if any(one.startswith(_HELD) for one in seen))
+
+
+def _changed(state: CycleState, paths: Sequence[str]) -> str:
+    """What changed, and what can be done."""
+    several = len(paths) > 1
+    changed = f"{listed_paths(paths)} {'have' if several else 'has'} changed since the study began"
     put_back = f"Put {'them' if several else 'it'} back"
     resume = f"`headrace resume {state.study.name}`"
     if state.study.spec.on_code_change is OnCodeChange.REFUSE:
         remedy = f"{put_back}, then {resume}; new code needs a study of its own"
     else:
         remedy = f"{put_back}, or leave the change in to accept it, then {resume}"
-    return f"paused at trial {lease.number}: {changed}. {remedy}"
+    return f"{changed}. {remedy}"

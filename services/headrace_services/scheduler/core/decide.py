@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from headrace.errors import HeadraceError
 from headrace_services.scheduler.core import (
     bubbles,
+    code_changes,
     dispatch,
     hours,
     idle_slots,
@@ -187,6 +188,7 @@ def _prepare(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     if on_workers and ends and (not state.study.reports or "UNPREPARED" in ends):
         request = Request.of(state.study.spec.resources.each[-1], state.study.standing.avoided)
         state.able = yield from ask(AbleWorkers(request=request))
+    yield from code_changes.look_ahead(state, inputs)
     yield from surroundings.look_for_spare(state)
     yield from idle_slots.look_ahead(state, inputs)
     yield from bubbles.look_ahead(state, inputs)

@@ -28,7 +28,7 @@ from headrace.errors import InvalidFieldError, TrialNotFoundError, Violation
 from headrace.spec import BestOfSampler, StudySpec
 from headrace.spec.extended import too_many_rungs
 from headrace.spec.surrogate import GATE
-from headrace_services.scheduler.core import events, reports, until
+from headrace_services.scheduler.core import code_changes, events, reports, until
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import ExtendStudy, Outcome, Reopened, Reopening, RetryTrials
 from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
@@ -76,6 +76,7 @@ def _retry(state: CycleState, named: frozenset[int] | None) -> Deciding[Outcome]
     yield from _begin_again(state, f"a user lets it go on, {tried}", fold, [*chosen, *others])
     state.study = replace(state.study, early_failures=0)
     state.stand(early={}, avoided={})
+    code_changes.reopened(state)
     for one in chosen:
         _reopen(state, one, "tried again by a user")
     for one in others:
