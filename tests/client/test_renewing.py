@@ -2,6 +2,9 @@
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,6 +119,97 @@ async def test_a_task_does_the_same() -> None:
         await enough.wait()
     await renewer.close()
     assert len([task for task in asyncio.all_tasks() if task.get_name() == "headrace-renewing"]) == 0
+
+
+def failing_once(then: Callable[[Any], None], error: Exception) -> Callable[[Any], None]:
+    """Performs renewals, the first one with an error."""
+    errors = [error]
+
+    def run(flow: Any) -> None:
+        if errors:
+            flow.close()
+            raise errors.pop()
+        then(flow)
+
+    return run
+
+
+@pytest.mark.parametrize("error", [OSError("no file descriptor left"), ValueError("a bug")])
+def test_the_thread_outlives_an_error_that_nobody_expected(error: Exception) -> None:
+    enough = threading.Event()
+    renewer, handle = Renewer(failing_once(counting(2, enough.set), error)), Handle()
+    renewer.hold(handle, LEASE_S)
+    assert enough.wait(WAIT_S)
+    renewer.close()
+
+
+async def test_the_task_does_too() -> None:
+    enough = asyncio.Event()
+    then = failing_once(counting(2, enough.set), OSError("no file descriptor left"))
+
+    async def run(flow: Any) -> None:
+        then(flow)
+
+    renewer, handle = AsyncRenewer(run), Handle()
+    renewer.hold(handle, LEASE_S)
+    async with asyncio.timeout(WAIT_S):
+        await enough.wait()
+    await renewer.close()
+
+
+def test_without_a_thread_the_trial_is_granted_and_the_next_one_brings_the_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    enough, renewed = threading.Event(), []
+
+    def run(flow: Any) -> None:
+        flow.close()
+        renewed.append(flow)
+        if len(renewed) == 2:
+            enough.set()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    renewer, one, two = Renewer(run), Handle(), Handle()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        renewer.hold(one, LEASE_S)
+    renewer.hold(two, 3600)
+    assert enough.wait(WAIT_S)
+    renewer.close()
+
+
+FORK = """
+import os, threading
+from headrace.client.renewing import Renewer
+
+class Handle:
+    held, lease = True, None
+
+def run(flow):
+    flow.close()
+    renewed.set()
+
+renewed = threading.Event()
+renewer, parents = Renewer(run), Handle()
+renewer.hold(parents, 3600)
+other = threading.Thread(target=renewer._changed.acquire)
+other.start()
+other.join()
+child = os.fork()
+if child == 0:
+    own = Handle()
+    renewer.hold(own, 0.03)
+    os._exit(0 if renewed.wait(60) else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert not renewed.is_set()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_renews_what_it_asks_for() -> None:
+    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=2 * WAIT_S)
 
 
 def test_a_client_renews_what_it_asked_for_until_it_ends(

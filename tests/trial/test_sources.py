@@ -2,8 +2,10 @@
 
 import hashlib
 import importlib
+import importlib.util
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +88,63 @@ def test_the_script_itself_counts(tmp_path: Path) -> None:
         [sys.executable, str(program), str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "['helper.py', 'program.py']"
+
+
+class Contended:
+    """A lock that says when a second thread is at it."""
+
+    def __init__(self, arrived: threading.Event) -> None:
+        self._lock, self._arrived, self._first = threading.RLock(), arrived, threading.get_ident()
+
+    def __enter__(self) -> None:
+        if threading.get_ident() != self._first:
+            self._arrived.set()
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def test_two_threads_that_take_at_once_get_each_file_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = write(folder / "shared_model.py", "")
+    watched, arrived, others = sources.watch(str(folder)), threading.Event(), []
+    monkeypatch.setattr(sources, "lock", Contended(arrived), raising=False)
+
+    def other() -> None:
+        others.append(watched.take())
+        arrived.set()
+
+    thread = threading.Thread(target=other)
+
+    class LookedUp(dict[str, sources.SourceFile | None]):
+        def __contains__(self, name: object) -> bool:
+            found = super().__contains__(name)
+            if found and not thread.ident:
+                thread.start()
+                assert arrived.wait(60)
+            return found
+
+    watched._looked_up = LookedUp()
+    importlib.import_module("shared_model")
+    own = watched.take()
+    thread.join(60)
+    assert sorted([own, *others]) == [[], [("shared_model.py", digest)]]
+
+
+def test_a_file_that_another_thread_is_importing_counts_as_it_was_then(folder: Path) -> None:
+    before = write(folder / "slow_model.py", "VERSION = 1")
+    watched = sources.watch(str(folder))
+    spec = importlib.util.find_spec("slow_model")
+    assert spec is not None
+    assert watched.take() == []
+    module = importlib.util.module_from_spec(spec)
+    write(folder / "slow_model.py", "VERSION = 'two'")
+    sys.modules["slow_model"] = module
+    assert watched.take() == [("slow_model.py", before)]
+    sources._forked()
+    assert watched.take() == []
 
 
 def test_there_is_an_end_to_what_is_told(folder: Path) -> None:

@@ -14,6 +14,7 @@ source file. Programs that the process starts are not looked at.
 import hashlib
 import os
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.machinery import SOURCE_SUFFIXES, ModuleSpec, PathFinder
@@ -33,6 +34,10 @@ _NOT_THE_USERS: Final = tuple(
     os.path.dirname(os.path.abspath(file)) + os.sep for file in (os.__file__, __file__)
 )
 """Where the standard library lies, and Headrace."""
+
+
+lock = threading.RLock()
+"""Whoever takes holds it. An import never waits for it: what is taken may have to be imported first."""
 
 
 class SourceFile(NamedTuple):
@@ -67,20 +72,23 @@ class Sources:
         return None
 
     def take(self) -> list[SourceFile]:
-        """The files that came since the last call."""
-        if self._looked_up or len(sys.modules) != self._modules:
-            self._modules = len(sys.modules)
-            for name, module in list(sys.modules.items()):
+        """The files that came since the last call. Threads may share it: each file comes to one of them."""
+        with lock:
+            if len(sys.modules) != self._modules:
+                names = list(sys.modules)
+                self._modules = len(names)
+            else:
+                names = [name for name in list(self._looked_up) if name in sys.modules]
+            for name in names:
                 if name in self._looked_up:
-                    self._add(self._looked_up.pop(name))
+                    self._add(self._looked_up.pop(name, None))
                 elif name not in self._seen and name.partition(".")[0] not in _OWN:
-                    file = getattr(module, "__file__", None)
+                    file = getattr(sys.modules.get(name), "__file__", None)
                     self._add(self._read(file) if isinstance(file, str) else None)
                 self._seen.add(name)
-            self._looked_up.clear()  # what is not there now was not imported
-        new = list(self._files)[self._taken :]
-        self._taken += len(new)
-        return new
+            new = list(self._files)[self._taken :]
+            self._taken += len(new)
+            return new
 
     def _read(self, file: str) -> SourceFile | None:
         path = self._within(os.path.abspath(file))
@@ -111,10 +119,21 @@ _watched: dict[str, Sources] = {}
 
 def watch(folder: str) -> Sources:
     """Notes from now on what this process imports from a folder. A second call for it returns the first one's."""
-    if folder not in _watched:
-        _watched[folder] = sources = Sources(folder)
-        sys.meta_path.insert(0, sources)
-    return _watched[folder]
+    with lock:
+        if folder not in _watched:
+            _watched[folder] = sources = Sources(folder)
+            sys.meta_path.insert(0, sources)
+        return _watched[folder]
+
+
+def _forked() -> None:
+    """Whoever held the lock does not exist in the child."""
+    global lock
+    lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def read(file: str, path: str) -> SourceFile | None:

@@ -35,6 +35,7 @@ from headrace.client.events import (
 from headrace.client.model import RungStatus, StudyInfo, TerminationReason, TrialInfo, TrialState
 from headrace.client.outcome import fallen
 from headrace.errors import HeadraceError
+from headrace.first_few import first_few
 from headrace.last_words import error_line
 
 BAR_WIDTH = 30
@@ -272,7 +273,7 @@ def once(event: Event, study: StudyInfo) -> dict[str, str]:
 
 def _about_code(event: Event, changed: CodeChanged, study: StudyInfo) -> str:
     return (
-        f"Warning: trial {event.trial} runs other code than the study began with: {wording.paths(changed.first_seen)} "
+        f"Warning: trial {event.trial} runs other code than the study began with: {first_few(changed.first_seen)} "
         f"changed. Its values may not compare with those of the trials before; `headrace trials {study.name}` marks "
         "it. New code belongs in a study of its own. `on_code_change: refuse` in the study file keeps it out."
     )

@@ -17,6 +17,7 @@ from headrace.cli.summary import Summary, show_summary, transferred
 from headrace.cli.unshown import note_unshown
 from headrace.client.importance import importance_or_reason
 from headrace.client.model import EarlierEnd, StudyInfo, TrialInfo
+from headrace.first_few import first_few
 from headrace.last_words import printed_last
 from headrace.spec import BestOfSampler, Scope
 
@@ -87,7 +88,7 @@ def _show_study(summary: Summary, output: Output) -> None:
     if code is not None and (told := described(code)):
         output.line(f"\nCode {told}")
     if study.code_changed:
-        output.line(f"\nCode changed since the study began: {wording.paths(study.code_changed)}")
+        output.line(f"\nCode changed since the study began: {first_few(study.code_changed)}")
         output.note(
             f"`headrace trials {study.name}` marks the trials that ran other code than the first one."
         )

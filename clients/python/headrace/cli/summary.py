@@ -23,6 +23,7 @@ from headrace.client.model import (
 )
 from headrace.client.outcome import Outcome
 from headrace.client.transfer import Transferred
+from headrace.first_few import first_few
 from headrace.spec import BestOfSampler, Scope
 
 FRONT_ROWS = 8
@@ -172,11 +173,11 @@ class Summary:
         """That trials ran different code; and whether the best ones did."""
         if not self.study.code_changed:
             return []
-        text = f"{wording.paths(self.study.code_changed)} changed since the study began"
+        text = f"{first_few(self.study.code_changed)} changed since the study began"
         shown = self.study.front if self.outcome.several else (self.study.leader,)
         marked = [str(trial.number) for trial in shown if trial is not None and trial.code_changed]
         if marked:
-            trials = f"trial{'s' * (len(marked) > 1)} {wording.paths(marked, FRONT_ROWS)}"
+            trials = f"trial{'s' * (len(marked) > 1)} {first_few(marked, FRONT_ROWS)}"
             text += f": {trials} ran other code than the first"
         return [("code", f"{text}; headrace trials {self.study.name} marks such trials")]
 

@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Protocol, SupportsFloat
+from typing import SupportsFloat
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -11,8 +11,9 @@ from headrace.client import convert, convert_events, methods, own_code
 from headrace.client.events import Decision
 from headrace.client.flow import Flow, Sleep, rpc
 from headrace.client.flows import StudyHandle, request_id, status, trials
-from headrace.client.model import Lease, StudyState, Suggestion, TrialInfo, TrialState
+from headrace.client.model import StudyState, Suggestion, TrialInfo, TrialState
 from headrace.client.names import study_name
+from headrace.client.renewing import Held
 from headrace.client.warning import warn, warn_of_failure
 from headrace.errors import HeadraceError, InvalidFieldError, Violation, show_value
 from headrace.metrics import MetricError, to_floats
@@ -26,15 +27,6 @@ _ASK_AGAIN_S = (0.2, 0.5, 1.0, 2.0)
 _PATIENCE_S = 10.0
 """After so long a wait the caller is told what it waits for."""
 _TRIALS_SHOWN = 8
-
-
-class LeaseHandle(Protocol):
-    """A handle of a trial that this caller runs."""
-
-    held: bool
-
-    @property
-    def lease(self) -> Lease: ...
 
 
 def suggest(
@@ -106,7 +98,7 @@ def _waiting_for(study: StudyHandle) -> Flow[str]:
 
 
 def report(
-    handle: LeaseHandle,
+    handle: Held,
     step: int,
     metrics: Mapping[str, SupportsFloat | None] | None = None,
     /,
@@ -135,7 +127,7 @@ def report(
     return decision
 
 
-def complete(handle: LeaseHandle, error: str | BaseException | None = None) -> Flow[TrialInfo]:
+def complete(handle: Held, error: str | BaseException | None = None) -> Flow[TrialInfo]:
     """Tells that the caller is done with the trial; with `error`, that it failed (charged to its retries)."""
     if not isinstance(error, str | BaseException | None):
         message, remedy = "is neither a text nor an exception", "Results go by report(step, metric=value)."
@@ -152,7 +144,7 @@ def complete(handle: LeaseHandle, error: str | BaseException | None = None) -> F
     return convert.trial(response.trial)
 
 
-def give_back(handle: LeaseHandle) -> Flow[TrialInfo]:
+def give_back(handle: Held) -> Flow[TrialInfo]:
     """Gives the trial back: whoever asks next, this caller included, goes on from its last checkpoint. Nothing is
     charged."""
     request = pb.ReleaseTrialRequest(request_id=request_id(), lease=convert.lease_to_proto(handle.lease))
@@ -161,7 +153,7 @@ def give_back(handle: LeaseHandle) -> Flow[TrialInfo]:
     return convert.trial(response.trial)
 
 
-def _warn_of_missing(handle: LeaseHandle, metrics: Iterable[str]) -> None:
+def _warn_of_missing(handle: Held, metrics: Iterable[str]) -> None:
     """Say that a trial ended without what a constraint reads. The text is the same for all trials of a study, so Python
     shows it once."""
     missing = " and ".join(f"'{metric}'" for metric in metrics)

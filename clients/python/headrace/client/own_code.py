@@ -30,19 +30,24 @@ def untold(lease_id: str) -> event_pb2.AttemptCode | None:
     """What the scheduler was not told of this lease; None where that is nothing."""
     if (watched := watch()) is None:
         return None
-    _files.extend(watched.take())
-    new = _files[_told.get(lease_id, 0) :]
-    if not new:
-        return None
+    with sources.lock:
+        _files.extend(watched.take())
+        new = _files[_told.get(lease_id, 0) :]
+        if not new:
+            return None
+        digest = sources.digest_of(_files)
     return event_pb2.AttemptCode(
-        files=[event_pb2.SourceFile(path=file.path, digest=file.digest) for file in new],
-        digest=sources.digest_of(_files),
+        files=[event_pb2.SourceFile(path=file.path, digest=file.digest) for file in new], digest=digest
     )
 
 
 def told(lease_id: str, code: event_pb2.AttemptCode | None) -> None:
-    """The scheduler has taken this."""
-    if code is not None:
-        _told[lease_id] = _told.pop(lease_id, 0) + len(code.files)
+    """The scheduler has taken this; of a lease that threads share, perhaps the same twice."""
+    if code is None:
+        return
+    last = code.files[-1]
+    with sources.lock:
+        upto = _files.index(sources.SourceFile(last.path, last.digest)) + 1
+        _told[lease_id] = max(upto, _told.pop(lease_id, 0))
         if len(_told) > _LEASES:
             _told.popitem(last=False)

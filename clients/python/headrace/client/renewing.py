@@ -11,6 +11,8 @@ Authority is the server's row; the clock here only says when to call.
 """
 
 import asyncio
+import logging
+import os
 import threading
 import time
 import weakref
@@ -23,6 +25,8 @@ from headrace.client.flow import Flow, rpc
 from headrace.client.model import Lease
 from headrace.errors import HeadraceError
 from headrace.v1 import study_pb2 as pb
+
+logger = logging.getLogger("headrace.client")
 
 SHARE = 3
 """How often a lease is renewed while it lasts."""
@@ -45,16 +49,21 @@ class _Entry:
         self.lease = handle.lease
         self.every_s = lease_s / SHARE
         self.due = time.monotonic() + self.every_s
+        self._failed = False
 
     @property
     def held(self) -> bool:
         handle = self._handle()
         return handle is not None and handle.held
 
-    def settle(self, failure: HeadraceError | None) -> bool:
+    def settle(self, failure: Exception | None) -> bool:
         """When it is due next, after a renewal that went so. Returns whether it is to be renewed at all."""
-        if failure is not None and not failure.retryable:
-            return False  # over, or a server that cannot renew: the next report says what matters of it
+        if isinstance(failure, HeadraceError):
+            if not failure.retryable:
+                return False  # over, or a server that cannot renew: the next report says what matters of it
+        elif failure is not None and not self._failed:
+            logger.warning("a lease was not renewed, and is tried again", exc_info=failure)
+        self._failed = failure is not None
         again_s = self.every_s if failure is None else min(self.every_s, AGAIN_S)
         self.due = time.monotonic() + again_s
         return True
@@ -80,7 +89,7 @@ class _Schedule:
         now = time.monotonic()
         return [entry for entry in self.entries if entry.due <= now and entry.held]
 
-    def settle(self, entry: _Entry, failure: HeadraceError | None) -> None:
+    def settle(self, entry: _Entry, failure: Exception | None) -> None:
         if not entry.settle(failure) and entry in self.entries:
             self.entries.remove(entry)
 
@@ -91,24 +100,36 @@ def renew(lease: Lease) -> Flow[None]:
 
 
 class Renewer:
-    """Renews in a thread, which is there only while something is to be renewed."""
+    """Renews in a thread, which is there only while something is to be renewed.
+
+    A forked child starts with nothing to renew: its parent renews what the parent asked for."""
 
     def __init__(self, run: Callable[[Flow[None]], None]) -> None:
         self._run = run
+        self._closed = False
+        self.begin()
+        _renewers.add(self)
+
+    def begin(self) -> None:
+        """Nothing is to be renewed, and there is no thread. Whoever held the lock does not exist in this process."""
         self._schedule = _Schedule()
         self._changed = threading.Condition()
-        self._working = False
-        self._closed = False
+        self._thread: threading.Thread | None = None
 
     def hold(self, handle: Held, lease_s: float) -> None:
-        """Renew the lease of a trial from now on."""
+        """Renew the lease of a trial from now on. Raises nothing: the trial is granted, with a thread or without."""
         with self._changed:
             self._schedule.hold(handle, lease_s)
-            if self._working:
+            if self._thread is not None and self._thread.is_alive():
                 self._changed.notify()
                 return
-            self._working = True
-        threading.Thread(target=self._work, name="headrace-renewing", daemon=True).start()
+            thread = threading.Thread(target=self._work, name="headrace-renewing", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system's limit, or Python is about to exit
+                logger.warning("leases are not renewed until the next trial is asked for: %s", error)
+            else:
+                self._thread = thread
 
     def close(self) -> None:
         """Renew nothing any more."""
@@ -121,7 +142,7 @@ class Renewer:
             with self._changed:
                 wait_s = self._schedule.wait_s()
                 if self._closed or wait_s is None:
-                    self._working = False
+                    self._thread = None
                     return
                 if wait_s:
                     self._changed.wait(wait_s)
@@ -131,14 +152,24 @@ class Renewer:
                 failure = None
                 try:
                     self._run(renew(entry.lease))
-                except HeadraceError as error:
+                except Exception as error:  # noqa: BLE001  # whatever it is, other leases are renewed
                     failure = error
-                except ValueError:  # gRPC's, of a channel that was closed just then
-                    if self._closed:
-                        return
-                    raise
+                if self._closed:  # gRPC raises ValueError where its channel was closed just then
+                    return
                 with self._changed:
                     self._schedule.settle(entry, failure)
+
+
+_renewers: weakref.WeakSet[Renewer] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for renewer in list(_renewers):
+        renewer.begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class AsyncRenewer:
@@ -175,6 +206,6 @@ class AsyncRenewer:
                 failure = None
                 try:
                     await self._run(renew(entry.lease))
-                except HeadraceError as error:
+                except Exception as error:  # noqa: BLE001  # whatever it is, other leases are renewed
                     failure = error
                 self._schedule.settle(entry, failure)

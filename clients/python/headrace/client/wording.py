@@ -8,6 +8,7 @@ from typing import Any, TypeVar, assert_never
 from headrace.bounds.numbers import SEATS
 from headrace.client.machines import Holder
 from headrace.client.model import EarlierEnd, Listing, StudyInfo, TrialFailure, TrialInfo, TrialState
+from headrace.first_few import first_few
 from headrace.last_words import cause, likeness
 from headrace.spec import Objective, Scope, StartsWithDraws, StudySpec, Value
 
@@ -179,18 +180,12 @@ def _group(found: Sequence[TrialFailure]) -> str:
     return f"{len(found)} × {errors[0]}{like} (trial{'s' * (len(found) > 1)} {numbers}{where})"
 
 
-def paths(found: Sequence[str], most: int = 3) -> str:
-    """Some files, the first of them by name."""
-    more = len(found) - most
-    return ", ".join(found[:most]) + (f" and {more} more" if more > 0 else "")
-
-
 def other_code(trial: TrialInfo) -> str:
     """That a trial ran other code than its study began with, and which files differ; empty for any other trial."""
     if not trial.code_changed:
         return ""
     after = "" if result_of_other_code(trial) else ", after the result that counts"
-    return f"ran other code than the study began with{after}: {paths(trial.code_changed)}"
+    return f"ran other code than the study began with{after}: {first_few(trial.code_changed)}"
 
 
 def result_of_other_code(trial: TrialInfo) -> bool:

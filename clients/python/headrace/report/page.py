@@ -8,6 +8,7 @@ from html import escape
 
 from headrace.client import wording
 from headrace.client.importance import about
+from headrace.first_few import first_few
 from headrace.report import document
 from headrace.report.curves import learning_curves
 from headrace.report.data import StudyData
@@ -159,7 +160,7 @@ def _header(data: StudyData) -> str:
     more = [study.detail] if study.detail else []
     if study.code_changed:
         more.append(
-            f"Code changed since the study began: {wording.paths(study.code_changed)}. The table of trials marks those "
+            f"Code changed since the study began: {first_few(study.code_changed)}. The table of trials marks those "
             "that ran other code than the first one."
         )
     more += [f"Not on this page: {line}" for line in data.left_out]

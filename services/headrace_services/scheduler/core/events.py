@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import asdict, replace
 
+from headrace.first_few import first_few
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.finite import json_number
@@ -27,7 +28,7 @@ from headrace_services.scheduler.core.records import (
 
 Json = dict[str, object]
 _RUNGS_TOLD = 8
-_PATHS_TOLD = 3
+listed_paths = first_few
 
 
 def trial_created(trial: Trial, proposal: Proposal | None = None) -> Event:
@@ -192,16 +193,9 @@ def code_changed(
     return Event(
         number=lease.number,
         kind="code_changed",
-        message=f"trial {lease.number} {what} other code than the study began with: {listed_paths(files)}",
+        message=f"trial {lease.number} {what} other code than the study began with: {first_few(files)}",
         detail=detail,
     )
-
-
-def listed_paths(paths: Sequence[str]) -> str:
-    """Some paths, in a sentence."""
-    more = len(paths) - _PATHS_TOLD
-    shown = ", ".join(paths[:_PATHS_TOLD])
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def metrics_missing(number: int, missing: list[str], reported: list[str]) -> Event:

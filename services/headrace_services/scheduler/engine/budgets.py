@@ -5,6 +5,7 @@ import logging
 import random
 
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.looks import Looks
 from headrace_services.scheduler.store import studies
 from headrace_services.scheduler.store.database import transaction
 
@@ -18,15 +19,14 @@ class Budgets:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self._looks = Looks(log, "studies whose hours are to be counted")
 
     async def run(self) -> None:
         """Look every two seconds, with jitter, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
-            try:
+            with self._looks.look():
                 await self.look()
-            except Exception:
-                log.warning("could not look for studies whose hours are to be counted", exc_info=True)
 
     async def look(self) -> None:
         """Look once; those that are found get a cycle."""

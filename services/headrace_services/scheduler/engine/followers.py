@@ -9,6 +9,7 @@ from headrace_services.scheduler.core.inputs import AfterEnded
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.scales import NoScaleError, choose
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.looks import Looks
 from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.store import after
 from headrace_services.scheduler.store.after import WaitOver
@@ -26,6 +27,7 @@ class Followers:
     def __init__(self, hub: Hub, tasks: asyncio.TaskGroup) -> None:
         self._hub = hub
         self._tasks = tasks
+        self._looks = Looks(log, "studies whose wait is over")
         self._telling: set[int] = set()
         """Studies that are being told: one whose cycle hangs must not hold up the others."""
 
@@ -33,10 +35,8 @@ class Followers:
         """Look every second, with jitter, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
-            try:
+            with self._looks.look():
                 await self.look()
-            except Exception:
-                log.warning("could not look for studies whose wait is over", exc_info=True)
 
     async def look(self) -> None:
         """Look once; those that are found are told in tasks."""

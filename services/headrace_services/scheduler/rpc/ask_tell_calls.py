@@ -16,6 +16,7 @@ from headrace.errors import LeaseStaleError, NotAskTellError, lease_gone
 from headrace.spec.objective import unread_constraints
 from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.attempt_messages import attempt_code
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     ExitedArrived,
@@ -105,7 +106,7 @@ class AskTellCalls(Calls):
                 step=request.step,
                 metrics=dict(request.metrics),
                 checkpoint=Checkpoint(uri=uri, step=request.step) if uri else None,
-                code=convert.attempt_code(request.code) if request.HasField("code") else None,
+                code=attempt_code(request.code) if request.HasField("code") else None,
             )
 
         def answer(outcome: Outcome, shown: Shown) -> pb.ReportTrialResponse:

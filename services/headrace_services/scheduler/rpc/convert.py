@@ -17,10 +17,10 @@ from headrace.spec import StudySpec, params_to_proto, to_proto
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
+from headrace_services.scheduler.attempt_messages import schedule_message
 from headrace_services.scheduler.core import hours
 from headrace_services.scheduler.core.capacity import Capacity, Profile, trusted
 from headrace_services.scheduler.core.code_changes import changed_files
-from headrace_services.scheduler.core.inputs import AttemptCode, SourceFile
 from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.records import (
     Checkpoint,
@@ -29,7 +29,6 @@ from headrace_services.scheduler.core.records import (
     Exploit,
     Lease,
     RungView,
-    Schedule,
     Study,
     Trial,
     TrialView,
@@ -119,7 +118,7 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
         until=_until(record),
         schedules=[
             study_pb2.EndingSchedule(
-                schedule=_schedule(one.schedule), trials=one.trials, first_trial=one.first_trial
+                schedule=schedule_message(one.schedule), trials=one.trials, first_trial=one.first_trial
             )
             for one in figures.schedules
         ],
@@ -226,7 +225,7 @@ def trial(
         end_time=_time(record.end_time),
         lineage=[_exploit(study_id, exploit) for exploit in view.lineage],
         earlier_ends=[_earlier_end(end) for end in record.earlier_ends],
-        schedules=[_schedule(one) for one in record.schedules],
+        schedules=[schedule_message(one) for one in record.schedules],
     )
     if spec.further_objectives:
         values = {one.metric: record.counted_metrics.get(one.metric) for one in spec.objectives}
@@ -258,14 +257,6 @@ def _earlier_end(end: EarlierEnd) -> trial_pb2.EarlierEnd:
     if end.end_time_s is not None:
         message.end_time.FromDatetime(datetime.fromtimestamp(end.end_time_s, UTC))
     return message
-
-
-def _schedule(one: Schedule) -> trial_pb2.Schedule:
-    past_end = _PAST_ENDS.get(one.past_end, trial_pb2.PAST_END_UNSPECIFIED)
-    return trial_pb2.Schedule(name=one.name, kind=one.kind, last_step=one.last_step, past_end=past_end)
-
-
-_PAST_ENDS = {"RAISES": trial_pb2.PAST_END_RAISES, "RISES": trial_pb2.PAST_END_RISES}
 
 
 def _plain_parts(record: type[Struct], message: type[Message]) -> tuple[str, ...]:
@@ -374,12 +365,6 @@ def decision(record: Decision) -> event_pb2.Decision:
         next_milestone=record.next_milestone,
         reason=record.reason,
     )
-
-
-def attempt_code(message: event_pb2.AttemptCode) -> AttemptCode:
-    """What a caller's program runs, as it says."""
-    files = tuple(SourceFile(file.path, file.digest) for file in message.files)
-    return AttemptCode(digest=message.digest, files=files)
 
 
 def lease(study_id: str, record: Lease) -> event_pb2.LeaseRef:

@@ -10,20 +10,19 @@ from google.protobuf.duration_pb2 import Duration
 
 from headrace import bounds
 from headrace.bounds.calls import ERROR
-from headrace.bounds.sessions import LOG_TAIL, SCHEDULE_NAME, TROUBLE, WARNING
+from headrace.bounds.sessions import LOG_TAIL, TROUBLE, WARNING
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import OnCodeChange
 from headrace.spec.convert import params_to_proto, to_proto
 from headrace.spec.convert_resources import resources_to_proto
 from headrace.spec.names import LABEL, STUDY, WORKER
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
+from headrace_services.scheduler.attempt_messages import attempt_code, schedule
 from headrace_services.scheduler.core.capacity import TurnCost
 from headrace_services.scheduler.core.inputs import (
-    AttemptCode,
     ExitedArrived,
     ReportArrived,
     RestoredArrived,
-    SourceFile,
 )
 from headrace_services.scheduler.core.placement.joints import Link
 from headrace_services.scheduler.core.records import (
@@ -31,7 +30,6 @@ from headrace_services.scheduler.core.records import (
     Decision,
     Lease,
     LeaseName,
-    Schedule,
     Trial,
 )
 from headrace_services.scheduler.session.refusals import Durable
@@ -139,30 +137,10 @@ def _report(message: worker_pb2.Report, number: int) -> ReportArrived:
         warnings=tuple(WARNING.kept(text) for text in message.warnings),
         turn=_turn(message.turn) if message.HasField("turn") else None,
         code=attempt_code(message.code) if message.HasField("code") else None,
-        schedules=_schedules(message.schedules) if message.HasField("schedules") else None,
+        schedules=tuple(map(schedule, message.schedules.schedules))
+        if message.HasField("schedules")
+        else None,
     )
-
-
-def _schedules(told: trial_pb2.Schedules) -> tuple[Schedule, ...]:
-    return tuple(
-        Schedule(
-            name=SCHEDULE_NAME.kept(one.name),
-            kind=SCHEDULE_NAME.kept(one.kind),
-            last_step=one.last_step,
-            past_end=_PAST_ENDS.get(one.past_end, ""),
-        )
-        for one in told.schedules
-    )
-
-
-_PAST_ENDS = {trial_pb2.PAST_END_RAISES: "RAISES", trial_pb2.PAST_END_RISES: "RISES"}
-"""How records name what a schedule does past its end; an unknown one is empty."""
-
-
-def attempt_code(code: event_pb2.AttemptCode) -> AttemptCode:
-    """Convert what an attempt runs."""
-    files = tuple(SourceFile(file.path, file.digest) for file in code.files)
-    return AttemptCode(digest=code.digest, files=files)
 
 
 def _turn(cost: event_pb2.TurnCost) -> TurnCost:

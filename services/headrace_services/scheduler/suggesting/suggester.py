@@ -14,6 +14,7 @@ from headrace_services.scheduler.core.inputs import Proposed
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.records import Params, Proposal, ProposalFailure, Study
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.looks import Looks
 from headrace_services.scheduler.engine.retries import cause
 from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.samplers import pooled_from
@@ -79,20 +80,18 @@ class Suggester:
         A study is helped when two looks in a row find that it wants a proposal: another replica may be at work on it.
         """
         before: set[int] = set()
+        looks = Looks(log, "studies that want proposals")
         while True:
             await asyncio.sleep(SWEEP_EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
-            try:
+            with looks.look():
                 async with self._hub.engine.connect() as conn:
                     waiting = set(await proposals.studies_to_propose_for(conn))
-            except Exception:
-                log.warning("could not look for studies that want proposals", exc_info=True)
-                continue
-            for study_id in waiting & before:
-                study = self._studies.get(study_id)
-                if study is None or study.task is None:
-                    self.want(study_id, 1)
-            before = waiting
-            self._forget_idle()
+                for study_id in waiting & before:
+                    study = self._studies.get(study_id)
+                    if study is None or study.task is None:
+                        self.want(study_id, 1)
+                before = waiting
+                self._forget_idle()
 
     def _forget_idle(self) -> None:
         now = asyncio.get_running_loop().time()
