@@ -4,9 +4,10 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from reopened_site import spec_now, train
 from sqlalchemy.ext.asyncio import AsyncEngine
-from study_site import StudySite, make_spec
+from study_site import StudySite, gone, make_spec
 
 from headrace.errors import InvalidFieldError
 from headrace_services.scheduler.core.inputs import Cancellation, ExtendStudy, RetryTrials
@@ -41,6 +42,9 @@ async def test_a_target_ends_the_study_and_stops_what_runs(engine: AsyncEngine) 
     assert [(row.reason, row.detail) for row in rows[:2]] == [("STOPPED_EARLY", reason)] * 2
     assert {row.reason for row in rows[2:]} <= {"CANCELLED"}  # those that never ran
     assert {order.lease.number for order in site.orders if isinstance(order, Cancellation)} == {0, 1}
+    for lease in (first, second):
+        await site.step(replace(gone(lease, "RELEASED"), exit_code=-15))
+    assert [event for event in await site.events() if event.kind == "trial_warned"] == []
     await replayed(site)
 
 

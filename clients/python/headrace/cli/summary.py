@@ -177,8 +177,9 @@ class Summary:
         shown = self.study.front if self.outcome.several else (self.study.leader,)
         marked = [str(trial.number) for trial in shown if trial is not None and trial.code_changed]
         if marked:
-            trials = f"trial{'s' * (len(marked) > 1)} {first_few(marked, FRONT_ROWS)}"
-            text += f": {trials} ran other code than the first"
+            some = f"on the front, trial{'s' * (len(marked) > 1)} {first_few(marked, FRONT_ROWS)}"
+            who = some if self.outcome.several else f"the best trial, {marked[0]},"
+            text += f": {who} ran other code than the first"
         return [("code", f"{text}; headrace trials {self.study.name} marks such trials")]
 
     def _warm_start_lines(self) -> list[tuple[str, str]]:

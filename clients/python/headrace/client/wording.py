@@ -118,10 +118,10 @@ def earlier_end(end: EarlierEnd) -> str:
 
 def kept_result(trial: TrialInfo) -> str:
     """`keeps its result of step 27, from before it continued: it completed …`: which earlier end of a trial counts;
-    empty where none does."""
+    empty where none does, or where it was let continue and has not."""
     end = trial.counted_end
-    if end is None:
-        return ""
+    if end is None or (trial.step == end.step and not trial.failed):
+        return ""  # it has trained no further
     return f"keeps its result of step {end.score_step}, from before it continued: it {earlier_end(end)}"
 
 

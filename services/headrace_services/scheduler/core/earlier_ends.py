@@ -69,13 +69,14 @@ class _Result(Struct, frozen=True, kw_only=True):
 
 def _beats(spec: StudySpec, earlier: _Result, later: _Result) -> bool:
     """Whether the earlier one of two usable results counts, as `scores.ranked` would rank them. Of equals the one that
-    trained further does. With several objectives the earlier one counts where it is at least as good in all."""
+    trained further does. With several objectives the earlier one counts unless the later one is at least as good in
+    all: a point of the front stays on it."""
     if spec.further_objectives:
         pairs = zip(_signed(spec, earlier), _signed(spec, later), strict=True)
         compared = [(one, other) for one, other in pairs]
-        if any(one > other for one, other in compared):
-            return False
-        return any(one < other for one, other in compared) or earlier.step >= later.step
+        if any(one < other for one, other in compared):
+            return True
+        return all(one == other for one, other in compared) and earlier.step >= later.step
     return _rank(spec, earlier) <= _rank(spec, later)
 
 

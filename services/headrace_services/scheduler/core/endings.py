@@ -191,6 +191,8 @@ def _ended_afterwards(state: CycleState, trial: Trial, exit_code: int) -> None:
     """The program did not leave after its last report, until a signal ended it. The result stands."""
     if ENDED_AFTERWARDS in trial.detail:
         return  # the message came before
+    if state.study.state.ended and trial.detail == state.study.detail:
+        return  # it ended with its study, which ended its process
     try:
         how = signal.Signals(-exit_code).name
     except ValueError:

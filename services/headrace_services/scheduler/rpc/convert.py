@@ -150,11 +150,12 @@ def _until(record: Study) -> study_pb2.UntilProgress | None:
         return None
     message = study_pb2.UntilProgress(tried=progress.tried)
     if until.hours is not None:
-        message.time_left.FromTimedelta(timedelta(seconds=hours.left_s(progress, until.hours)))
-        ends_s = hours.ends_s(progress, until.hours)
+        ends_s, left_s = hours.ends_s(progress, until.hours), hours.left_s(progress, until.hours)
         if ends_s is not None and not record.state.ended:
+            left_s = min(left_s, max(0.0, ends_s - record.now_s))
             shift_s = record.now.timestamp() - record.now_s  # a study in process has a clock of its own
             message.deadline.FromDatetime(datetime.fromtimestamp(ends_s + shift_s, UTC))
+        message.time_left.FromTimedelta(timedelta(seconds=left_s))
     return message
 
 
