@@ -14,6 +14,7 @@ from headrace.client.convert import study as client_study
 from headrace.client.convert import trial as client_trial
 from headrace.client.model import StudyInfo, TrialInfo
 from headrace.client.outcome import Outcome
+from headrace.errors import InvalidFieldError
 from headrace_services.scheduler.core.inputs import (
     ExtendStudy,
     Reopened,
@@ -368,3 +369,19 @@ async def test_only_schedules_of_trials_that_a_larger_budget_continues_are_told(
     study, found = await shown(site)
     assert [one.reason for one in found.values()] == ["completed"] * 3
     assert [(one.first_trial, one.trials) for one in study.schedules] == [(1, 2)]
+
+
+async def test_an_extension_by_which_no_trial_continues_is_refused(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=2)).create()
+    await site.connect(slots=2)
+    for lease in await site.kick():
+        await site.tell(lease, 4, 0.5)
+        await site.step(gone(lease, "FINISHED", by_itself=True))
+    assert (await site.study()).state == "COMPLETED"
+    before = len(await site.events())
+    (refused,) = await site.step(by_steps(27))
+    assert isinstance(refused, InvalidFieldError)
+    assert "lets no trial continue" in str(refused)
+    assert len(await site.events()) == before
+    await site.step(ExtendStudy(trials=1, steps=0))
+    assert (await site.study()).state == "ACTIVE"

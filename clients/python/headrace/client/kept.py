@@ -66,6 +66,12 @@ def load(
             remedy=f"Copy them with `headrace checkpoint get {study} {info.number}`, and find them in "
             "trial.read_checkpoint(FOLDER).files.",
         )
+    if saved.state and not saved.tracked:
+        raise NoCheckpointError(
+            f"Trial {info.number} of study {study} tracks nothing: what it saved is in t.state.",
+            remedy=f"Copy it with `headrace checkpoint get {study} {info.number}`, and find it in "
+            "trial.read_checkpoint(FOLDER).state.",
+        )
     return dict(saved.tracked)
 
 

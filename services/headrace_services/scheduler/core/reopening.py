@@ -96,6 +96,10 @@ def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
     again = [one for one in over if _failed_since(state, one.trial)]
     known = {*_numbers(full), *_numbers(again)}
     others = [one for one in over if one.cut_off and one.trial.number not in known]
+    if command.steps and state.study.state.ended and not (known or others or state.more):
+        remedy = f"Try more configurations: `headrace extend {state.study.name} --trials N`."
+        said = "lets no trial continue: each ended by itself, was stopped or failed before its full budget"
+        raise _refused("steps", command.steps, said, remedy)
     yield from _require_room(state)
     fold = Fold.empty(
         after, state.fold.sampler

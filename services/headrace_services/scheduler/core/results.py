@@ -123,7 +123,7 @@ class Results:
             steps = f"{'the full budget' if first == budget else 'the first rung'}, at step {first}"
             return (
                 f"all trials have finished, and none reached {steps}: the furthest came to step {self._furthest}. "
-                f"Does the script count its steps as the study does, up to {budget}?{failures}"
+                f"Unless the script stops early, does it count its steps as the study does, up to {budget}?{failures}"
             )
         return f"all trials have finished, and none reached the full budget{failures}"
 

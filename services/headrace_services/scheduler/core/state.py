@@ -225,7 +225,13 @@ class CycleState:
         """Let a trial that an event has `ended` go on up to a milestone, or wait; its failures count anew. What it had
         come to stays."""
         ends = earlier_ends.kept(self.study.spec, self.trials[number], ended)
-        anew: dict[str, Any] = {"reason": None, "failures": 0, "losses_in_row": 0, "kills_in_row": 0}
+        anew: dict[str, Any] = {
+            "reason": None,
+            "failures": 0,
+            "losses_in_row": 0,
+            "kills_in_row": 0,
+            "log_tail": "",
+        }
         anew["earlier_ends"] = ends
         anew["checkpoint_missing"] = False
         self.move(number, Action.REOPEN, detail=why, milestone=milestone, **anew)

@@ -344,13 +344,13 @@ async def _failures(conn: AsyncConnection, study_id: int) -> tuple[Failure, ...]
 
 async def _schedules(conn: AsyncConnection, study: Study) -> tuple[EndingSchedule, ...]:
     """The schedules of trials that a larger budget lets continue: of those that are not over, that had the full budget,
-    or that had an earlier one before they failed."""
+    or that continued once."""
     t = tables.trial
     one = func.jsonb_array_elements(t.c.schedules).column_valued("one", joins_implicitly=True)
     names = ("name", "kind", "last_step", "past_end")
     parts = [one.op("->>")(name).label(name) for name in names]
     completed = and_(t.c.reason == Reason.COMPLETED.value, t.c.step >= study.spec.max_steps)
-    before = and_(t.c.reason == Reason.FAILED.value, t.c.earlier_ends != text("'[]'"))
+    before = t.c.earlier_ends != text("'[]'")
     last_step = func.min(cast(one.op("->>")("last_step"), BigInteger))
     query = (
         select(*parts, func.count().label("trials"), func.min(t.c.number).label("first"))
