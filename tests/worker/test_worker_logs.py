@@ -1,6 +1,7 @@
 """Logs of trials: their parts over the session, and each attempt's in the store."""
 
 import asyncio
+import os
 from collections import OrderedDict
 from io import BytesIO
 from pathlib import Path
@@ -248,3 +249,22 @@ def test_a_members_log_is_stored_without_what_points_elsewhere(tmp_path: Path) -
     assert reader.read(6) + reader.read(100) == b"ne\nnews\n"
     path.write_bytes(own)
     assert reader.read(100) == b""
+
+
+def test_what_is_written_while_a_log_is_shortened_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AttemptLog.open(tmp_path / "0.log", "attempt 1")
+    log.file.write(b"x" * 2000)
+    read = os.pread
+
+    def slow(descriptor: int, count: int, offset: int) -> bytes:
+        found = read(descriptor, count, offset)
+        if b"last line" not in (tmp_path / "0.log").read_bytes():
+            log.file.write(b"the last line\n")
+        return found
+
+    monkeypatch.setattr(os, "pread", slow)
+    log.shorten(1000)
+    log.close()
+    assert (tmp_path / "0.log").read_bytes().endswith(b"the last line\n")

@@ -63,9 +63,10 @@ class AttemptLog:
             return
         end = os.pread(descriptor, kept, size - kept)
         end = end[end.find(b"\n") + 1 :]
-        os.ftruncate(descriptor, kept)
         notice = f"\n==== {size - kept - len(end)} bytes left out: a log holds {max_bytes} bytes ====\n"
-        os.write(descriptor, notice.encode() + end)
+        since = os.pread(descriptor, kept, size)  # written meanwhile: the last line, perhaps
+        os.ftruncate(descriptor, kept)
+        os.write(descriptor, notice.encode() + end + since)
         self.offset, self.began = min(self.offset, kept), min(self.began, kept)
 
     def tail(self) -> str:
