@@ -89,7 +89,7 @@ def test_an_edit_is_marked_everywhere_and_warned_of_once(service: Service) -> No
     assert done.code == 0, done
     assert done.out.count("runs other code than the study began with: program_edited.py") == 1, done.out
     assert "Warning: trial 2 runs other code" in done.out
-    assert "program_edited.py changed since the study began: trial 2 ran other code" in done.out
+    assert "program_edited.py changed since the study began: the best trial, 2, ran other code" in done.out
     marks = [trial["code_changed"] for trial in by_number(service, "edited")]
     assert marks == [[], [], ["program_edited.py"], ["program_edited.py"]]
     digests = [trial["code"] for trial in by_number(service, "edited")]
