@@ -31,7 +31,7 @@ WAIT_S = 60.0
 class Handle:
     """A trial that a caller holds."""
 
-    lease: Lease = None  # type: ignore[assignment]
+    lease: Lease = None  # type: ignore[assignment]  # no call is made with it
     held: bool = True
 
 

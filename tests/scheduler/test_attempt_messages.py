@@ -15,7 +15,7 @@ def test_a_schedule_is_shown_as_it_was_told(past_end: trial_pb2.PastEnd.ValueTyp
 
 
 def test_a_later_contracts_past_end_is_unknown_and_a_long_name_is_cut() -> None:
-    read = schedule(trial_pb2.Schedule(name="x" * 10_000, past_end=99))  # type: ignore[arg-type]
+    read = schedule(trial_pb2.Schedule(name="x" * 10_000, past_end=99))  # type: ignore[arg-type]  # of a newer worker
     assert read.past_end == ""
     assert read.name == SCHEDULE_NAME.kept("x" * 10_000)
     assert len(read.name) < 10_000

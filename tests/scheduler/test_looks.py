@@ -43,8 +43,8 @@ def hub() -> Any:
     ("module", "make", "wanted"),
     [
         (budgets, Budgets, "studies whose hours are to be counted"),
-        (followers, lambda hub: Followers(hub, None), "studies whose wait is over"),  # type: ignore[arg-type]
-        (suggester, lambda hub: Suggester(hub, None, None), "studies that want proposals"),  # type: ignore[arg-type]
+        (followers, lambda hub: Followers(hub, None), "studies whose wait is over"),  # type: ignore[arg-type]  # not read here
+        (suggester, lambda hub: Suggester(hub, None, None), "studies that want proposals"),  # type: ignore[arg-type]  # not read here
     ],
 )
 async def test_a_database_that_is_away_is_told_once(

@@ -118,5 +118,5 @@ def test_a_schedule_of_the_scripts_own_is_known_by_its_attributes() -> None:
     end = end_of(Own())
     assert end is not None
     assert (end.kind, end.last, end.past_end) == ("Own", 7, PastEnd.UNKNOWN)
-    Own.total_steps = None  # type: ignore[assignment]
+    Own.total_steps = None  # type: ignore[assignment]  # as a script may
     assert end_of(Own()) is None

@@ -101,7 +101,7 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]  # the library is no
 
     # Hooks, in the order in which the Trainer calls them.
 
-    def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  (its signature)
         """Has the Trainer read back what its callbacks count."""
         args.restore_callback_states_from_checkpoint = True
 

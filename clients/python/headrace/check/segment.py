@@ -140,7 +140,7 @@ class Segment:
             return Decision(action=Action.PAUSE)
         return Decision(action=Action.CONTINUE)
 
-    def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:  # noqa: ARG002
+    def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:  # noqa: ARG002  (its runtime's signature)
         """Keeps how the script ended."""
         self._error, self._traceback = error, traceback
 

@@ -69,7 +69,7 @@ class LocalRuntime:
             return Decision(action=Action.STOP, reason="the budget is spent")
         return Decision(action=Action.CONTINUE, next_milestone=report.step + 1 if self._checkpoints else 0)
 
-    def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:  # noqa: ARG002
+    def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:  # noqa: ARG002  (its runtime's signature)
         """Nothing is left to say: an exception shows itself."""
         _keep_only(own.checkpoint_dir)
 

@@ -24,9 +24,9 @@ from msgspec.structs import replace
 
 from headrace.bounds.numbers import SOURCES
 from headrace.errors import InvalidFieldError, Violation
+from headrace.first_few import first_few
 from headrace.spec import OnCodeChange
 from headrace_services.scheduler.core import events
-from headrace_services.scheduler.core.events import listed_paths
 from headrace_services.scheduler.core.inputs import (
     AttemptCode,
     Input,
@@ -207,7 +207,7 @@ def _mark(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -
 
 
 def _give_back(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -> None:
-    why = f"it was to run other code than the study began with: {listed_paths(found.differing)}"
+    why = f"it was to run other code than the study began with: {first_few(found.differing)}"
     state.emit(events.code_changed(lease, code.digest, found.differing, found.new, refused=True))
     state.close(lease)
     state.cancel(state.trials[lease.number], why)
@@ -236,7 +236,7 @@ def _held_files(known: Versions) -> tuple[str, ...]:
 def _changed(state: CycleState, paths: Sequence[str]) -> str:
     """What changed, and what can be done."""
     several = len(paths) > 1
-    changed = f"{listed_paths(paths)} {'have' if several else 'has'} changed since the study began"
+    changed = f"{first_few(paths)} {'have' if several else 'has'} changed since the study began"
     put_back = f"Put {'them' if several else 'it'} back"
     resume = f"`headrace resume {state.study.name}`"
     if state.study.spec.on_code_change is OnCodeChange.REFUSE:

@@ -28,7 +28,6 @@ from headrace_services.scheduler.core.records import (
 
 Json = dict[str, object]
 _RUNGS_TOLD = 8
-listed_paths = first_few
 
 
 def trial_created(trial: Trial, proposal: Proposal | None = None) -> Event:
