@@ -29,6 +29,12 @@ async def test_a_computation_is_a_stall() -> None:
     assert (await watched(0.12, computing=True)).longest_s >= 0.12 - TICK_S
 
 
+async def test_how_long_the_loop_was_late_is_known_for_a_while() -> None:
+    watch = await watched(0.2, computing=False)
+    assert watch.late_within(60) >= 0.15
+    assert watch.late_within(0) == 0
+
+
 @pytest.mark.full
 async def test_what_blocks_the_thread_is_a_stall() -> None:
     watch = await watched(0.12, computing=False)

@@ -5,11 +5,13 @@ cycle. The watch sleeps for `TICK_S` again and again, and measures how late it w
 
 On a busy machine the loop's thread may be ready and wait for a core. That wait is not the scheduler's doing, so a stall
 leaves it out. The kernel counts it in `/proc/thread-self/schedstat`; without that file it counts as part of the stall.
+`late_within` counts it too: whatever the reason, messages wait.
 """
 
 import asyncio
 import logging
 import time
+from collections import deque
 from pathlib import Path
 
 from headrace_services.scheduler.measures import LOOP_LAG
@@ -19,6 +21,8 @@ log = logging.getLogger(__name__)
 TICK_S = 0.02
 LONG_S = 0.05
 """What streams and cycles should never wait for. A longer stall is logged."""
+REMEMBERED_S = 600.0
+"""For how long it is known when the loop was late."""
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
@@ -28,6 +32,8 @@ class LoopWatch:
     def __init__(self) -> None:
         self.longest_s = 0.0
         """The longest stall so far."""
+        self._late = deque[tuple[float, float]]()
+        """When the loop was late by more than `LONG_S`, and by how much."""
 
     async def run(self) -> None:
         """Measure until cancelled."""
@@ -35,7 +41,12 @@ class LoopWatch:
         while True:
             due = time.monotonic() + TICK_S
             await asyncio.sleep(TICK_S)
-            late_s = time.monotonic() - due
+            now = time.monotonic()
+            late_s = now - due
+            if late_s > LONG_S:
+                self._late.append((now, late_s))
+            while self._late and self._late[0][0] < now - REMEMBERED_S:
+                self._late.popleft()
             computed_before, computed = computed, time.thread_time()
             waited_before, waited = waited, _waited_for_a_core_s()
             self.note(late_s, computing_s=computed - computed_before, waiting_s=waited - waited_before)
@@ -50,6 +61,11 @@ class LoopWatch:
         LOOP_LAG.observe(max(0.0, stall_s))
         if stall_s > LONG_S:
             log.info("the event loop stood still for %.0f ms", stall_s * 1e3)
+
+    def late_within(self, seconds: float) -> float:
+        """For how long, of the last so many seconds, nothing that arrived could be handled."""
+        since = time.monotonic() - seconds
+        return sum(min(late_s, at - since) for at, late_s in self._late if at > since)
 
     def __str__(self) -> str:
         return f"event loop: longest stall {self.longest_s * 1e3:.0f} ms, without waits for a core"

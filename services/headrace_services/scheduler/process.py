@@ -315,6 +315,12 @@ async def _serve_bound(
             users.add_workers(workers)
         await users.start(health)
         watch = LoopWatch()
+        sweeper = Sweeper(
+            hub,
+            settings.timing.lease_ttl_s,
+            is_heard=registry.is_heard,
+            late_within=watch.late_within,
+        )
         background += [
             tasks.create_task(watch.run()),
             tasks.create_task(_freeze_survivors()),
@@ -325,7 +331,7 @@ async def _serve_bound(
             tasks.create_task(registry.run_listening()),
             tasks.create_task(Followers(hub, tasks).run()),
             tasks.create_task(Budgets(hub).run()),
-            tasks.create_task(Sweeper(hub, settings.timing.lease_ttl_s).run()),
+            tasks.create_task(sweeper.run()),
             tasks.create_task(janitor.run()),
             tasks.create_task(suggester.run()),
         ]

@@ -208,9 +208,10 @@ async def expire(site: RpcSite, number: int) -> None:
         found, _ = await workers.expired_leases(conn)
         info = await workers.study_by_uid(conn, study.uid)
     assert info is not None
-    for lease, why in found:
+    for one in found:
+        lease = one.lease
         expired = LeaseExpired(
-            lease_id=lease.id, number=lease.number, attempt=lease.attempt, sequence=None, why=why
+            lease_id=lease.id, number=lease.number, attempt=lease.attempt, sequence=None, why=one.why
         )
         await site.replicas[0].hub.submit(info.id, Submission(input=expired))
 

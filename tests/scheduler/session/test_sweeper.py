@@ -13,6 +13,7 @@ from headrace_services.scheduler.core.inputs import LeaseExpired, StopTrial
 from headrace_services.scheduler.engine import sweeper as sweeping
 from headrace_services.scheduler.engine.submissions import Settled, Submission
 from headrace_services.scheduler.engine.sweeper import Sweeper
+from headrace_services.scheduler.session.known_studies import KnownStudies
 from headrace_services.scheduler.store import tables
 
 
@@ -106,6 +107,98 @@ async def test_nothing_expires_right_after_the_sweeper_was_held_up_optuna_4234_5
             clock.shift_s += 4
             await swept(sweeper)
         assert (await site.trial(0)).interruptions == 1
+
+
+async def expired_ago(engine: AsyncEngine, seconds: float) -> None:
+    """Let the lease time of all workers be over for so long."""
+    async with engine.begin() as conn:
+        over_at = func.clock_timestamp() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+        await conn.execute(update(tables.worker).values(expires_at=over_at))
+
+
+@pytest.mark.parametrize(("late_s", "interruptions"), [(20.0, 1), (600.0, 0)])
+async def test_leases_last_longer_by_the_time_that_the_event_loop_was_late(
+    engine: AsyncEngine, replica: Replica, late_s: float, interruptions: int
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        await w.hears("assign")
+        await expired_ago(engine, 60)
+        sweeper = Sweeper(replica.hub, lease_ttl_s=0, late_within=lambda _: late_s)
+        await swept(sweeper)
+        await swept(sweeper)
+        assert (await site.trial(0)).interruptions == interruptions
+
+
+async def ripe(replica: Replica, clock: "FakeClock") -> Sweeper:
+    """A sweeper that has swept for longer than the lease time."""
+    sweeper = Sweeper(replica.hub, lease_ttl_s=60, is_heard=replica.registry.is_heard)
+    for _ in range(3):
+        await swept(sweeper)
+        clock.shift_s += 40
+    return sweeper
+
+
+async def test_a_worker_whose_heartbeat_is_not_written_down_yet_is_not_silent(
+    engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        await w.hears("assign")
+        sweeper = await ripe(replica, FakeClock(monkeypatch))
+        await fall_silent(engine)
+        await swept(sweeper)
+        assert (await site.trial(0)).interruptions == 0
+    await fall_silent(engine)  # now its stream is over
+    await swept(sweeper)
+    assert (await site.trial(0)).interruptions == 1
+
+
+async def test_a_worker_whose_hello_is_being_written_down_is_not_silent(
+    engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await study(engine)
+    async with worker(replica) as before:
+        await before.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await before.hears("assign")).lease
+    await fall_silent(engine)
+    async with worker(replica) as w, engine.connect() as slow, asyncio.timeout(DEADLINE_S):
+        await slow.execute(select(tables.worker).where(~tables.worker.c.connected).with_for_update())
+        await w.hello(held=(lease,))
+        while not replica.registry.is_heard(-1, "w", 0):
+            await asyncio.sleep(0.01)
+        await swept(await ripe(replica, FakeClock(monkeypatch)))
+        await slow.rollback()
+        await w.hears("welcome")
+    assert (await site.trial(0)).interruptions == 0
+
+
+async def test_a_worker_lives_while_what_it_said_waits_to_be_taken_in(
+    engine: AsyncEngine, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, lock = await study(engine), asyncio.Event()
+
+    async def wait_for_a_lock(_: KnownStudies, _uid: str) -> int:
+        await lock.wait()
+        return site.study_id
+
+    async with worker(replica) as w:
+        await w.hello()
+        replica.hub.kick(site.study_id)
+        lease = (await w.hears("assign")).lease
+        monkeypatch.setattr(KnownStudies, "id_of", wait_for_a_lock)
+        await w.report(lease, 1, 1, 0.5)
+        await fall_silent(engine)  # its heartbeats wait behind the report
+        async with asyncio.timeout(DEADLINE_S):
+            await until_alive(engine)
+        lock.set()
+        await w.hears("ack")
+        assert (await site.trial(0)).interruptions == 0
 
 
 async def test_a_worker_whose_lease_expired_is_told_to_let_go(engine: AsyncEngine, replica: Replica) -> None:

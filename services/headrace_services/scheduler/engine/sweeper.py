@@ -3,7 +3,10 @@
 Time is the database's. While the database is away nobody can be heard, so the sweeper waits one whole lease
 time after it came back (and after its own start) before it lets anything expire. So it does when it was held up
 itself for longer than a lease time (by a frozen process, by a database that answers slowly): its workers' heartbeats
-may be waiting to be read.
+may be waiting to be read. For a shorter time that the event loop was late, everything lasts so much longer.
+
+What has arrived counts before the rows know of it: a worker that this replica has heard of, whose heartbeat or Hello is
+being written down or waits behind other messages, is not silent.
 
 A sweep only looks. What it finds is taken to the steps of its study, for which it does not wait: one study whose step
 hangs, on a lock that another replica holds, must not keep the trials of all others from going on elsewhere.
@@ -12,6 +15,7 @@ hangs, on a lock that another replica holds, must not keep the trials of all oth
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from math import inf
 from time import monotonic
 
@@ -25,13 +29,27 @@ from headrace_services.scheduler.store.database import transaction
 
 log = logging.getLogger(__name__)
 
+IsHeard = Callable[[int, str, float], bool]
+"""Whether this replica has heard of a worker, by id and name, within so many seconds."""
+LateWithin = Callable[[float], float]
+"""For how long, of so many seconds, the event loop was late."""
+
 
 class Sweeper:
     """One a replica; several at once do no harm."""
 
-    def __init__(self, hub: Hub, lease_ttl_s: float) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        lease_ttl_s: float,
+        *,
+        is_heard: IsHeard = lambda _id, _name, _within_s: False,
+        late_within: LateWithin = lambda _s: 0.0,
+    ) -> None:
         self._hub = hub
         self._ttl_s = lease_ttl_s
+        self._is_heard = is_heard
+        self._late_within = late_within
         self._heard_since: float | None = None
         self._swept = -inf
         self._expiring: set[str] = set()
@@ -63,16 +81,22 @@ class Sweeper:
                 self._heard_since = now
             self._swept = now
             ripe = now - self._heard_since >= self._ttl_s
-            expired, unreadable = await workers.expired_leases(conn) if ripe else ([], [])
+            late_s = self._late_within(self._ttl_s)
+            expired, unreadable = await workers.expired_leases(conn, late_s=late_s) if ripe else ([], [])
             await workers.forget_asked_of_ended(conn)
-        for lease, why in expired:
-            if lease.id not in self._expiring:
-                self._expiring.add(lease.id)
-                tasks.create_task(self._expire(lease, why))
+        for one in expired:
+            if one.lease.id not in self._expiring and not self._lives(one):
+                self._expiring.add(one.lease.id)
+                tasks.create_task(self._expire(one.lease, one.why))
         for broken in unreadable:
             self._hub.set_aside(broken.study_id, f"lease {broken.id} cannot be read: {broken.reason}")
         self._hub.wake_waiting_studies()
         self._hub.drop_idle()
+
+    def _lives(self, expired: workers.ExpiredLease) -> bool:
+        """Whether the worker of a lease was heard of here, and the rows do not know it yet."""
+        worker_id, name = expired.lease.worker_id, expired.silent_worker
+        return worker_id is not None and bool(name) and self._is_heard(worker_id, name, self._ttl_s)
 
     async def _expire(self, lease: Lease, why: str) -> None:
         expired = LeaseExpired(

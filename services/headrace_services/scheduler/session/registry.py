@@ -7,7 +7,9 @@ notification: they go back the way the report came.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import psycopg
@@ -33,6 +35,9 @@ class Session(Protocol):
     def look_again(self) -> None:
         """Compare what the worker holds with the rows."""
 
+    def is_heard(self, within_s: float) -> bool:
+        """Whether the worker said something so recently, or what it said is being taken in."""
+
     def drain(self) -> None:
         """Tell the worker to go elsewhere."""
 
@@ -54,6 +59,8 @@ class Registry:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._sessions: dict[int, Session] = {}
+        self._greeting = Counter[str]()
+        """Workers, by name, whose Hello is being written down."""
         self._elsewhere: set[int] = set()
         self._has_elsewhere = asyncio.Event()
         self._hearers: dict[str, Callable[[str], None]] = {}
@@ -66,6 +73,20 @@ class Registry:
         """Forget a session, unless a newer one took its place."""
         if self._sessions.get(worker_id) is session:
             del self._sessions[worker_id]
+
+    @contextmanager
+    def greeting(self, name: str) -> Iterator[None]:
+        """A worker said Hello: it lives, though the rows do not know it before the end of this block."""
+        self._greeting[name] += 1
+        try:
+            yield
+        finally:
+            self._greeting -= Counter({name: 1})  # what is at 0 is forgotten
+
+    def is_heard(self, worker_id: int, name: str, within_s: float) -> bool:
+        """Whether a worker spoke to this replica so recently, or waits here for what it said to be taken in."""
+        session = self._sessions.get(worker_id)
+        return self._greeting[name] > 0 or (session is not None and session.is_heard(within_s))
 
     @property
     def connected(self) -> list[Session]:

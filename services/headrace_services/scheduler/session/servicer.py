@@ -82,12 +82,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if certificate is not None:
             async with transaction(self._hub.engine) as conn:
                 greeting = await identified(conn, greeting, certificate)
-        proofs = await self._known_proofs()
-        await self._look_back(hello, proofs)  # what nobody vouches for is no sign of a restore
-        async with transaction(self._hub.engine) as conn:
-            if certificate is not None:  # it may have been revoked since
-                greeting = await identified(conn, greeting, certificate)
-            worker_id, number = await workers.greet(conn, greeting, self._timing.lease_ttl_s)
+        with self._registry.greeting(greeting.name):
+            proofs = await self._known_proofs()
+            await self._look_back(hello, proofs)  # what nobody vouches for is no sign of a restore
+            async with transaction(self._hub.engine) as conn:
+                if certificate is not None:  # it may have been revoked since
+                    greeting = await identified(conn, greeting, certificate)
+                worker_id, number = await workers.greet(conn, greeting, self._timing.lease_ttl_s)
         session = WorkerSession(
             self._hub,
             self._heartbeats,

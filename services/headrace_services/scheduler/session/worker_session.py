@@ -7,7 +7,7 @@ import random
 import socket
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from time import perf_counter
+from time import monotonic, perf_counter
 
 from headrace import bounds
 from headrace.bounds.sessions import TROUBLE
@@ -106,6 +106,8 @@ class WorkerSession:
         self._trouble = self._set_aside = ""
         self._machine = Machine(hub.engine, greeting, worker_id, number, say=self._outgoing.put)
         self._welcomed = False
+        self._heard_at = monotonic()
+        self._is_taking_in = False
         self.unacknowledged = 0
         """How many durable messages the worker keeps, as its last heartbeat said."""
 
@@ -138,6 +140,13 @@ class WorkerSession:
         """Compare what the worker holds with the rows, soon."""
         self._look_again.set()
 
+    def is_heard(self, within_s: float) -> bool:
+        """Whether the worker said something so recently, or what it said is being taken in.
+
+        What waits behind that is unread, so the rows may not know yet that the worker lives.
+        """
+        return self._is_taking_in or monotonic() - self._heard_at < within_s
+
     def drain(self) -> None:
         """Tell the worker to go elsewhere."""
         grace = messages.duration(self._timing.drain_grace_s)
@@ -164,7 +173,9 @@ class WorkerSession:
             ]
             try:
                 async for request in incoming:
+                    self._is_taking_in = True
                     await self._take(request, tasks)
+                    self._is_taking_in, self._heard_at = False, monotonic()
                 await self._say_the_rest()
             finally:
                 self._logs.close()
@@ -359,8 +370,7 @@ class WorkerSession:
         notification got lost) would show as no difference: neither side would know of the lease.
         """
         while True:
-            await self._beat.wait()
-            self._beat.clear()
+            await self._next_sign_of_life()
             beat = Beat(
                 worker_id=self.worker_id,
                 session=self._number,
@@ -380,6 +390,17 @@ class WorkerSession:
             self._tell_to_leave(noted.leaving)
             if noted.unasked:
                 await self._machine.ask_again()
+
+    async def _next_sign_of_life(self) -> None:
+        """Wait for a heartbeat; while other messages are taken in, heartbeats wait behind them, and these count."""
+        while not self._beat.is_set():
+            try:
+                async with asyncio.timeout(self._timing.heartbeat_s):
+                    await self._beat.wait()
+            except TimeoutError:
+                if self._is_taking_in:
+                    break
+        self._beat.clear()
 
     def _tell_to_leave(self, leaving: Iterable[tuple[Lease, str]]) -> None:
         """Send what was asked of the worker's trials whose order did not come here; once a session."""

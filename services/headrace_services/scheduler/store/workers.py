@@ -278,34 +278,52 @@ async def _study(conn: AsyncConnection, which: Any) -> StudyInfo | None:
     return StudyInfo(row.id, row.uid, row.name, row.spec, scale)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiredLease:
+    """A live lease whose holder was not heard of in time."""
+
+    lease: Lease
+    why: str
+    silent_worker: str
+    """The name of its worker, where nothing was heard of that; empty where it did not name the lease, or for a client's
+    lease."""
+
+
 async def expired_leases(
-    conn: AsyncConnection,
-) -> tuple[list[tuple[Lease, str]], list[UnreadableLease]]:
-    """Live leases whose holder was not heard of in time, with the reason in words; and those that cannot be read."""
-    w = tables.worker
-    keys = [(row.id, row.study_id) for row in await conn.execute(_SILENT)]
-    found = await each(conn, keys, partial(_expired, conn))
-    await conn.execute(update(w).where(w.c.connected, w.c.expires_at < now).values(connected=False))
+    conn: AsyncConnection, *, late_s: float = 0.0
+) -> tuple[list[ExpiredLease], list[UnreadableLease]]:
+    """Live leases whose holder was not heard of in time, and those that cannot be read.
+
+    `late_s`: for how long nobody could be heard, as this replica was held up itself. So much longer they last.
+    """
+    w, then = tables.worker, now - _seconds(late_s)
+    keys = [(row.id, row.study_id) for row in await conn.execute(_silent(then))]
+    found = await each(conn, keys, partial(_expired, conn, then))
+    await conn.execute(update(w).where(w.c.connected, w.c.expires_at < then).values(connected=False))
     return _parted(keys, found)
 
 
 async def silent_leases(conn: AsyncConnection, leases: Collection[str]) -> frozenset[str]:
     """Which of the leases are live, and their holder was not heard of in time."""
-    found = await conn.execute(_SILENT.where(tables.lease.c.id.in_(leases)))
+    found = await conn.execute(_silent(now).where(tables.lease.c.id.in_(leases)))
     return frozenset(row.id for row in found)
 
 
-_SILENT = (
-    select(tables.lease.c.id, tables.lease.c.study_id)
-    .join_from(tables.lease, tables.worker, tables.lease.c.worker_id == tables.worker.c.id, isouter=True)
-    .where(tables.lease.c.live, or_(tables.worker.c.expires_at < now, tables.lease.c.expires_at < now))
-)
+def _silent(then: Any) -> Any:
+    le, w = tables.lease, tables.worker
+    return (
+        select(le.c.id, le.c.study_id)
+        .join_from(le, w, le.c.worker_id == w.c.id, isouter=True)
+        .where(le.c.live, or_(w.c.expires_at < then, le.c.expires_at < then))
+    )
 
 
-async def _expired(conn: AsyncConnection, keys: Sequence[tuple[str, int]]) -> list[tuple[Lease, str]]:
+async def _expired(conn: AsyncConnection, then: Any, keys: Sequence[tuple[str, int]]) -> list[ExpiredLease]:
     le, w = tables.lease, tables.worker
     query = (
-        select(*leases.COLUMNS, w.c.name.label("worker_name"))
+        select(
+            *leases.COLUMNS, w.c.name.label("worker_name"), (w.c.expires_at < then).label("worker_is_silent")
+        )
         .select_from(leases.SOURCE.outerjoin(w, le.c.worker_id == w.c.id))
         .where(le.c.id.in_([lease_id for lease_id, _ in keys]))
     )
@@ -314,7 +332,11 @@ async def _expired(conn: AsyncConnection, keys: Sequence[tuple[str, int]]) -> li
     for row in await conn.execute(query):
         lease = rows.lease(row)
         who = f"worker '{row.worker_name}'" if row.worker_name else f"client '{lease.client_id}'"
-        found[lease.id] = (lease, f"nothing was heard of {who} for longer than its lease lasts")
+        found[lease.id] = ExpiredLease(
+            lease=lease,
+            why=f"nothing was heard of {who} for longer than its lease lasts",
+            silent_worker=row.worker_name if row.worker_is_silent else "",
+        )
     return [found[lease_id] for lease_id, _ in keys if lease_id in found]
 
 
