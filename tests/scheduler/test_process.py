@@ -36,7 +36,7 @@ def refused(*arguments: str) -> str:
 
 @pytest.mark.full
 def test_an_unreachable_database_is_one_clear_line_and_a_failure() -> None:
-    process = start("--database-url", NOWHERE, "--listen", "127.0.0.1:0")
+    process = start("--database-url", NOWHERE, "--database-wait", "0", "--listen", "127.0.0.1:0")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     (line,) = err.strip().splitlines()

@@ -90,6 +90,14 @@ def scheduler(
             help="Migrate the database's schema at the start. Without, a schema that lacks something is refused.",
         ),
     ] = True,
+    database_wait: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="How long to wait at the start for a database that does not answer yet, before giving up.",
+        ),
+    ] = 300.0,
     metrics_listen: Annotated[
         str,
         typer.Option(
@@ -132,7 +140,7 @@ def scheduler(
     from headrace.hidden import hide_url
     from headrace.lifetimes import lifetime_of
     from headrace.target import Target
-    from headrace_services.scheduler import process
+    from headrace_services.scheduler import preparing
     from headrace_services.scheduler.log_aside import log_aside
     from headrace_services.scheduler.process import Settings, serve
     from headrace_services.scheduler.session.worker_session import Timing
@@ -150,7 +158,7 @@ def scheduler(
     try:
         ages = ages_of(keep or [])
         if mark_restored:
-            restored = asyncio.run(process.mark_restored(database_url))
+            restored = asyncio.run(preparing.mark_restored(database_url))
             count = restored.leases
             typer.echo(
                 f"Noted. {count} trial{'s' * (count != 1)} that ran when the copy was made will go on from the last "
@@ -180,6 +188,7 @@ def scheduler(
         drain_grace_s=drain_grace,
         sampler_processes=sampler_processes,
         migrates=migrate,
+        database_wait_s=database_wait,
         metrics_listen=metrics_listen,
         ages=ages,
     )

@@ -5,10 +5,9 @@ Whoever has the database has everything, so nobody is asked for a token here.
 
 import asyncio
 
-from headrace.errors import DatabaseUnavailableError
 from headrace_services.identity.roles import Role
 from headrace_services.scheduler.rpc.identity_service import check_project, make
-from headrace_services.scheduler.store.database import is_away, open_engine
+from headrace_services.scheduler.store.database import open_engine, reached
 from headrace_services.scheduler.store.migrate import migrate
 
 
@@ -27,15 +26,9 @@ async def _create(
 ) -> tuple[str, str]:
     engine = open_engine(database_url, pool_size=1)
     try:
-        await migrate(engine)
-        token, _ = await make(engine, name=name, project=project, role=role, lifetime_s=lifetime_s)
-    except Exception as error:
-        if not is_away(error):
-            raise
-        where = engine.url.render_as_string(hide_password=True)
-        raise DatabaseUnavailableError(
-            f"cannot reach Postgres at {where}", remedy="Start the database or correct --database-url."
-        ) from error
+        async with reached(engine):
+            await migrate(engine)
+            token, _ = await make(engine, name=name, project=project, role=role, lifetime_s=lifetime_s)
     finally:
         await engine.dispose()
     return token.id, token.text

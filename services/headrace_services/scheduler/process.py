@@ -1,6 +1,6 @@
 """The scheduler's process: connect, migrate, serve, drain.
 
-Start: the database is reached and migrated before the port opens, or the process ends with one clear line.
+Start: the database is reached and migrated before the port opens (`preparing`).
 End (SIGTERM, SIGINT): health says NOT_SERVING, workers are told to go elsewhere, inputs that were taken are
 committed and answered, then the server closes. A second signal, or the end of the grace, ends it at once;
 that loses nothing either.
@@ -11,14 +11,14 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1.health import aio as health_aio
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.ages import Ages
@@ -46,6 +46,7 @@ from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.listeners import Listener, certified, encrypted
 from headrace_services.scheduler.loop_watch import LoopWatch
 from headrace_services.scheduler.monitored import monitored
+from headrace_services.scheduler.preparing import prepare
 from headrace_services.scheduler.rpc.code_service import CodeServicer
 from headrace_services.scheduler.rpc.identity_service import IdentityServicer
 from headrace_services.scheduler.rpc.join_service import JoinServicer, Signing
@@ -57,9 +58,7 @@ from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import REPLICA, Timing
 from headrace_services.scheduler.store import log_reads, tokens
-from headrace_services.scheduler.store.database import open_engine, reached, transaction
-from headrace_services.scheduler.store.lineage import Restored, notice_restore
-from headrace_services.scheduler.store.migrate import look, migrate
+from headrace_services.scheduler.store.database import open_engine, transaction
 from headrace_services.scheduler.store.schema import UPDATE, SchemaError, head
 from headrace_services.scheduler.store.tokens import TokenRows
 from headrace_services.scheduler.suggesting.pool import Pool
@@ -97,6 +96,8 @@ class Settings:
     """How long one attempt at a proposal may take."""
     migrates: bool = True
     """Whether to migrate the database at the start."""
+    database_wait_s: float = 0.0
+    """For how long to wait for the database at the start, while it is away."""
     metrics_listen: str = ""
     """Where to show metrics; empty: nowhere."""
     ages: Ages = field(default_factory=Ages)
@@ -167,27 +168,16 @@ def _problem(field_name: str, value: str, message: str, remedy: str) -> Violatio
 async def serve(settings: Settings) -> None:
     """Run a scheduler until it is told to stop. Raises HeadraceError where it cannot start."""
     check(settings)
-    engine = open_engine(settings.database_url)
+    engine, stop = open_engine(settings.database_url), Stop()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.call)
     try:
-        await _prepare(engine, migrates=settings.migrates)
-        await _serve(engine, settings)
+        prepared = prepare(engine, migrates=settings.migrates, wait_s=settings.database_wait_s)
+        if await stop.allows(prepared):
+            await _serve(engine, settings, stop)
     finally:
         await engine.dispose()
-
-
-async def _prepare(engine: AsyncEngine, *, migrates: bool) -> None:
-    """Reach the database, and migrate it, or only see whether that is due."""
-    async with reached(engine):
-        async with engine.connect() as conn:
-            await conn.execute(text("SELECT 1"))
-        if migrates:
-            await migrate(engine)
-        elif due := (await look(engine)).pending:
-            raise SchemaError(
-                f"the database lacks {len(due)} migrations, up to {due[-1].revision}",
-                remedy="Run `headrace migrate`, or start the scheduler without --no-migrate.",
-            )
-        await look_back(engine)
 
 
 class Stop:
@@ -202,6 +192,20 @@ class Stop:
         self.reason = self.reason or reason
         self.called.set()
 
+    async def allows(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do some work, unless the replica is told to stop: it is then cancelled. Returns whether it was done."""
+        tasks = [asyncio.create_task(work), asyncio.create_task(self.called.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not tasks[0].done():
+                return False
+            await tasks[0]
+            return True
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
 
 async def _tell_of_first_token(engine: AsyncEngine) -> None:
     async with transaction(engine) as conn:
@@ -212,37 +216,7 @@ async def _tell_of_first_token(engine: AsyncEngine) -> None:
             )
 
 
-async def look_back(engine: AsyncEngine, *, certain: bool = False) -> Restored | None:
-    """Notice a database that was restored from a copy, before anything is issued from it."""
-    async with engine.begin() as conn:
-        restored = await notice_restore(conn, certain=certain)
-    if restored is not None:
-        log.warning(
-            "this database was restored from a copy: %d trials that ran when the copy was made go on from their last "
-            "checkpoints, in new attempts",
-            restored.leases,
-        )
-    return restored
-
-
-async def mark_restored(database_url: str) -> Restored:
-    """Note that a database was restored from a copy of the server's files. Raises HeadraceError."""
-    engine = open_engine(database_url)
-    try:
-        async with reached(engine):
-            await migrate(engine)
-            restored = await look_back(engine, certain=True)
-    finally:
-        await engine.dispose()
-    assert restored is not None, "it is certain"
-    return restored
-
-
-async def _serve(engine: AsyncEngine, settings: Settings) -> None:
-    stop = Stop()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.call)
+async def _serve(engine: AsyncEngine, settings: Settings, stop: Stop) -> None:
     gate = _gate(engine, settings)
     if gate is not None:
         await _tell_of_first_token(engine)

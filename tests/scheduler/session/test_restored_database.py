@@ -16,7 +16,7 @@ from study_site import StudySite
 from headrace.v1 import event_pb2, trial_pb2, worker_pb2
 from headrace_services.scheduler.core.inputs import Suggest
 from headrace_services.scheduler.engine.sweeper import Sweeper
-from headrace_services.scheduler.process import look_back
+from headrace_services.scheduler.preparing import look_back
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.database import open_engine
 from headrace_services.scheduler.store.lineage import notice_restore
