@@ -90,4 +90,4 @@ def test_a_worker_says_so_and_what_is_unknown_is_a_loss(outcome: int, known: str
     lease = event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/0", attempt=1)
     message = worker_pb2.Exited(lease=lease, sequence=1, error=GONE)
     message.ParseFromString(message.SerializeToString() + bytes([0x18, outcome]))
-    assert checked_input(message, 0).outcome == known  # type: ignore[union-attr]
+    assert checked_input(message, 0, 1).outcome == known  # type: ignore[union-attr]

@@ -47,6 +47,6 @@ def test_a_worker_says_so_with_a_number_of_its_own() -> None:
     message = worker_pb2.Exited(
         sequence=1, lease=lease, outcome=worker_pb2.EXIT_OUTCOME_UNPREPARED, error=WHY
     )
-    found = checked_input(message, 0)
+    found = checked_input(message, 0, 1)
     assert isinstance(found, ExitedArrived)
     assert found.outcome == "UNPREPARED"

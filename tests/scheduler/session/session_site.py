@@ -124,15 +124,16 @@ class ScriptedWorker:
         *,
         takes_batches: bool = False,
         protocol: int = 0,
+        name: str = "w",
     ) -> None:
-        """Open the session as worker `w`."""
+        """Open the session of a worker."""
         devices = [
             worker_pb2.Device(index=index, kind=worker_pb2.DEVICE_KIND_CPU, model="cpu")
             for index in range(slots)
         ]
         await self.say(
             hello=worker_pb2.Hello(
-                worker="w",
+                worker=name,
                 incarnation=incarnation,
                 devices=devices,
                 held=held,

@@ -63,7 +63,7 @@ def gone(state: CycleState, message: Leased) -> Stale:
     if trial is None:
         return Stale(why=f"study '{state.study.name}' has no such trial", remedy=_ASK)
     if lease is None:
-        why = "the scheduler does not know your lease; its database may have been restored from a copy since"
+        why = "you have no such lease; or the scheduler's database was restored from a copy since"
         return Stale(why=why, remedy=_ASK)
     if trial.attempt != lease.attempt:
         return _given_on(state, trial, lease)

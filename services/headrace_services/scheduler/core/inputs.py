@@ -31,6 +31,8 @@ class Leased(Struct, frozen=True, kw_only=True):
     attempt: int
     sequence: int | None
     """The sender's own count; None from ask/tell clients, whose requests carry an id instead."""
+    worker_id: int | None = None
+    """The worker that says so; None for a client, and for what the scheduler itself says."""
 
 
 class SourceFile(Struct, frozen=True):

@@ -278,9 +278,15 @@ class CycleState:
     # --- leases --------------------------------------------------------------------------------------
 
     def lease(self, named: Leased) -> Lease | None:
-        """Return the lease that an input speaks for, live or not, or None where there is no such lease."""
+        """Return the lease that an input speaks for, live or not, or None where its sender has no such lease.
+
+        A worker speaks for its own leases alone. Where a grant has parts on several workers, its lease names the one
+        that speaks.
+        """
         lease = self.leases.get(named.lease_id)
         if lease is None or lease.attempt != named.attempt or lease.number != named.number:
+            return None
+        if named.worker_id is not None and named.worker_id != lease.worker_id:
             return None
         return lease
 

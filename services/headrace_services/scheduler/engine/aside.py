@@ -50,11 +50,6 @@ async def run(
     return CycleResult(settled=tuple(answers), effects=effects, fold=None)
 
 
-async def holds(conn: AsyncConnection, study_id: int, message: Leased) -> bool:
-    """Whether a message speaks for a live lease of the study."""
-    return await aside.holds(conn, study_id, message.lease_id, message.number, message.attempt)
-
-
 async def _answered(conn: AsyncConnection, study: Brief, submission: Submission) -> Settled:
     request = submission.request
     if request is not None and (known := await requests.answered(conn, [request])):

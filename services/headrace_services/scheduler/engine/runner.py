@@ -35,6 +35,7 @@ from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
 from headrace_services.scheduler.engine.retries import cause, is_unavailable, retrying
 from headrace_services.scheduler.engine.submissions import Settled, Submission
 from headrace_services.scheduler.engine.turns import Turn, Turns
+from headrace_services.scheduler.store.aside import holds
 from headrace_services.scheduler.store.database import is_conflict, transaction
 from headrace_services.scheduler.store.defects import reason_of
 
@@ -323,7 +324,7 @@ class StudyRunner:
             async for attempt in self._attempts:
                 with attempt:
                     async with transaction(self._engine) as conn:
-                        return await aside.holds(conn, self.study_id, message)
+                        return await holds(conn, self.study_id, message)
         except Exception as error:
             if is_unavailable(error):
                 raise

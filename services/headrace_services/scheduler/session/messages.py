@@ -110,26 +110,29 @@ def trial_of(lease: event_pb2.LeaseRef) -> tuple[str, int] | None:
     return (uid, int(match[2])) if dot and match and STUDY.admits(match[1]) else None
 
 
-def checked_input(message: Durable, number: int) -> ReportArrived | RestoredArrived | ExitedArrived:
-    """Check a message's bounds and convert it. Raises InvalidFieldError where it is out of bounds."""
+def checked_input(
+    message: Durable, number: int, worker_id: int
+) -> ReportArrived | RestoredArrived | ExitedArrived:
+    """Check the bounds of a worker's message and convert it. Raises InvalidFieldError where it is out of bounds."""
     bounds.check(message)
     match message:
         case worker_pb2.Report():
-            return _report(message, number)
+            return _report(message, number, worker_id)
         case worker_pb2.Restored():
-            return _restored(message, number)
+            return _restored(message, number, worker_id)
         case worker_pb2.Exited():
-            return _exited(message, number)
+            return _exited(message, number, worker_id)
         case never:
             assert_never(never)
 
 
-def _report(message: worker_pb2.Report, number: int) -> ReportArrived:
+def _report(message: worker_pb2.Report, number: int, worker_id: int) -> ReportArrived:
     return ReportArrived(
         lease_id=message.lease.lease_id,
         number=number,
         attempt=message.lease.attempt,
         sequence=message.sequence,
+        worker_id=worker_id,
         step=message.step,
         metrics=dict(message.metrics),
         checkpoint=checkpoint(message.checkpoint) if message.HasField("checkpoint") else None,
@@ -153,23 +156,25 @@ def _turn(cost: event_pb2.TurnCost) -> TurnCost:
     )
 
 
-def _restored(message: worker_pb2.Restored, number: int) -> RestoredArrived:
+def _restored(message: worker_pb2.Restored, number: int, worker_id: int) -> RestoredArrived:
     return RestoredArrived(
         lease_id=message.lease.lease_id,
         number=number,
         attempt=message.lease.attempt,
         sequence=message.sequence,
+        worker_id=worker_id,
         read_time_s=seconds(message.read_time),
         code=attempt_code(message.code) if message.HasField("code") else None,
     )
 
 
-def _exited(message: worker_pb2.Exited, number: int) -> ExitedArrived:
+def _exited(message: worker_pb2.Exited, number: int, worker_id: int) -> ExitedArrived:
     return ExitedArrived(
         lease_id=message.lease.lease_id,
         number=number,
         attempt=message.lease.attempt,
         sequence=message.sequence,
+        worker_id=worker_id,
         outcome=_OUTCOMES.get(message.outcome, "LOST"),
         error=ERROR.kept(message.error),
         log_tail=LOG_TAIL.kept(message.log_tail),

@@ -255,7 +255,8 @@ class WorkerSession:
         A message that cannot be taken costs its own trial the lease, and nobody else anything.
         """
         try:
-            submission = Submission(input=messages.checked_input(message, number), stream=self._in_flight)
+            checked = messages.checked_input(message, number, self.worker_id)
+            submission = Submission(input=checked, stream=self._in_flight)
             if isinstance(message, worker_pb2.Exited):
                 await self._machine.ended(message)
             settled = await self._hub.submit(study_id, submission)
@@ -322,6 +323,7 @@ class WorkerSession:
             number=number,
             attempt=message.lease.attempt,
             sequence=None,
+            worker_id=self.worker_id,
             outcome=outcome,
             error=reason,
         )
@@ -455,6 +457,7 @@ class WorkerSession:
                 number=lease.number,
                 attempt=lease.attempt,
                 sequence=None,
+                worker_id=self.worker_id,
                 outcome="LOST",
                 error=why,
             )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import BigInteger, ColumnElement, Text, bindparam, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace_services.scheduler.core.inputs import Leased
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.store import studies, tables
@@ -103,16 +104,18 @@ async def set_aside(conn: AsyncConnection, study_id: int, why: str) -> SetAside 
     return SetAside(study=ended_study, leases=leases)
 
 
-async def holds(conn: AsyncConnection, study_id: int, lease_id: str, number: int, attempt: int) -> bool:
-    """Whether this is a live lease of this study."""
+async def holds(conn: AsyncConnection, study_id: int, message: Leased) -> bool:
+    """Whether a message speaks for a live lease of this study, which is its sender's."""
     le = tables.lease
     query = select(func.count()).where(
-        le.c.id == lease_id,
+        le.c.id == message.lease_id,
         le.c.study_id == study_id,
-        le.c.number == number,
-        le.c.attempt == attempt,
+        le.c.number == message.number,
+        le.c.attempt == message.attempt,
         le.c.live,
     )
+    if message.worker_id is not None:
+        query = query.where(le.c.worker_id == message.worker_id)
     return bool((await conn.execute(query)).scalar_one())
 
 
