@@ -30,7 +30,15 @@ from headrace_services.scheduler.core.records import (
     Trial,
 )
 from headrace_services.scheduler.core.scales import ScaleChoice
-from headrace_services.scheduler.core.standing import Leaving, Progress, Reserved, Speeds, Standing, Usage
+from headrace_services.scheduler.core.standing import (
+    Closing,
+    Leaving,
+    Progress,
+    Reserved,
+    Speeds,
+    Standing,
+    Usage,
+)
 
 AnyRow = Row[Any]
 Columns = dict[str, Any]
@@ -120,6 +128,7 @@ def standing(columns: Columns) -> Standing:
         ended_through=columns["ended_through"],
         avoided=columns["avoided"],
         progress=Progress(**columns["progress"]),
+        closing=Closing(**columns["closing"]) if columns.get("closing") else None,
     )
 
 
@@ -144,6 +153,7 @@ def standing_columns(record: Standing) -> Columns:
         "ended_through": record.ended_through,
         "avoided": dict(record.avoided),
         "progress": asdict(record.progress),
+        "closing": asdict(record.closing) if record.closing else None,
     }
 
 
