@@ -483,7 +483,7 @@ class Trial:
         return (asked or due) and self._assignment.checkpoint_dir is not None
 
     def _is_best(self, step: int, values: Mapping[str, float]) -> bool:
-        """Whether the checkpoint of this report is to be kept as the best one: so it is saved."""
+        """Whether this report is saved for its value: as the best one, or as the one that ends the study."""
         if not self._best.wanted or not (self._tracked or self.state):
             return False
         best = step > self._furthest_step and self._best.take(values)
