@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.client import ask_tell, flows, identities, machine_flows
 from headrace.client import projects as project_flows
+from headrace.client.arguments import cursor, timeout
 from headrace.client.connection import Patience
 from headrace.client.events import Update
 from headrace.client.flow import blocking
@@ -89,11 +90,12 @@ class Study(StudyBase[BlockingTransport]):
     def watch(self, after: int = 0, *, on_break: OnBreak | None = None) -> Iterator[Update]:
         """Follows the study to its end. Yields every event with a cursor above `after` once and in order, even if
         connections break; `on_break` is told of each break. The study in the last update has ended."""
-        return self.transport.watch(self.name, after, on_break)
+        return self.transport.watch(self.name, cursor(after), on_break)
 
     def wait(self, timeout_s: float | None = None) -> StudyInfo:
         """The study once it has ended, with a warning if it failed. Raises `TimeoutError` when that takes longer than
         `timeout_s`."""
+        timeout_s = timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         final = self.status()
         if not final.state.ended:
@@ -241,6 +243,7 @@ class Client:
         further keys of a study file, such as `steps`, `policy` or `resources`,
         and `scope` and `k` of its objective. Without `name` the study has the
         function's and six digits. Raises `TimeoutError` after `timeout_s`. The study goes on then, and after Ctrl-C."""
+        timeout_s = timeout(timeout_s)
         its_name, spec = study_of(
             function, space, name, minimize=minimize, maximize=maximize, trials=trials, **settings
         )
