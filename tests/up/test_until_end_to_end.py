@@ -66,6 +66,7 @@ def run(service: Service, name: str, *, grace: float, slow: float) -> None:
     done = service.run(name, program, STUDY.replace("GRACE", str(grace)))
     assert done.code == 0, done
     assert "loss 4.5 (until: loss ≤ 5)" in done.out
+    assert "takes; the study ended before" in done.out
 
 
 def test_what_follows_the_loop_runs_and_the_last_state_can_be_loaded(service: Service) -> None:

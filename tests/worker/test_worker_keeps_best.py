@@ -95,11 +95,11 @@ async def test_a_report_that_may_end_the_study_waits_for_its_answer(
     ends = event_pb2.EndsStudy(goal=spec_pb2.GOAL_MINIMIZE, value=0.5)
     stream.send(assign=site.assign(site.program(ENDS), milestone=20, ends_study=ends))
     await stream.get("report", 3)
-    assert not Path(site.marks, "4").exists()
+    assert not site.marks.joinpath("4").exists()
     third = stream.all("report")[2]
     assert (third.step, third.HasField("checkpoint")) == (3, True)
     stream.decide(third, CONTINUE, next_milestone=20)  # it misses a constraint
     fourth = await stream.get("report", 4)
     stream.decide(fourth, STOP)
     assert (await stream.get("exited")).outcome == worker_pb2.EXIT_OUTCOME_RELEASED
-    assert Path(site.marks, "4").read_text() == "left by itself"
+    assert site.marks.joinpath("4").read_text() == "left by itself"

@@ -137,6 +137,10 @@ class Standing(Struct, frozen=True, kw_only=True):
     avoided: Mapping[str, str] = field(default_factory=dict)
     """The workers that get no trials of the study any more: their names by incarnation."""
     progress: Progress = Progress()
+    started_s: float | None = None
+    """When its first trial was first started, by the database's clock."""
+    over_s: float = 0.0
+    """For how long it had ended, in all, each time until a user let it continue."""
     closing: Closing | None = None
     """Set once something of `until` has come true; stays once the study has ended."""
 

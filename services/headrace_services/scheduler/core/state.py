@@ -327,6 +327,8 @@ class CycleState:
         self._begin(lease, slots)
 
     def _begin(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
+        if self.study.standing.started_s is None:
+            self.stand(started_s=self.study.now_s)
         self.leases[lease.id] = lease
         self.slots[lease.id] = slots
         self.changes.granted[lease.id] = lease
@@ -469,9 +471,10 @@ class CycleState:
 
     def reopen_study(self, why: str) -> None:
         """Let a study that has ended go on. Trials that its end has not terminated yet go on as they are."""
-        before = self.study.state
+        before, ended = self.study.state, self.study.end_time
+        over_s = 0.0 if ended is None else max(0.0, (self.study.now - ended).total_seconds())
         self.study = replace(self.study, state=StudyState.ACTIVE, detail=why, end_time=None)
-        self.stand(ended_through=None)
+        self.stand(ended_through=None, over_s=self.study.standing.over_s + over_s)
         self.emit(events.study_moved(before, StudyState.ACTIVE, why))
         self.wants_placement = True
 

@@ -128,6 +128,8 @@ def standing(columns: Columns) -> Standing:
         ended_through=columns["ended_through"],
         avoided=columns["avoided"],
         progress=Progress(**columns["progress"]),
+        started_s=columns["started_s"],
+        over_s=columns["over_s"],
         closing=Closing(**columns["closing"]) if columns.get("closing") else None,
     )
 
@@ -153,6 +155,8 @@ def standing_columns(record: Standing) -> Columns:
         "ended_through": record.ended_through,
         "avoided": dict(record.avoided),
         "progress": asdict(record.progress),
+        "started_s": record.started_s,
+        "over_s": record.over_s,
         "closing": asdict(record.closing) if record.closing else None,
     }
 
