@@ -64,6 +64,8 @@ TRIAL_KEYS = {
     "unshown",
 }
 STUDY_KEYS = {
+    "started",
+    "over_s",
     "name",
     "uid",
     "project",

@@ -258,3 +258,17 @@ async def test_ten_lapses_without_a_word_end_a_trial(site: RpcSite) -> None:
     await expire(site, 0)
     assert (await trial(site)).termination_reason == trial_pb2.TERMINATION_REASON_FAILED
     assert "10 times in a row" in (await late_report(site, lease)).message
+
+
+async def test_a_late_report_counts_beyond_the_limit_of_trials_at_once_and_is_counted(site: RpcSite) -> None:
+    await site.create(policy=RUN_ALL, max_parallel=1)
+    late = (await site.suggest(client="late")).lease
+    await site.call("PauseTrial", pb.PauseTrialRequest(name=T0))  # so nobody else gets it
+    await expire(site, 0)
+    other = (await site.suggest(client="other")).lease
+    assert other.trial != late.trial
+    assert (await site.report(late, 1, 0.5)).action == CONTINUE
+    for lease in (late, other):
+        assert not (await site.suggest(client="third")).HasField("trial")
+        await site.call("CompleteTrial", pb.CompleteTrialRequest(lease=lease, error="ValueError"))
+    assert (await site.suggest(client="third")).HasField("trial")

@@ -1,6 +1,7 @@
 """Numbers that a caller gives to a method of the SDK. NumPy's are taken as Python's; what is no number is named.
 
-Whether a number is within its bounds is for the scheduler to say: it names the field and the bounds.
+Whether a number is within its bounds is for the scheduler to say, which names its own field and the bounds. Where the
+SDK has another name for the field, it looks itself.
 """
 
 import math
@@ -9,6 +10,7 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
+from headrace.bounds.kinds import Span
 from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.metrics import plain_scalar
 from headrace.spec.scalars import check_value
@@ -35,12 +37,14 @@ def whole_numbers(field: str, values: object, remedy: str) -> list[int]:
     return [whole_number(field, value, remedy, least=0) for value in found]
 
 
-def seconds(field: str, value: object, *, endless: bool = False) -> float:
+def seconds(field: str, value: object, *, endless: bool = False, within: Span | None = None) -> float:
     """A time in seconds; `endless`: it may be infinite. Raises `InvalidFieldError`."""
     number = plain_scalar(value)
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     if not is_number or math.isnan(number) or (math.isinf(number) and not endless):
         raise _refusal(field, value, "is not a number of seconds", f"Give a number, such as {field}=30.")
+    if within is not None and not within.least_s <= number <= within.most_s:
+        raise _refusal(field, value, "is out of bounds", f"Give {within}.")
     return float(number)
 
 
