@@ -40,6 +40,8 @@ from headrace.last_words import error_line
 
 BAR_WIDTH = 30
 LEAST_BAR = 6
+_ENDS = "study ends: "
+"""How the event begins that says that a study closes."""
 RULES_THAT_STOP = ("running_median", "median", "rung_median")
 """They look at each trial again and again; that it goes on is no news."""
 LAST_EVENTS = 4
@@ -255,7 +257,7 @@ def noteworthy(event: Event) -> bool:
                 to_state is TrialState.TERMINATED and reason is not TerminationReason.STOPPED_EARLY
             )
         case _:
-            return False
+            return event.trial is None and event.message.startswith(_ENDS)
 
 
 def once(event: Event, study: StudyInfo) -> dict[str, str]:

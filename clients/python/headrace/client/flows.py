@@ -14,6 +14,7 @@ from headrace.client import cluster, convert, convert_events, methods
 from headrace.client.arguments import parameters, seconds, whole_number, whole_numbers
 from headrace.client.events import TrialStory
 from headrace.client.extension import extension_warnings as warnings_of
+from headrace.client.extension import retry_warnings as warnings_of_retry
 from headrace.client.flow import Flow, rpc
 from headrace.client.machines import Room, StudyShare, Worker
 from headrace.client.model import (
@@ -43,6 +44,7 @@ from headrace.spec.convert import params_to_proto
 from headrace.v1 import study_pb2 as pb
 
 PAGE_SIZE = 500
+_RETRIED = "Give the numbers of trials, such as retry([3, 5])."
 
 AnySpec = StudySpec | Mapping[str, Any] | str | Path
 """A spec, a mapping with the keys of a study file, or a study file's path."""
@@ -335,11 +337,23 @@ def add_trials(study: StudyHandle, params: Iterable[Mapping[str, Value]]) -> Flo
     return [convert.trial(trial) for trial in response.trials]
 
 
-def retry_trials(study: StudyHandle, trials: Iterable[int] | int = ()) -> Flow[Retried]:
+def retry_warnings(study: StudyHandle, numbers: Iterable[int] | int = ()) -> Flow[list[str]]:
+    """What to know before `retry(...)` of these trials, or of all that failed: which of them failed where a
+    learning-rate schedule ends, and would again. Empty where there is nothing to say."""
+    chosen = whole_numbers("trials", numbers, _RETRIED)
+    failed = yield from trials(study, TerminationReason.FAILED)
+    return warnings_of_retry(one for one in failed if not chosen or one.number in chosen)
+
+
+def retry_trials(study: StudyHandle, trials: Iterable[int] | int = (), *, warn: bool = True) -> Flow[Retried]:
     """Lets trials that failed go on from their last checkpoints, or begin again where they have none: those of these
     numbers, which may be cancelled ones too, or all that failed. Their failures count anew. A study that has ended
-    becomes active again, and what its end cut off goes on too."""
-    numbers = whole_numbers("trials", trials, "Give the numbers of trials, such as retry([3, 5]).")
+    becomes active again, and what its end cut off goes on too. Each of `retry_warnings` is a `UserWarning`, unless
+    `warn=False`."""
+    numbers = whole_numbers("trials", trials, _RETRIED)
+    if warn:
+        for message in (yield from retry_warnings(study, numbers)):
+            tell(message)
     request = pb.RetryTrialsRequest(
         request_id=request_id(), study=study_name(study.name), trial_numbers=numbers
     )

@@ -34,7 +34,7 @@ from headrace.client.running import study_of
 from headrace.client.shipping import OnBytes, shipped
 from headrace.client.transfer_plan import planned
 from headrace.client.transport import BlockingTransport
-from headrace.client.warning import warn_of_failure
+from headrace.client.warning import warn_of_edits, warn_of_failure
 from headrace.client.watch import OnBreak
 from headrace.spec.aims import Names
 from headrace.target import Target
@@ -80,6 +80,7 @@ class Study(StudyBase[BlockingTransport]):
     delete = blocking(flows.delete_study)
     add_trials = blocking(flows.add_trials)
     retry = blocking(flows.retry_trials)
+    retry_warnings = blocking(flows.retry_warnings)
     extend = blocking(flows.extend_study)
     extension_warnings = blocking(flows.extension_warnings)
 
@@ -93,8 +94,8 @@ class Study(StudyBase[BlockingTransport]):
         return self.transport.watch(self.name, cursor(after), on_break)
 
     def wait(self, timeout_s: float | None = None) -> StudyInfo:
-        """The study once it has ended, with a warning if it failed. Raises `TimeoutError` when that takes longer than
-        `timeout_s`."""
+        """The study once it has ended, with a warning if it failed, or if its trials ran different code. Raises
+        `TimeoutError` when that takes longer than `timeout_s`."""
         timeout_s = timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         final = self.status()
@@ -102,6 +103,7 @@ class Study(StudyBase[BlockingTransport]):
             for update in self.transport.watch(self.name, final.cursor, deadline=deadline):
                 final = update.study
         warn_of_failure(final)
+        warn_of_edits(final)
         return final
 
     def ask(
@@ -133,7 +135,9 @@ class Study(StudyBase[BlockingTransport]):
 
     def result(self) -> Result:
         """The study with its trials and reports, as of now: what has `best`, `dataframe()`, `plot()` and `report()`."""
-        return Result(study=self.status(), trials=self.trials(), reports=self.reports())
+        study = self.status()
+        warn_of_edits(study)
+        return Result(study=study, trials=self.trials(), reports=self.reports())
 
     def dataframe(self) -> "pd.DataFrame":
         """One row for each trial: its state and values, its configuration as `param.NAME`, and the metrics of its last

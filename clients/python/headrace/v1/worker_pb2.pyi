@@ -704,7 +704,10 @@ class Restored(_message.Message):
     def read_time(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def code(self) -> _event_pb2.AttemptCode:
-        """What the attempt runs, before its first report. Such a message says nothing of a checkpoint."""
+        """All source files that the attempt runs so far. Such a message says nothing of a checkpoint. It comes where a file has
+        another content than the worker has told of the study before and, with `Assign.guards_code`, whenever files were
+        imported. All other code is told with reports.
+        """
 
     def __init__(
         self,
