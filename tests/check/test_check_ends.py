@@ -69,6 +69,7 @@ def test_early_stopping_in_plain_variables_fails_with_the_ends_and_the_variables
         in said
     )
     assert DECIDE_FIRST in said
+    assert "a pause loses 2 pieces of state, and moves the script's end" in said
 
 
 def test_a_decision_behind_the_report_is_lost_with_a_process_that_ends_there(check: Check) -> None:
@@ -80,6 +81,7 @@ def test_a_decision_behind_the_report_is_lost_with_a_process_that_ends_there(che
         )
     ]
     assert DECIDE_FIRST in report.missing[0].remedy
+    assert ": a pause moves the script's end\n" in render(report)
 
 
 def test_a_decision_before_the_step_from_saved_state_passes(check: Check) -> None:

@@ -7,7 +7,9 @@ from commands_run import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import race
 
-from headrace.v1 import trial_pb2
+from headrace.v1 import study_pb2, trial_pb2
+
+FAILED = trial_pb2.TERMINATION_REASON_FAILED
 
 
 def test_all_failed_trials_or_named_ones_are_tried_again(fake: FakeStudyService, invoke: Invoke) -> None:
@@ -23,7 +25,45 @@ def test_all_failed_trials_or_named_ones_are_tried_again(fake: FakeStudyService,
     assert sent == [[], [], [7]]
 
 
+def test_a_retry_says_where_a_schedule_will_end_it_again(fake: FakeStudyService, invoke: Invoke) -> None:
+    script = race("cycle")
+    failed = next(one for one in script.final.trials if one.termination_reason == FAILED)
+    failed.step = 9
+    for last_step, past_end in ((9, "RAISES"), (9, "RISES"), (20, "RAISES")):
+        ends = trial_pb2.PastEnd.Value(f"PAST_END_{past_end}")
+        failed.schedules.add(name="sched", kind="OneCycleLR", last_step=last_step, past_end=ends)
+    fake.add(script)
+    for named in ((), (str(failed.number),)):
+        (said,) = [
+            line
+            for line in " ".join(invoke("retry", "cycle", *named).err.split("\n")).split("Trial ")
+            if "sched" in line
+        ]
+        assert f"{failed.number} failed where its OneCycleLR 'sched' ends, at step 9" in said
+        assert "`if sched.last_epoch < sched.total_steps: sched.step()`" in said
+    assert "sched" not in invoke("retry", "cycle", "0").err
+
+
+def test_an_extension_names_the_trials_that_only_wait(fake: FakeStudyService, invoke: Invoke) -> None:
+    script = race("waits")
+    script.final.study.state = study_pb2.STUDY_STATE_ACTIVE
+    for trial in script.final.trials[:3]:
+        trial.state = trial_pb2.TRIAL_STATE_PAUSED
+        trial.ClearField("milestone")
+    script.final.trials[2].milestone = 81  # it waits for a slot
+    fake.add(script)
+    said = " ".join(invoke("extend", "waits", "--steps", "81").out.split())
+    assert "Trials 0, 1 wait to be promoted before continuing: `headrace why waits 0` says for what." in said
+    script.final.study.state = study_pb2.STUDY_STATE_COMPLETED
+    script.final.study.detail = "all trials have finished"
+    assert (
+        "It has ended again at once: all trials have finished."
+        in invoke("extend", "waits", "--steps", "81").out
+    )
+
+
 def test_an_extension_says_what_there_is_now(fake: FakeStudyService, invoke: Invoke) -> None:
+    fake.scripts["studies/digits"].final.study.state = study_pb2.STUDY_STATE_ACTIVE
     done = invoke("extend", "digits", "--trials", "5")
     assert (done.code, done.out) == (0, "Study digits tries 32 configurations in all.\n")
     assert (

@@ -64,6 +64,8 @@ TRIAL_KEYS = {
     "unshown",
 }
 STUDY_KEYS = {
+    "started",
+    "over_s",
     "name",
     "uid",
     "project",
@@ -315,6 +317,27 @@ def test_why_shows_rule_values_rank_cutoff_and_slot(fake: FakeStudyService, invo
         "rung_recorded",
         "decision_made",
     }
+
+
+def test_a_pause_names_what_the_decision_before_it_did_not(fake: FakeStudyService, invoke: Invoke) -> None:
+    """A trial that was promoted, and left its slots to another study."""
+    script = race("left")
+    decided = next(event for event in script.events if event.HasField("decision_made"))
+    sentence = decided.decision_made.explanation.sentence
+    paused = next(
+        event
+        for event in script.events
+        if event.trial_number == decided.trial_number
+        and event.HasField("trial_moved")
+        and event.cursor > decided.cursor
+    )
+    paused.trial_moved.action = "pause"
+    paused.trial_moved.detail = f"{sentence}; study 'urgent' needs its slots"
+    fake.add(script)
+    (line,) = [
+        line for line in invoke("why", "left", str(decided.trial_number)).out.splitlines() if "urgent" in line
+    ]
+    assert line.endswith(": study 'urgent' needs its slots")
 
 
 def test_events_are_listed_up_to_now_all_or_one_trials(

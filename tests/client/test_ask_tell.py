@@ -202,3 +202,9 @@ def test_a_loop_is_warned_once_of_what_a_constraint_reads_and_nobody_reports(
     assert said in str(one.message)
     assert "Study digits" in str(one.message)
     assert one.filename == __file__
+
+
+@pytest.mark.parametrize("wrong", [0, 0.5, 31 * 86_400])
+def test_a_lease_out_of_bounds_is_named_as_the_caller_names_it(client: Client, wrong: float) -> None:
+    with pytest.raises(InvalidFieldError, match=r"lease_s: is out of bounds .* Give 1 to 2 592 000 s"):
+        client.study("digits").ask(lease_s=wrong)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import grpc
+import numpy as np
 import pytest
 from fake_study_service import FakeStudyService
 from scripted_study import RUNGS, Script, params_of, race, spec
@@ -235,9 +236,65 @@ def test_trials_are_tried_again_and_studies_extended(
     assert study.extend(trials=5).spec.max_trials == study.status().spec.max_trials + 5
     study.extend(steps=81)
     assert [(one.trials, one.steps) for one in fake.requests["ExtendStudy"]] == [(5, 0), (0, 81)]
-    for wrong in ("3", [1.5], [-1]):
-        with pytest.raises(InvalidFieldError, match="no trial's number"):
-            study.retry(wrong)  # type: ignore[arg-type]
+
+
+def test_numbers_of_the_wrong_type_are_named_and_numpys_are_numbers(
+    client: Client, fake: FakeStudyService, script: Script
+) -> None:
+    fake.add(script)
+    study: Any = client.study("digits")
+    anything: Any = client
+    calls: list[tuple[str, Callable[[Any], object]]] = [
+        ("steps", lambda wrong: study.extend(steps=wrong)),
+        ("trials", lambda wrong: study.extend(trials=wrong)),
+        ("steps", lambda wrong: study.extension_warnings(steps=wrong)),
+        ("trials", lambda wrong: study.retry(wrong)),
+        ("trials", lambda wrong: study.retry([wrong])),
+        ("trial", lambda wrong: study.trial(wrong)),
+        ("after", lambda wrong: next(study.watch(wrong))),
+        ("timeout_s", lambda wrong: study.wait(wrong)),
+        ("timeout_s", lambda wrong: study.ask(timeout_s=wrong)),
+        ("lease_s", lambda wrong: study.ask(lease_s=wrong)),
+        ("slots", lambda wrong: anything.preview(spec(), slots=wrong)),
+        ("seconds_per_step", lambda wrong: anything.preview(spec(), seconds_per_step=wrong)),
+        ("grace_s", lambda wrong: anything.drain("w", grace_s=wrong)),
+        ("devices", lambda wrong: anything.cordon("w", [wrong])),
+        ("slots", lambda wrong: anything.create_project("p", slots=wrong)),
+        ("studies", lambda wrong: anything.set_project("p", studies=wrong)),
+        ("timeout_s", lambda wrong: Client("h:1", timeout_s=wrong)),
+        ("timeout_s", lambda wrong: anything.run(len, {}, trials=1, minimize="loss", timeout_s=wrong)),
+    ]
+    for field, call in calls:
+        for wrong in ("9", True, [[1]], float("nan"), object()):
+            with pytest.raises(InvalidFieldError) as raised:
+                call(wrong)
+            (violation,) = raised.value.violations
+            assert (violation.field, bool(violation.value), bool(violation.remedy)) == (field, True, True)
+    for wrong in (1.5, 1 << 63):
+        with pytest.raises(InvalidFieldError, match="is not a whole number"):
+            study.extend(steps=wrong)
+    with pytest.raises(InvalidFieldError, match="below 0"):
+        study.retry([-1])
+    study.extend(steps=np.int32(9))
+    study.extend(trials=np.uint8(3))
+    study.retry(np.int64(3))
+    study.retry(np.array([3, 5]))
+    assert [(one.trials, one.steps) for one in fake.requests["ExtendStudy"]] == [
+        (0, 9),
+        (3, 0),
+    ]
+    assert [list(one.trial_numbers) for one in fake.requests["RetryTrials"]] == [[3], [3, 5]]
+    with pytest.raises(InvalidFieldError, match=r"params\[1\].lr"):
+        study.add_trials([{"lr": 0.1}, {"lr": None}])
+    numbers = {
+        "lr": np.float32(0.5),
+        "width": np.int64(64),
+        "optimizer": np.str_("adam"),
+        "flag": np.bool_(True),
+    }
+    params = study.add_trials([numbers])[0].params
+    assert params == {"flag": True, "lr": 0.5, "optimizer": "adam", "width": 64}
+    assert [type(value) for value in params.values()] == [bool, float, str, int]
 
 
 def test_a_failed_call_is_made_again_with_the_same_request_id(client: Client, fake: FakeStudyService) -> None:

@@ -224,3 +224,19 @@ def test_both_clients_have_the_same_methods() -> None:
         theirs = {n for n in dir(waiting) if not n.startswith("_")}
         assert mine == theirs
         assert all(getattr(blocking, n).__doc__ for n in mine)
+
+
+def test_who_waits_or_fetches_results_is_warned_of_edited_code(
+    client: Client, fake: FakeStudyService
+) -> None:
+    script = race()
+    fake.add(script, shown=len(script.events))
+    study = client.study("digits")
+    study.wait()  # warnings are errors
+    status = script.final.study.status
+    status.code_changed.append("train.py")
+    status.best.code_changed.append("train.py")
+    best = status.best.name.rpartition("/")[2]
+    for call in (study.wait, study.result):
+        with pytest.warns(UserWarning, match=rf"train.py changed since .* The best trial, {best}, is one"):
+            call()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from reopened_site import spec_now, train
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 from test_outcomes import figures
@@ -385,3 +386,25 @@ async def test_an_extension_by_which_no_trial_continues_is_refused(engine: Async
     assert len(await site.events()) == before
     await site.step(ExtendStudy(trials=1, steps=0))
     assert (await site.study()).state == "ACTIVE"
+
+
+async def test_the_time_in_which_a_study_was_over_is_told_apart(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(policy={"kind": "run_all"}, max_trials=1)).create()
+    assert (await shown(site))[0].started is None
+    await site.connect(slots=1)
+    await train(site)
+    study, _ = await shown(site)
+    assert study.started is not None
+    assert study.created is not None
+    assert study.created <= study.started
+    assert study.over_s == 0.0
+    async with engine.begin() as conn:
+        for name in ("create_time", "end_time"):
+            await conn.execute(text(f"UPDATE study SET {name} = {name} - interval '1 hour'"))
+    await site.step(ExtendStudy(trials=1, steps=None))
+    await train(site)
+    study, _ = await shown(site)
+    assert 3600 <= study.over_s < 3660
+    wall_time_s = Outcome(study).wall_time_s
+    assert wall_time_s is not None
+    assert wall_time_s < 60

@@ -6,14 +6,31 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from reopened_site import spec_now, train
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
 from headrace.errors import InvalidFieldError
-from headrace_services.scheduler.core.inputs import Cancellation, ExtendStudy, RetryTrials
+from headrace_services.scheduler.core import closing
+from headrace_services.scheduler.core.inputs import (
+    Accepted,
+    Assignment,
+    Cancellation,
+    ExtendStudy,
+    PlaceNow,
+    Preemption,
+    RetryTrials,
+    Stale,
+    StopStudy,
+    Suggest,
+    Suggested,
+)
 from headrace_services.scheduler.replay.replaying import replay
+from headrace_services.scheduler.store import studies
+from headrace_services.scheduler.store.database import transaction
 
 RUN_ALL = {"kind": "run_all"}
+REACHED = "trial 1 has loss 0.1 (until: loss ≤ 0.1)"
 
 
 async def begun(engine: AsyncEngine, until: dict[str, Any], *, slots: int = 2, **changes: Any) -> StudySite:
@@ -21,6 +38,23 @@ async def begun(engine: AsyncEngine, until: dict[str, Any], *, slots: int = 2, *
     await site.connect(slots=slots)
     await site.kick()
     return site
+
+
+async def pass_time(site: StudySite, seconds: float) -> None:
+    """Let so much time have passed by now since the study began to close."""
+    async with site.engine.begin() as conn:
+        for name in ("since_s", "by_s"):
+            shift = (
+                "UPDATE study SET standing = jsonb_set(standing, ARRAY['closing', :name],"
+                " to_jsonb((standing #>> ARRAY['closing', :name])::double precision - :seconds)) WHERE id = :id"
+            )
+            await conn.execute(text(shift), {"id": site.study_id, "name": name, "seconds": seconds})
+
+
+async def found(site: StudySite) -> bool:
+    """Whether a replica that looks gives the study a cycle."""
+    async with transaction(site.engine) as conn:
+        return site.study_id in await studies.to_count(conn)
 
 
 async def replayed(site: StudySite) -> None:
@@ -34,18 +68,141 @@ async def test_a_target_ends_the_study_and_stops_what_runs(engine: AsyncEngine) 
     assert (await site.tell(first, 1, 0.11)).action == "CONTINUE"
     site.orders.clear()
     decision = await site.tell(second, 2, 0.1)
-    reason = "trial 1 has loss 0.1 (until: loss ≤ 0.1)"
-    assert (decision.action, decision.reason) == ("STOP", reason)
+    assert (decision.action, decision.reason) == ("STOP", REACHED)
+    assert (await site.study()).state == "ACTIVE"
+    assert [type(order) for order in site.orders] == [Preemption], "nothing is cancelled, and nothing starts"
+    assert [order.lease.number for order in site.orders] == [0], "who has heard STOP is told nothing else"
+    assert (await site.events())[-1].message == (
+        "study ends: trial 1 has loss 0.1; the trial that runs saves its state and leaves, within 30 s"
+    )
+    assert (await site.tell(first, 2, 0.12)).action == "STOP"
     study = await site.study()
-    assert (study.state, study.detail) == ("COMPLETED", reason)
+    assert (study.state, study.detail) == ("COMPLETED", REACHED)
     rows = await site.trials()
-    assert [(row.reason, row.detail) for row in rows[:2]] == [("STOPPED_EARLY", reason)] * 2
+    assert [(row.reason, row.detail, row.checkpoint["step"]) for row in rows[:2]] == [
+        ("STOPPED_EARLY", REACHED, 2)
+    ] * 2
     assert {row.reason for row in rows[2:]} <= {"CANCELLED"}  # those that never ran
-    assert {order.lease.number for order in site.orders if isinstance(order, Cancellation)} == {0, 1}
+    assert not any(isinstance(order, Cancellation) for order in site.orders)
     for lease in (first, second):
-        await site.step(replace(gone(lease, "RELEASED"), exit_code=-15))
+        await site.step(gone(lease, "RELEASED"))
     assert [event for event in await site.events() if event.kind == "trial_warned"] == []
     await replayed(site)
+
+
+async def test_a_report_that_was_not_saved_is_followed_by_one_that_is(engine: AsyncEngine) -> None:
+    site = await begun(engine, {"value": 0.1}, policy=RUN_ALL)
+    first, second = site.leases.values()
+    decision = await site.tell(second, 2, 0.1, saved=False)
+    assert (decision.action, decision.next_milestone) == ("CONTINUE", 3)
+    assert {order.lease.number for order in site.orders if isinstance(order, Preemption)} == {0, 1}
+    again = await site.step(site.report(second, 2, 0.1, saved=False, sequence=1))  # the message comes twice
+    assert again == [Accepted(decision=decision)]
+    assert (await site.tell(first, 1, 0.5, saved=False)).action == "CONTINUE"  # it was on its way
+    assert (await site.tell(first, 2, 0.5)).action == "STOP"
+    assert (await site.study()).state == "ACTIVE"
+    assert (await site.tell(second, 3, 0.11)).action == "STOP"
+    assert (await site.study()).state == "COMPLETED"
+    assert [row.checkpoint["step"] for row in (await site.trials())[:2]] == [2, 3]
+    await replayed(site)
+
+
+async def test_programs_that_save_nothing_are_told_to_stop_when_they_have_heard(engine: AsyncEngine) -> None:
+    site = await begun(engine, {"value": 0.1}, policy=RUN_ALL)
+    first, second = site.leases.values()
+    await site.tell(second, 2, 0.1, saved=False)
+    await pass_time(site, closing.HEARD_S)
+    for lease in (first, second):
+        assert (await site.tell(lease, 3, 0.2, saved=False)).action == "STOP"
+    assert (await site.study()).state == "COMPLETED"
+
+
+async def test_what_runs_after_the_grace_is_cancelled(engine: AsyncEngine) -> None:
+    site = await begun(engine, {"value": 0.1}, policy=RUN_ALL)
+    first, second = site.leases.values()
+    await site.tell(second, 2, 0.1)
+    assert not await found(site), "nothing is due yet"
+    await pass_time(site, 30)
+    assert await found(site), "any replica ends it"
+    site.fold = None  # the one that closed it was killed
+    await site.step(PlaceNow())
+    assert (await site.study()).state == "COMPLETED"
+    assert [order.lease for order in site.orders if isinstance(order, Cancellation)] == [first]
+    assert (await site.trial(0)).detail == REACHED
+    await site.step(replace(gone(first, "RELEASED"), exit_code=-15))
+    assert [event for event in await site.events() if event.kind == "trial_warned"] == []
+    assert not await found(site)
+    await replayed(site)
+
+
+async def test_without_a_grace_nobody_is_waited_for(engine: AsyncEngine) -> None:
+    template = {"callable": "train:train", "working_dir": "/tmp", "grace": 0}
+    site = await begun(engine, {"value": 0.1}, policy=RUN_ALL, template=template)
+    first, second = site.leases.values()
+    assert (await site.tell(second, 2, 0.1)).action == "STOP"
+    assert (await site.study()).state == "COMPLETED"
+    assert [order.lease for order in site.orders if isinstance(order, Cancellation)] == [first]
+
+
+async def test_a_worker_that_is_lost_while_its_study_closes_holds_nobody_up(engine: AsyncEngine) -> None:
+    site = await begun(engine, {"value": 0.1}, policy=RUN_ALL)
+    first, second = site.leases.values()
+    await site.tell(first, 1, 0.5)
+    await site.tell(second, 2, 0.1)
+    await site.step(gone(first, "LOST"))
+    assert (await site.study()).state == "COMPLETED"
+    assert (await site.trial(0)).checkpoint["step"] == 1
+    assert not any(isinstance(order, Cancellation) for order in site.orders)
+
+
+async def test_a_trial_at_its_rung_is_recorded_while_its_study_closes(engine: AsyncEngine) -> None:
+    site = await begun(engine, {"value": 0.1}, max_trials=3, slots=3)
+    first, second, third = site.leases.values()
+    for lease, value in ((first, 0.1), (second, 0.2), (third, 0.05)):
+        assert (await site.tell(lease, 1, value)).action == "PAUSE"
+    study = await site.study()
+    assert (study.state, study.detail) == ("COMPLETED", "trial 0 has loss 0.1 (until: loss ≤ 0.1)")
+    assert [(row.rungs, row.reason) for row in await site.trials()] == [(1, "STOPPED_EARLY")] * 3
+    await replayed(site)
+
+
+async def test_a_study_that_closes_goes_on_when_it_is_extended(engine: AsyncEngine) -> None:
+    site = await begun(engine, {"no_improvement": 1}, policy=RUN_ALL, max_trials=3, max_steps=9)
+    first, second = site.leases.values()
+    await site.tell(first, 9, 0.1)
+    await site.tell(second, 9, 0.2)
+    (third,) = [lease for lease in site.leases.values() if lease.number == 2]
+    assert (await site.study()).state == "ACTIVE"
+    site.orders.clear()
+    await site.step(ExtendStudy(trials=1, steps=None))
+    assert {order.lease.number for order in site.orders if isinstance(order, Assignment)} == {3}
+    assert (await site.tell(third, 1, 0.3)).action == "CONTINUE", "it has saved as it was asked to"
+    assert not await found(site)
+    assert [row.state for row in await site.trials()][2:] == ["RUNNING", "RUNNING"]
+
+
+async def test_a_user_s_stop_does_not_wait(engine: AsyncEngine) -> None:
+    site = await begun(engine, {"value": 0.1}, policy=RUN_ALL)
+    first, second = site.leases.values()
+    await site.tell(second, 2, 0.1)
+    await site.step(StopStudy(reason=""))
+    study = await site.study()
+    assert (study.state, study.detail) == ("STOPPED", "stopped by a user")
+    assert [order.lease for order in site.orders if isinstance(order, Cancellation)] == [first]
+
+
+async def test_trials_of_clients_end_with_their_study(engine: AsyncEngine) -> None:
+    site = await StudySite(engine, make_spec(until={"value": 0.1}, policy=RUN_ALL, template=None)).create()
+    asked = [await site.step(Suggest(client_id=client, ttl_s=60)) for client in "ab"]
+    first, second = [one.lease for (one,) in asked if isinstance(one, Suggested) and one.lease]
+    (outcome,) = await site.step(replace(site.report(second, 1, 0.1, saved=False), sequence=None))
+    assert isinstance(outcome, Accepted)
+    assert outcome.decision is not None
+    assert outcome.decision.action == "STOP"
+    assert (await site.study()).state == "COMPLETED"
+    (late,) = await site.step(replace(site.report(first, 1, 0.2, saved=False), sequence=None))
+    assert isinstance(late, Stale)
+    assert "has completed: trial 1 has loss 0.1" in late.why
 
 
 @pytest.mark.parametrize(
@@ -71,10 +228,10 @@ async def test_an_infeasible_value_and_the_baseline_s_meet_no_target(engine: Asy
     unmet = [{"metric": "loss", "at_least": 0.09}]
     site = await begun(engine, {"value": 0.1}, policy=RUN_ALL, constraints=unmet, baseline={"x": 0.5})
     baseline, other = site.leases.values()
-    await site.tell(baseline, 1, 0.095)
-    await site.tell(other, 1, 0.05)
-    assert (await site.study()).state == "ACTIVE"
-    await site.tell(other, 2, 0.095)
+    assert (await site.tell(baseline, 1, 0.095)).action == "CONTINUE"
+    assert (await site.tell(other, 1, 0.05)).action == "CONTINUE"
+    assert (await site.tell(other, 2, 0.095)).action == "STOP"
+    assert (await site.tell(baseline, 2, 0.095)).action == "STOP"
     assert (await site.study()).state == "COMPLETED"
 
 

@@ -81,7 +81,9 @@ def test_nothing_is_over_before_anything_has_run() -> None:
 
 
 async def begun(engine: AsyncEngine, **changes: Any) -> StudySite:
-    spec = make_spec(**{"until": {"hours": 2}, "policy": RUN_ALL} | changes)
+    """A study that ends at once when its hours are over: its trials have no time to leave."""
+    template = {"callable": "train:train", "working_dir": "/tmp", "grace": 0}
+    spec = make_spec(**{"until": {"hours": 2}, "policy": RUN_ALL, "template": template} | changes)
     return await StudySite(engine, spec).create()
 
 

@@ -114,7 +114,7 @@ async def test_where_all_with_a_value_failed_the_study_fails_and_shows_the_best_
     assert study.state == "FAILED"
     assert study.detail == (
         "every trial that reported a result failed, trial 0 with: ValueError: boom; "
-        "mend the trial's program and run the study again"
+        "fix the trial's program, and `headrace retry` lets its trials continue"
     )
     best = (await figures(site)).best
     assert best is not None
@@ -158,7 +158,7 @@ async def test_the_common_error_is_the_reason_where_most_trials_failed(
             await fails(site, lease, error)
     study = await site.study()
     assert study.state == "FAILED"
-    assert study.detail == f"{why}; mend the trial's program and run the study again"
+    assert study.detail == f"{why}; fix the trial's program, and `headrace retry` lets its trials continue"
 
 
 async def test_a_trial_that_ends_before_its_full_budget_is_told_so(engine: AsyncEngine) -> None:

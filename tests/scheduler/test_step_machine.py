@@ -79,6 +79,7 @@ class StepMachine(RuleBasedStateMachine):
         fuse=st.sampled_from([None, {"most": 2}, {"most": 3}, "auto"]),
         bubbles=st.booleans(),
         edits=st.sampled_from(OnCodeChange),
+        until=st.sampled_from([None, {"no_improvement": 2}, {"value": -0.5}]),
     )
     def begin(
         self,
@@ -88,6 +89,7 @@ class StepMachine(RuleBasedStateMachine):
         fuse: Any,
         bubbles: bool,
         edits: OnCodeChange,
+        until: dict[str, float] | None,
     ) -> None:
         self.runner = asyncio.Runner()
         self.engine = open_engine(self.url, pool_size=2)
@@ -99,6 +101,7 @@ class StepMachine(RuleBasedStateMachine):
             fuse=fuse,
             bubbles=bubbles,
             on_code_change=edits,
+            until=until,
             baseline={"x": 0.5} if baseline else None,
         )
         self.site = StudySite(self.engine, spec)
@@ -253,8 +256,11 @@ class StepMachine(RuleBasedStateMachine):
         self.step(PlaceNow())
 
     async def hear_of_workers(self, when: str) -> None:
+        await self.execute(f"UPDATE worker SET expires_at = '{when}'")
+
+    async def execute(self, statement: str) -> None:
         async with self.engine.begin() as conn:
-            await conn.execute(text(f"UPDATE worker SET expires_at = '{when}'"))
+            await conn.execute(text(statement))
 
     @rule(number=st.integers(0, 7), command=st.sampled_from([PauseTrial, ResumeTrial]))
     def hold(self, number: int, command: Any) -> None:
@@ -313,6 +319,18 @@ class StepMachine(RuleBasedStateMachine):
     @rule(more=st.integers(0, 4))
     def extend_steps(self, more: int) -> None:
         self.step(ExtendStudy(trials=0, steps=self.spec.max_steps + more), PlaceNow())
+
+    @rule()
+    def grace_passes(self) -> None:
+        """The trials of a study that closes have had their time to leave."""
+        over = "UPDATE study SET standing = jsonb_set(standing, '{closing,by_s}', '0')"
+        self.run(self.execute(f"{over} WHERE standing #> '{{closing,by_s}}' IS NOT NULL"))
+        self.step(PlaceNow())
+        assert not self.closes()
+
+    def closes(self) -> bool:
+        study = self.run(self.site.study())
+        return study.state in ("ACTIVE", "PAUSED") and bool(study.standing.get("closing"))
 
     @rule()
     def restart(self) -> None:
@@ -430,7 +448,7 @@ class StepMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_slot_idles_while_something_could_run(self) -> None:
-        if self.run(self.site.study()).state != "ACTIVE":
+        if self.run(self.site.study()).state != "ACTIVE" or self.closes():
             return
         free = self.query(
             "SELECT owner FROM slot JOIN worker w ON w.id = worker_id"
@@ -462,6 +480,15 @@ class StepMachine(RuleBasedStateMachine):
                 assert trial.score <= min(finite)
             if not trial.earlier_ends:
                 assert trial.counted_end is None
+
+    @invariant()
+    def a_study_closes_only_while_a_trial_of_it_runs(self) -> None:
+        """All of these were asked to leave, and nothing else was started."""
+        if self.closes():
+            live = self.query("SELECT grant_id FROM lease WHERE study_id = :study AND live")
+            asked = self.query("SELECT grant_id FROM leave WHERE study_id = :study AND for_study_id = :study")
+            assert live
+            assert {row.grant_id for row in live} <= {row.grant_id for row in asked}
 
     @invariant()
     def an_ended_study_leaves_nothing_behind(self) -> None:

@@ -13,20 +13,26 @@ from headrace_services.scheduler.simulator.study import StudySimulation
 RUN_ALL = {"kind": "run_all"}
 
 
-def test_time_ends_it_to_the_second_and_stops_what_runs():
-    """A trial takes 90 s, so the third one runs when 216 s have passed."""
-    spec = make_spec(policy=RUN_ALL, max_trials=5, until={"hours": 0.06})
+def with_grace(grace_s: float) -> dict[str, object]:
+    return {"callable": "train:train", "working_dir": "/tmp", "grace": grace_s}
+
+
+@pytest.mark.parametrize(("grace_s", "end_s"), [(0, 216), (3, 219), (30, 220)])
+def test_time_ends_it_to_the_second_and_stops_what_runs(grace_s: float, end_s: float):
+    """A trial takes 90 s, so the third one runs when 216 s have passed, and reports next at 220 s."""
+    spec = make_spec(policy=RUN_ALL, max_trials=5, until={"hours": 0.06}, template=with_grace(grace_s))
     simulation, study = simulate(spec, flat([5, 4, 3, 2, 1]), workers=1)
-    assert simulation.now_s == 216
+    assert simulation.now_s == end_s
     assert study.rows.study.state is StudyState.COMPLETED
     assert study.rows.study.detail == "its trials have run for 0.06 hours (until: 0.06 hours)"
-    assert [stay.end_s for stay in study.record.stays] == [90, 180, 216]
+    assert [stay.end_s for stay in study.record.stays] == [90, 180, end_s]
+    assert study.rows.trials[2].step == (4 if end_s == 220 else 0)
 
 
 def test_hours_behind_a_busy_study_do_not_count():
     """The first study takes 450 s of the one slot, and the second has 216 s from then on."""
     first = StudySimulation.of(make_spec(policy=RUN_ALL, max_trials=5, priority=1), flat([1] * 5), number=1)
-    timed = make_spec(policy=RUN_ALL, max_trials=5, until={"hours": 0.06})
+    timed = make_spec(policy=RUN_ALL, max_trials=5, until={"hours": 0.06}, template=with_grace(0))
     second = StudySimulation.of(timed, flat([5, 4, 3, 2, 1]), number=2)
     simulation = Simulation(machines(1), [first, second])
     simulation.run()
@@ -40,7 +46,7 @@ def test_hours_behind_a_busy_study_do_not_count():
 
 
 def test_hours_in_which_no_machine_is_there_do_not_count():
-    spec = make_spec(policy=RUN_ALL, max_trials=5, until={"hours": 0.06})
+    spec = make_spec(policy=RUN_ALL, max_trials=5, until={"hours": 0.06}, template=with_grace(0))
     failures = Failures(mean_time_s=100, repair_s=1000, seed=3)
     simulation, study = simulate(spec, flat([5, 4, 3, 2, 1]), workers=1, failures=failures)
     held_s = sum(stay.end_s - stay.start_s for stay in study.record.stays)

@@ -1,7 +1,10 @@
 """Every way to get a study wrong, with the exact path, the value and a remedy."""
 
+import numpy as np
 import pytest
 from spec_samples import DELETE, SOUND, assert_says, spoiled, violations
+
+from headrace.spec import parse_named_spec
 
 NAN, INF = float("nan"), float("inf")
 INT = {"type": "int", "low": 1, "high": 2}
@@ -313,3 +316,27 @@ def test_bad_conditions(conditions, place, says):
     found = violations(spoiled(space__momentum__conditions=conditions))
     assert list(found) == [path]
     assert_says(found[path], says)
+
+
+def test_numpys_numbers_are_numbers() -> None:
+    given = {
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "space": {
+            "x": {"type": "float", "low": np.float32(0), "high": np.int64(1)},
+            "y": {"type": "categorical", "values": [np.int64(1), np.float64(2), np.bool_(True)]},
+        },
+        "trials": np.int64(3),
+        "steps": np.int32(9),
+        "until": {"hours": np.float32(2)},
+    }
+    plain = {
+        **given,
+        "space": {
+            "x": {"type": "float", "low": 0, "high": 1},
+            "y": {"type": "categorical", "values": [1, 2.0, True]},
+        },
+        "trials": 3,
+        "steps": 9,
+        "until": {"hours": 2},
+    }
+    assert repr(parse_named_spec(given)) == repr(parse_named_spec(plain))

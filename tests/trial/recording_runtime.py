@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.trial import Trial
-from headrace.trial.runtime import TOLD, Action, Assignment, Decision, KeepBest, OwnEnd, Report
+from headrace.trial.runtime import TOLD, Action, Assignment, Decision, EndsStudy, KeepBest, OwnEnd, Report
 
 
 @dataclass(kw_only=True)
@@ -20,6 +20,7 @@ class RecordingRuntime:
     constraint_metrics: tuple[str, ...] = ()
     last_step: int = 0
     keep_best: KeepBest | None = None
+    ends_study: EndsStudy | None = None
     reports: list[Report] = field(default_factory=list)
     restores: int = 0
     finished: list[str] = field(default_factory=list)
@@ -37,6 +38,7 @@ class RecordingRuntime:
             constraint_metrics=self.constraint_metrics,
             last_step=self.last_step,
             keep_best=self.keep_best,
+            ends_study=self.ends_study,
             checkpoint_dir=self.checkpoint_dir,
         )
         saved = [report for report in self.reports if report.checkpoint_dir is not None]

@@ -11,7 +11,7 @@ from recording_runtime import RecordingRuntime
 from headrace.trial import Bundle, read_checkpoint
 from headrace.trial.bundle_run import run_bundle
 from headrace.trial.bundle_solo import SoloBundle
-from headrace.trial.runtime import KeepBest, MetricBound
+from headrace.trial.runtime import EndsStudy, KeepBest, MetricBound
 
 NAN = float("nan")
 
@@ -49,6 +49,27 @@ def test_each_report_that_is_the_best_so_far_is_saved(tmp_path: Path) -> None:
     assert best is not None
     assert read_checkpoint(best).tracked == {"counter": {"count": 6}}
     assert saved_steps(runtime(tmp_path / "up", maximize=True), [1.0, 3.0, 2.0, 3.0, 4.0]) == [1, 2, 5]
+
+
+def test_a_report_that_ends_its_study_is_saved(tmp_path: Path) -> None:
+    bound = (MetricBound(metric="size", at_most=1.0),)
+    recording = RecordingRuntime(
+        checkpoint_dir=tmp_path,
+        rungs=(9,),
+        metric="loss",
+        ends_study=EndsStudy(maximize=False, value=2.0, constraints=bound),
+    )
+    sizes = [{"size": size} for size in (0.0, 2.0, 1.0, 0.0, 0.0)]
+    assert saved_steps(recording, [2.1, 1.0, 2.0, NAN, 1.5], sizes) == [3, 5]
+    best = KeepBest(maximize=False)
+    both = RecordingRuntime(
+        checkpoint_dir=tmp_path / "both",
+        rungs=(9,),
+        metric="loss",
+        keep_best=best,
+        ends_study=EndsStudy(maximize=False, value=2.0),
+    )
+    assert saved_steps(both, [3.0, 1.0, 1.5, 3.0]) == [1, 2, 3]
 
 
 def test_without_it_only_rungs_save(tmp_path: Path) -> None:

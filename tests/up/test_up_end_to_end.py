@@ -39,11 +39,11 @@ ASK_TELL = HOW_TO.read_text(encoding="utf-8").partition("```python\n")[2].partit
 class Up:
     """A running `headrace up`."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, slots: int = 1) -> None:
         self.home = home
         self.output = home.with_suffix(".out")
         with self.output.open("ab") as output:
-            options = ["--home", str(home), "--port", "0", "--slots", "1"]
+            options = ["--home", str(home), "--port", "0", "--slots", str(slots)]
             timing = ["--heartbeat-interval", "0.5", "--lease-ttl", "3"]
             self.process = psutil.Popen(
                 [sys.executable, "-m", "headrace.cli", "up", *options, *timing],
@@ -81,8 +81,8 @@ class Up:
 
 
 @contextmanager
-def up(home: Path) -> Iterator[Up]:
-    running = Up(home)
+def up(home: Path, slots: int = 1) -> Iterator[Up]:
+    running = Up(home, slots)
     try:
         running.until(lambda: address_in(home), "it is ready")
         yield running

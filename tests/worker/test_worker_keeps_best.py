@@ -9,7 +9,7 @@ from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
 
 from headrace.checkpoints.manifest import MANIFEST
-from headrace.v1 import event_pb2, worker_pb2
+from headrace.v1 import event_pb2, spec_pb2, worker_pb2
 
 CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
 PAUSE = event_pb2.DECISION_ACTION_PAUSE
@@ -17,6 +17,14 @@ STOP = event_pb2.DECISION_ACTION_STOP
 SAVES = """
 for step in range(me.resume_step + 1, 28):
     leave_if_told(report(step, save=True))
+"""
+ENDS = """
+assert me.ends_study.value == 0.5
+leave_if_told(report(1, loss=0.6))
+leave_if_told(report(2, loss=0.4))  # it saves nothing, so nobody waits
+leave_if_told(report(3, save=True, loss=0.4))
+assert report(4, save=True, loss=0.5).action == STOP
+mark("4", "left by itself")
 """
 
 
@@ -77,3 +85,21 @@ async def test_a_member_of_a_bundle_keeps_what_is_pinned(site: Site, scheduler: 
         stream.decide(await bundle.report(assign, 3), PAUSE, pinned=pinned)
         await bundle.exited(assign)
     await until(lambda: (steps(site, 1), steps(site, 2)) == ([1, 3], [3]), "one has kept its best")
+
+
+async def test_a_report_that_may_end_the_study_waits_for_its_answer(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    ends = event_pb2.EndsStudy(goal=spec_pb2.GOAL_MINIMIZE, value=0.5)
+    stream.send(assign=site.assign(site.program(ENDS), milestone=20, ends_study=ends))
+    await stream.get("report", 3)
+    assert not site.marks.joinpath("4").exists()
+    third = stream.all("report")[2]
+    assert (third.step, third.HasField("checkpoint")) == (3, True)
+    stream.decide(third, CONTINUE, next_milestone=20)  # it misses a constraint
+    fourth = await stream.get("report", 4)
+    stream.decide(fourth, STOP)
+    assert (await stream.get("exited")).outcome == worker_pb2.EXIT_OUTCOME_RELEASED
+    assert site.marks.joinpath("4").read_text() == "left by itself"

@@ -229,6 +229,7 @@ class Attempt:
             gate=assign.gate if assign.HasField("gate") else None,
             plan_dir=str(self._plan_dir) if assign.template.HasField("plan") else "",
             keep_best=assign.keep_best if assign.HasField("keep_best") else None,
+            ends_study=assign.ends_study if assign.HasField("ends_study") else None,
             leave_file=str(self.reports.leave_file),
         )
 

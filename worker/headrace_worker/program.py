@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+from headrace.grants import DEFAULT_GRACE_S
 from headrace.v1 import spec_pb2
 from headrace_worker.code_cache import unpack
 from headrace_worker.disk import clear_away
@@ -23,7 +24,6 @@ from headrace_worker.logs import AttemptLog
 from headrace_worker.process import TrialProcess
 from headrace_worker.standby import Standbys
 
-DEFAULT_GRACE_S = 30.0
 AFTER_TERM_S = 5.0
 """Between SIGTERM and SIGKILL, for a process that has had its grace already."""
 _NEVER = float("inf")

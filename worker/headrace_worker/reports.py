@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.bests import reached
 from headrace.checkpoints import CheckpointInvalidError, CheckpointMeta, CheckpointStore
 from headrace.errors import lease_gone
 from headrace.grants import DEFAULT_RANK_PATIENCE_S
@@ -236,7 +237,8 @@ class Reports:
                 folder = await asyncio.to_thread(self._take_over, folder, self._checkpoint_dir)
             save_time_s = request.save_time.ToTimedelta().total_seconds()
             ref = await self._put(folder, name, request.step, save_time_s) if folder else None
-            awaits = request.step >= self.next_milestone or (self._leave_soon and ref is not None)
+            decided = self._leave_soon or self._ends_study(request)
+            awaits = request.step >= self.next_milestone or (decided and ref is not None)
             running = self._code()
             files = len(running.files)
             report = worker_pb2.Report(
@@ -273,11 +275,11 @@ class Reports:
                 await asyncio.to_thread(clear_away, folder)
         durable()
         if awaits:
-            decided = await decision
+            answer = await decision
             if self._leave_soon:
                 self._leave_soon = False
                 self.leave_file.unlink(missing_ok=True)
-            return decided
+            return answer
         if self._leave_soon:
             self.next_milestone = min(self.next_milestone, request.step + 1)
         return self._go_on()
@@ -286,6 +288,15 @@ class Reports:
         return event_pb2.Decision(
             action=event_pb2.DECISION_ACTION_CONTINUE, next_milestone=self.next_milestone
         )
+
+    def _ends_study(self, request: runtime_pb2.ReportRequest) -> bool:
+        """Whether the study may end with a report, by its value: the program has saved it then. Whether it meets the
+        constraints is for the scheduler to say."""
+        assign = self._assign
+        if not assign.HasField("ends_study") or assign.metric not in request.metrics:
+            return False
+        maximize = assign.ends_study.goal == spec_pb2.GOAL_MAXIMIZE
+        return reached(request.metrics[assign.metric], assign.ends_study.value, maximize=maximize)
 
     def _check_step(self, step: int) -> None:
         assign = self._assign

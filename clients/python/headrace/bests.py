@@ -3,6 +3,13 @@
 from math import inf, isfinite, isnan
 
 
+def reached(value: float | None, target: float, *, maximize: bool) -> bool:
+    """Whether a value is finite, and the target's or better."""
+    if value is None or not isfinite(value):
+        return False
+    return value >= target if maximize else value <= target
+
+
 def excess(value: float | None, *, at_most: float | None, at_least: float | None) -> float:
     """By how much a value misses its one bound: at most 0 where it is met; infinite for a missing value or NaN."""
     if value is None or isnan(value):

@@ -20,5 +20,7 @@ BUNDLE = "HEADRACE_BUNDLE"
 DEFAULT_RANK_PATIENCE_S = 60.0
 """How long the other ranks wait for one, beyond the longest stretch between two reports, where a study has no
 `report_timeout_s`."""
+DEFAULT_GRACE_S = 30.0
+"""How long a trial has to leave when it is told to, where a study has no `trial.grace_s`."""
 WHOLE: Final = 1000
 """A whole slot, in thousandths of one."""

@@ -52,8 +52,8 @@ def metrics_of(result: object, objectives: Sequence[str]) -> dict[str, float]:
     remedy = f"give a number for {named}, a mapping of metrics, or report with t.report(...)"
     if result is None:
         raise MetricError("", result, "the function gave no result", remedy)
-    if isinstance(_plain(result), bool):
-        raise MetricError("", result, f"the function gave {_plain(result)}, which is no number", remedy)
+    if isinstance(plain_scalar(result), bool):
+        raise MetricError("", result, f"the function gave {plain_scalar(result)}, which is no number", remedy)
     if len(objectives) == 1:
         return to_floats({objectives[0]: result}, {})
     if not isinstance(result, tuple | list) or len(result) != len(objectives):
@@ -66,7 +66,7 @@ def metrics_of(result: object, objectives: Sequence[str]) -> dict[str, float]:
 
 def _to_float(name: str, value: Any) -> float:
     shape = getattr(value, "shape", None)
-    value = _plain(value)
+    value = plain_scalar(value)
     if isinstance(value, Real | Decimal):
         try:
             return float(value)
@@ -81,7 +81,7 @@ def _to_float(name: str, value: Any) -> float:
     raise MetricError(name, value, f"is {_short(value)} of type {type(value).__name__}", "report a number")
 
 
-def _plain(value: Any) -> Any:
+def plain_scalar(value: Any) -> Any:
     """The value of a 0-d tensor or a NumPy scalar; anything else as it is."""
     shape = getattr(value, "shape", None)
     return value.item() if shape is not None and tuple(shape) == () and hasattr(value, "item") else value

@@ -43,6 +43,17 @@ def whole(step: object) -> int:
         ) from None
 
 
+def counted(name: str, value: object) -> int:
+    """A number of steps, at least 1. Raises `TypeError` or `ValueError`, with the argument's name."""
+    try:
+        number = index(value)  # type: ignore[arg-type]  # it says what it cannot take
+    except TypeError:
+        raise TypeError(f"{name}={value!r} is not a whole number; give a number of steps") from None
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, not {number}")
+    return number
+
+
 def refusal(
     step: int, *, since: int, rungs: Sequence[int], max_steps: int, turn: int | None = None
 ) -> Refusal | None:

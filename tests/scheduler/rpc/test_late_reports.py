@@ -15,6 +15,7 @@ CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
 PAUSE = event_pb2.DECISION_ACTION_PAUSE
 STOP = event_pb2.DECISION_ACTION_STOP
 RUN_ALL = {"kind": "run_all"}
+REOPENED = "it had ended, alone or with its study, and a user has let it continue since"
 T0 = "studies/s/trials/0"
 
 
@@ -139,7 +140,7 @@ async def test_a_trial_that_was_asked_for_again_and_given_back_is_not_the_first_
     other = (await site.suggest(client="quick")).lease
     await site.call("ReleaseTrial", pb.ReleaseTrialRequest(lease=other))
     assert (await late_report(site, lease)).message.endswith("and it was given to somebody else")
-    assert (await late_report(site, other)).message.endswith("it was given back: given back by its client")
+    assert (await late_report(site, other)).message.endswith("it was given back by its client")
     again = await site.suggest(client="third")
     await expire(site, 0)
     assert (await site.report(again.lease, 1, 0.5)).action == PAUSE
@@ -174,7 +175,16 @@ async def test_a_trial_that_was_reopened_is_not_taken_up(site: RpcSite) -> None:
     await site.call("StopTrial", pb.StopTrialRequest(name=T0))
     await site.call("RetryTrials", pb.RetryTrialsRequest(study="studies/s", trial_numbers=[0]))
     assert (await trial(site)).state == trial_pb2.TRIAL_STATE_PENDING
-    await late_report(site, lease)
+    assert REOPENED in (await late_report(site, lease)).message
+
+
+async def test_a_trial_whose_study_was_stopped_and_extended_names_that(site: RpcSite) -> None:
+    await site.create(policy=RUN_ALL)
+    lease = (await site.suggest()).lease
+    await site.report(lease, 1, 0.5)
+    await site.call("StopStudy", pb.StopStudyRequest(name="studies/s"))
+    await site.call("ExtendStudy", pb.ExtendStudyRequest(name="studies/s", trials=1))
+    assert (await late_report(site, lease)).message.endswith(REOPENED)
 
 
 async def test_a_trial_that_a_user_pauses_pauses_at_its_rung(site: RpcSite) -> None:
@@ -258,3 +268,17 @@ async def test_ten_lapses_without_a_word_end_a_trial(site: RpcSite) -> None:
     await expire(site, 0)
     assert (await trial(site)).termination_reason == trial_pb2.TERMINATION_REASON_FAILED
     assert "10 times in a row" in (await late_report(site, lease)).message
+
+
+async def test_a_late_report_counts_beyond_the_limit_of_trials_at_once_and_is_counted(site: RpcSite) -> None:
+    await site.create(policy=RUN_ALL, max_parallel=1)
+    late = (await site.suggest(client="late")).lease
+    await site.call("PauseTrial", pb.PauseTrialRequest(name=T0))  # so nobody else gets it
+    await expire(site, 0)
+    other = (await site.suggest(client="other")).lease
+    assert other.trial != late.trial
+    assert (await site.report(late, 1, 0.5)).action == CONTINUE
+    for lease in (late, other):
+        assert not (await site.suggest(client="third")).HasField("trial")
+        await site.call("CompleteTrial", pb.CompleteTrialRequest(lease=lease, error="ValueError"))
+    assert (await site.suggest(client="third")).HasField("trial")

@@ -92,7 +92,8 @@ FIELD_CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "",
     ),
     ("AddTrials", {"study": S, "parameters": [UNSET]}, "parameters[0].x", "kinds of value"),
-    ("SuggestTrial", {"lease_time": duration(0.5)}, "study client_id lease_time", "1 s to 2592000 s"),
+    ("SuggestTrial", {}, "study client_id", ""),
+    ("SuggestTrial", {"lease_time": duration(0.5)}, "lease_time", "1 s to 2592000 s"),
     (
         "SuggestTrial",
         {"study": S, "client_id": "c", "lease_time": duration(2_592_001)},

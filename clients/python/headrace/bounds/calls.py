@@ -27,7 +27,7 @@ NUMBER: Final = Whole(0, n.EXACT, remedy="Give the number of a trial.")
 DIGEST: Final = Text(64, remedy="Give a SHA-256 in hex.")
 PROOF: Final = Text(64, remedy="Pass it on unchanged, or leave it out.")
 ERROR: Final = Told(n.TEXT)
-LEASE_TIME: Final = Span(0, 30 * 86_400)
+LEASE_TIME: Final = Span(1, 30 * 86_400)
 JOIN_TIME: Final = Span(1, 30 * 86_400)
 PEM: Final = Text(8192, prose=True, remedy="Send it in PEM.")
 

@@ -19,7 +19,7 @@ THE_END = "the end"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """One piece of state that a pause loses."""
+    """What a pause changes: one piece of state that it loses, or where the script ends."""
 
     kind: Kind
     # What happens, in one sentence.
@@ -196,8 +196,11 @@ def _verdict(report: CheckReport) -> str:
         return "a resumed run differs, and nothing that can be inspected explains it"
     if all(missing.kind is Kind.PARAMETER for missing in report.missing):
         return "a member of the population that mutates does not train with its new parameters"
-    count = len(report.missing)
-    return f"a pause loses {'one piece' if count == 1 else f'{count} pieces'} of state"
+    count = sum(missing.kind is not Kind.END for missing in report.missing)
+    lost = f"a pause loses {'one piece' if count == 1 else f'{count} pieces'} of state"
+    if count == len(report.missing):
+        return lost
+    return f"{lost}, and moves the script's end" if count else "a pause moves the script's end"
 
 
 def _parting(difference: Difference, other: str) -> str:

@@ -71,6 +71,9 @@ def stop(
 ) -> None:
     """Stop a study with all its trials, or one trial, for good. Asks first; where there is no terminal, give --yes.
 
+    Processes are ended at once, and trials keep their last checkpoints. To keep the states of now, pause the study or
+    the trial first, and stop it when it has reached its next rung.
+
     [bold]Examples[/bold]
 
     headrace stop digits

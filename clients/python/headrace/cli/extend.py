@@ -1,5 +1,6 @@
 """`headrace extend`: a study goes on with more configurations, or with a larger full budget."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -8,6 +9,8 @@ from headrace.cli import views, wording
 from headrace.cli.control import Yes, confirm
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.session import AsJson, Session, StudyArgument
+from headrace.client.model import StudyInfo, TrialInfo, TrialState
+from headrace.first_few import first_few
 
 
 def extend(
@@ -57,6 +60,7 @@ def extend(
         if warnings:
             confirm(f"Extend study {study} to {steps} steps all the same?", yes=yes)
         info = handle.extend(trials=trials or 0, steps=steps or 0, warn=False)
+        waiting = [] if steps is None or as_json else handle.trials(TrialState.PAUSED)
     if as_json:
         session.output.json(views.study(info))
         return
@@ -69,4 +73,19 @@ def extend(
         session.output.line(
             f"Study {study} has a full budget of {info.spec.max_steps} steps, with rungs at {rungs}."
         )
+        _tell_who_waits(session, info, [one for one in waiting if one.milestone is None])
+    if info.state.ended:
+        session.output.line(f"It has ended again at once: {info.detail}.")
+        return
     session.output.note(f"Follow it with `headrace attach {study}`.")
+
+
+def _tell_who_waits(session: Session, study: StudyInfo, waiting: Sequence[TrialInfo]) -> None:
+    """Name the trials for which there is a larger budget, and which do not continue to it by themselves."""
+    if not waiting:
+        return
+    shown = first_few([str(one.number) for one in waiting], 8)
+    some = f"Trial {shown} waits" if len(waiting) == 1 else f"Trials {shown} wait"
+    session.output.line(
+        f"{some} to be promoted before continuing: `headrace why {study.name} {waiting[0].number}` says for what."
+    )

@@ -33,13 +33,15 @@ from headrace.client.events import (
     Update,
 )
 from headrace.client.model import RungStatus, StudyInfo, TerminationReason, TrialInfo, TrialState
-from headrace.client.outcome import fallen
+from headrace.client.outcome import Outcome, fallen
 from headrace.errors import HeadraceError
 from headrace.first_few import first_few
 from headrace.last_words import error_line
 
 BAR_WIDTH = 30
 LEAST_BAR = 6
+_ENDS = "study ends: "
+"""How the event begins that says that a study closes."""
 RULES_THAT_STOP = ("running_median", "median", "rung_median")
 """They look at each trial again and again; that it goes on is no news."""
 LAST_EVENTS = 4
@@ -123,9 +125,11 @@ class Picture:
         study = self.study
         if study.state.ended or not self._expected or study.created is None:
             return None
-        since, done = (now - self._began).total_seconds(), study.steps_spent - self._began_steps
+        began = max(self._began, study.started or self._began)
+        since, done = (now - began).total_seconds(), study.steps_spent - self._began_steps
         if since < 10 or done < 3:
-            since, done = (now - study.created).total_seconds(), study.steps_spent
+            since = (now - (study.started or study.created)).total_seconds() - study.over_s
+            done = study.steps_spent
         left = self._expected - study.steps_spent
         if done < 3 or since <= 0 or left <= 0:
             return None
@@ -134,7 +138,7 @@ class Picture:
     def _head(self, now: datetime) -> Text:
         study = self.study
         objective = study.spec.objective
-        elapsed = ((study.ended or now) - study.created).total_seconds() if study.created else None
+        elapsed = Outcome(study).open_s(study.ended or now)
         eta = self.eta_s(now)
         return Text.assemble(
             (study.name, "bold"),
@@ -253,7 +257,7 @@ def noteworthy(event: Event) -> bool:
                 to_state is TrialState.TERMINATED and reason is not TerminationReason.STOPPED_EARLY
             )
         case _:
-            return False
+            return event.trial is None and event.message.startswith(_ENDS)
 
 
 def once(event: Event, study: StudyInfo) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`headrace retry`: failed trials go on after their script was mended."""
+"""`headrace retry`: failed trials go on after their script was fixed."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -46,7 +46,10 @@ def retry(
             code=USAGE,
         )
     with session.client() as client:
-        done = client.study(study).retry(trials or ())
+        handle = client.study(study)
+        for warning in handle.retry_warnings(trials or ()):
+            session.output.note(warning)
+        done = handle.retry(trials or (), warn=False)
     if as_json:
         session.output.json(asdict(done))
         return

@@ -269,11 +269,15 @@ class Summary:
         text = f"{study.steps_spent} of the {study.steps_run_all} that running every trial to the end takes"
         saved = self.outcome.saved_percent
         if saved is None:
-            return text
-        failed = self.study.counts.failed
-        because = (
-            f", in part because {wording.plural(failed, 'trial')} failed" if failed and saved > 0 else ""
+            return f"{text}; the study ended before" if self.outcome.cut_off else text
+        counts = self.study.counts
+        lost = [("failed", counts.failed), ("were cancelled", counts.cancelled)]
+        said = " and ".join(
+            f"{wording.plural(count, 'trial')} {word if count > 1 else word.replace('were', 'was')}"
+            for word, count in lost
+            if count
         )
+        because = f", in part because {said}" if said and saved > 0 else ""
         return f"{text} ({abs(saved):.0f} % {'saved' if saved >= 0 else 'more'}{because})"
 
     def _trials(self) -> str:

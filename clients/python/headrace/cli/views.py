@@ -96,6 +96,8 @@ def study(info: StudyInfo) -> Json:
         "max_steps": info.spec.max_steps,
         "created": info.created,
         "ended": info.ended,
+        "started": info.started,
+        "over_s": info.over_s,
         "unshown": info.unshown,
     }
 

@@ -118,7 +118,7 @@ def _show(story: TrialStory, spec: StudySpec, output: Output) -> None:
         output.line(f"The last of these was {silence}.")
     if trial.detail and not trial.waits_for:  # else it is of the time before; what it waits for is said above
         output.line()
-        output.line(f"Now {trial.outcome}: {_once(trial.detail, errors)}")
+        output.line(f"Now {trial.outcome}: {_once(_beyond(trial.detail, told), errors)}")
     if keeps := wording.kept_result(trial):
         output.line(f"It {keeps}.")
     _show_log_tail(trial, output)
@@ -193,6 +193,11 @@ def _figures(why: Explanation, metric: str, trial: int | None) -> list[Text]:
     return lines
 
 
+def _beyond(detail: str, told: str) -> str:
+    """Why a trial moved, without the decision before it: a promoted trial may leave because others need its slots."""
+    return detail.removeprefix(f"{told}; ") if told else detail
+
+
 def _move(moved: TrialMoved, told: str) -> str:
     parts = [f"{moved.from_state.value} → {moved.to_state.value}"]
     if moved.reason is not None:
@@ -200,7 +205,8 @@ def _move(moved: TrialMoved, told: str) -> str:
     if moved.worker:
         slots = ", ".join(map(str, moved.slots))
         parts.append(f"on {moved.worker}" + (f" slot {slots}" if slots else ""))
-    return " ".join(parts) + (f": {moved.detail}" if moved.detail and moved.detail != told else "")
+    detail = _beyond(moved.detail, told)
+    return " ".join(parts) + (f": {detail}" if detail and detail != told else "")
 
 
 def _show_log_tail(trial: TrialInfo, output: Output) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.client import ask_tell, flows, identities, machine_flows
 from headrace.client import projects as project_flows
+from headrace.client.arguments import cursor, timeout
 from headrace.client.connection import Patience
 from headrace.client.events import Update
 from headrace.client.flow import awaiting
@@ -31,7 +32,7 @@ from headrace.client.running import study_of
 from headrace.client.shipping import OnBytes, shipped_meanwhile
 from headrace.client.transfer_plan import planned_meanwhile
 from headrace.client.transport import AsyncTransport
-from headrace.client.warning import warn_of_failure
+from headrace.client.warning import warn_of_edits, warn_of_failure
 from headrace.client.watch import OnBreak
 from headrace.spec.aims import Names
 from headrace.target import Target
@@ -77,6 +78,7 @@ class AsyncStudy(StudyBase[AsyncTransport]):
     delete = awaiting(flows.delete_study)
     add_trials = awaiting(flows.add_trials)
     retry = awaiting(flows.retry_trials)
+    retry_warnings = awaiting(flows.retry_warnings)
     extend = awaiting(flows.extend_study)
     extension_warnings = awaiting(flows.extension_warnings)
 
@@ -87,12 +89,12 @@ class AsyncStudy(StudyBase[AsyncTransport]):
     def watch(self, after: int = 0, *, on_break: OnBreak | None = None) -> AsyncIterator[Update]:
         """Follows the study to its end. Yields every event with a cursor above `after` once and in order, even if
         connections break; `on_break` is told of each break. The study in the last update has ended."""
-        return self.transport.watch(self.name, after, on_break)
+        return self.transport.watch(self.name, cursor(after), on_break)
 
     async def wait(self, timeout_s: float | None = None) -> StudyInfo:
-        """The study once it has ended, with a warning if it failed. Raises `TimeoutError` when that takes longer than
-        `timeout_s`."""
-        async with asyncio.timeout(timeout_s):
+        """The study once it has ended, with a warning if it failed, or if its trials ran different code. Raises
+        `TimeoutError` when that takes longer than `timeout_s`."""
+        async with asyncio.timeout(timeout(timeout_s)):
             return await self._end()
 
     async def _end(self) -> StudyInfo:
@@ -101,6 +103,7 @@ class AsyncStudy(StudyBase[AsyncTransport]):
             async for update in self.watch(final.cursor):
                 final = update.study
         warn_of_failure(final)
+        warn_of_edits(final)
         return final
 
     async def ask(
@@ -134,7 +137,9 @@ class AsyncStudy(StudyBase[AsyncTransport]):
 
     async def result(self) -> Result:
         """The study with its trials and reports, as of now: what has `best`, `dataframe()`, `plot()` and `report()`."""
-        return Result(study=await self.status(), trials=await self.trials(), reports=await self.reports())
+        study = await self.status()
+        warn_of_edits(study)
+        return Result(study=study, trials=await self.trials(), reports=await self.reports())
 
     async def dataframe(self) -> "pd.DataFrame":
         """One row for each trial: its state and values, its configuration as `param.NAME`, and the metrics of its last
@@ -244,6 +249,7 @@ class AsyncClient:
         further keys of a study file, such as `steps`, `policy` or `resources`,
         and `scope` and `k` of its objective. Without `name` the study has the
         function's and six digits. Raises `TimeoutError` after `timeout_s`. The study goes on then, and after Ctrl-C."""
+        timeout_s = timeout(timeout_s)
         its_name, spec = study_of(
             function, space, name, minimize=minimize, maximize=maximize, trials=trials, **settings
         )

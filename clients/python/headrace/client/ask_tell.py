@@ -7,7 +7,9 @@ from typing import SupportsFloat
 
 from google.protobuf.duration_pb2 import Duration
 
+from headrace.bounds.calls import LEASE_TIME
 from headrace.client import convert, convert_events, methods, own_code
+from headrace.client.arguments import seconds, timeout
 from headrace.client.events import Decision
 from headrace.client.flow import Flow, Sleep, rpc
 from headrace.client.flows import StudyHandle, request_id, status, trials
@@ -42,8 +44,10 @@ def suggest(
     then raises `TimeoutError`. A long wait is warned of, with what it waits for."""
     own_code.watch()
     client_id = client_id or uuid.uuid4().hex
+    timeout_s = timeout(timeout_s)
     lease_time = Duration()
-    lease_time.FromNanoseconds(round((LEASE_S if lease_s is None else lease_s) * 1e9))
+    lease_s = LEASE_S if lease_s is None else seconds("lease_s", lease_s, within=LEASE_TIME)
+    lease_time.FromNanoseconds(round(lease_s * 1e9))
     began = time.monotonic()
     attempt, warned = 0, False
     while True:

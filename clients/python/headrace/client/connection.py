@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 
+from headrace.client.arguments import seconds
 from headrace.errors import DeadlineError, HeadraceError, UnreachableError
 from headrace.target import Target
 
@@ -43,8 +44,8 @@ class Patience:
     """How long one client waits for answers, and whether it ever had one."""
 
     def __init__(self, *, timeout_s: float, connect_timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self.connect_timeout_s = min(connect_timeout_s, timeout_s)
+        self.timeout_s = seconds("timeout_s", timeout_s)
+        self.connect_timeout_s = min(seconds("connect_timeout_s", connect_timeout_s), self.timeout_s)
         self.answered = False
 
     @property

@@ -100,6 +100,8 @@ def study(proto: study_pb2.Study) -> model.StudyInfo:
             for one in status.schedules
         ),
         code_changed=tuple(status.code_changed),
+        started=time_of(status, "start_time", status.start_time),
+        over_s=_seconds(status, "time_over", status.time_over) or 0.0,
     )
 
 
@@ -108,6 +110,7 @@ def _until(proto: study_pb2.UntilProgress) -> model.UntilProgress:
         tried=proto.tried,
         deadline=time_of(proto, "deadline", proto.deadline),
         time_left_s=_seconds(proto, "time_left", proto.time_left),
+        ends_study=proto.ends_study,
     )
 
 

@@ -4,7 +4,9 @@ A trial that continues restores its schedule with the end that it had, so a scri
 help. The warning says which trials track it, what will happen, and what to write.
 """
 
-from headrace.client.model import EndingSchedule, PastEnd, StudyInfo
+from collections.abc import Iterable, Sequence
+
+from headrace.client.model import EndingSchedule, PastEnd, Schedule, StudyInfo, TrialInfo
 from headrace.client.wording import plural
 from headrace.spec import OnCodeChange
 
@@ -21,6 +23,28 @@ _EDITS = {
 _ATTRIBUTES = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max"}
 
 
+def retry_warnings(trials: Iterable[TrialInfo]) -> list[str]:
+    """What to know before these failed trials are tried again: they may have failed where a schedule ends, and would
+    again. One for each kind of schedule. Raises nothing."""
+    found: dict[Schedule, list[TrialInfo]] = {}
+    for trial in trials:
+        for schedule in trial.schedules:
+            if schedule.past_end is PastEnd.RAISES and trial.step >= schedule.last_step:
+                found.setdefault(schedule, []).append(trial)
+    return [_again(schedule, failed) for schedule, failed in found.items()]
+
+
+def _again(schedule: Schedule, failed: Sequence[TrialInfo]) -> str:
+    one = len(failed) == 1
+    who = f"Trial {failed[0].number}" if one else f"{len(failed)} trials"
+    return (
+        f"{who} failed where {'its' if one else 'their'} {schedule.kind} '{schedule.name}' ends, at step "
+        f"{schedule.last_step}: it raises when it is stepped further. A checkpoint brings the schedule back with this "
+        f"end, so {'the trial fails' if one else 'the trials fail'} there again unless the script is changed to "
+        f"{_remedy(schedule)}."
+    )
+
+
 def extension_warnings(study: StudyInfo, steps: int) -> list[str]:
     """What to know before the study gets this full budget; empty where nothing speaks against it. Raises nothing."""
     edits = _EDITS[study.spec.on_code_change]
@@ -30,15 +54,16 @@ def extension_warnings(study: StudyInfo, steps: int) -> list[str]:
 def _warning(one: EndingSchedule, edits: str) -> str:
     schedule = one.schedule
     who = f"Trial {one.first_trial} tracks" if one.trials == 1 else f"{plural(one.trials, 'trial')} track"
-    end = _ATTRIBUTES.get(schedule.kind)
-    unless = f"if {schedule.name}.last_epoch < {schedule.name}.{end}: {schedule.name}.step()" if end else ""
-    if unless and schedule.name.isidentifier():
-        remedy = f"step it no further than that, `{unless}`"
-    else:
-        remedy = "step it no further than that"
     return (
         f"{who} {schedule.kind} as '{schedule.name}', which ends at step {schedule.last_step}: "
         f"{_PAST_END[schedule.past_end]}. A checkpoint brings the schedule back with this end, also where the script "
-        f"makes a longer one. Before you extend, change the script to {remedy}.{edits} Or create a study with the "
-        "larger budget that warm-starts from this one."
+        f"makes a longer one. Before you extend, change the script to {_remedy(schedule)}.{edits} Or create a study "
+        "with the larger budget that warm-starts from this one."
     )
+
+
+def _remedy(schedule: Schedule) -> str:
+    name, end = schedule.name, _ATTRIBUTES.get(schedule.kind)
+    if end and name.isidentifier():
+        return f"step it no further than that, `if {name}.last_epoch < {name}.{end}: {name}.step()`"
+    return "step it no further than that"

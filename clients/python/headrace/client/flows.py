@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.client import cluster, convert, convert_events, methods
+from headrace.client.arguments import parameters, seconds, whole_number, whole_numbers
 from headrace.client.events import TrialStory
 from headrace.client.extension import extension_warnings as warnings_of
+from headrace.client.extension import retry_warnings as warnings_of_retry
 from headrace.client.flow import Flow, rpc
 from headrace.client.machines import Room, StudyShare, Worker
 from headrace.client.model import (
@@ -42,6 +44,7 @@ from headrace.spec.convert import params_to_proto
 from headrace.v1 import study_pb2 as pb
 
 PAGE_SIZE = 500
+_RETRIED = "Give the numbers of trials, such as retry([3, 5])."
 
 AnySpec = StudySpec | Mapping[str, Any] | str | Path
 """A spec, a mapping with the keys of a study file, or a study file's path."""
@@ -116,9 +119,9 @@ def preview(
     found = _named_spec(spec)[1]
     request = pb.PreviewStudyRequest(
         spec=to_proto(found),
-        slots=slots or 0,
-        seconds_per_step=seconds_per_step or 0.0,
-        target_seconds_per_step=target_seconds_per_step or 0.0,
+        slots=whole_number("slots", slots or 0, "Give how many slots there are, such as slots=8."),
+        seconds_per_step=seconds("seconds_per_step", seconds_per_step or 0.0),
+        target_seconds_per_step=seconds("target_seconds_per_step", target_seconds_per_step or 0.0),
     )
     response = yield from rpc(methods.PREVIEW_STUDY, request)
     return convert.preview(response, order=found.space)
@@ -325,25 +328,32 @@ def add_trials(study: StudyHandle, params: Iterable[Mapping[str, Value]]) -> Flo
     request = pb.AddTrialsRequest(
         request_id=request_id(),
         study=study_name(study.name),
-        parameters=[params_to_proto(dict(values)) for values in configurations],
+        parameters=[
+            params_to_proto(parameters(f"params[{place}]", values))
+            for place, values in enumerate(configurations)
+        ],
     )
     response = yield from rpc(methods.ADD_TRIALS, request)
     return [convert.trial(trial) for trial in response.trials]
 
 
-def retry_trials(study: StudyHandle, trials: Iterable[int] | int = ()) -> Flow[Retried]:
+def retry_warnings(study: StudyHandle, numbers: Iterable[int] | int = ()) -> Flow[list[str]]:
+    """What to know before `retry(...)` of these trials, or of all that failed: which of them failed where a
+    learning-rate schedule ends, and would again. Empty where there is nothing to say."""
+    chosen = whole_numbers("trials", numbers, _RETRIED)
+    failed = yield from trials(study, TerminationReason.FAILED)
+    return warnings_of_retry(one for one in failed if not chosen or one.number in chosen)
+
+
+def retry_trials(study: StudyHandle, trials: Iterable[int] | int = (), *, warn: bool = True) -> Flow[Retried]:
     """Lets trials that failed go on from their last checkpoints, or begin again where they have none: those of these
     numbers, which may be cancelled ones too, or all that failed. Their failures count anew. A study that has ended
-    becomes active again, and what its end cut off goes on too."""
-    numbers = [trials] if isinstance(trials, int) else list(trials)
-    if not all(isinstance(number, int) and number >= 0 for number in numbers):
-        message, remedy = (
-            "has an entry that is no trial's number",
-            "Give whole numbers, such as retry([3, 5]).",
-        )
-        raise InvalidFieldError(
-            [Violation(field="trials", value=show_value(trials), message=message, remedy=remedy)]
-        )
+    becomes active again, and what its end cut off goes on too. Each of `retry_warnings` is a `UserWarning`, unless
+    `warn=False`."""
+    numbers = whole_numbers("trials", trials, _RETRIED)
+    if warn:
+        for message in (yield from retry_warnings(study, numbers)):
+            tell(message)
     request = pb.RetryTrialsRequest(
         request_id=request_id(), study=study_name(study.name), trial_numbers=numbers
     )
@@ -354,6 +364,7 @@ def retry_trials(study: StudyHandle, trials: Iterable[int] | int = ()) -> Flow[R
 def extension_warnings(study: StudyHandle, *, steps: int) -> Flow[list[str]]:
     """What to know before `extend(steps=...)`: which learning-rate schedules of trials that would continue end before
     that budget, what will happen there, and the remedy. Empty where there is nothing to say."""
+    steps = whole_number("steps", steps, "Give the new full budget in steps, such as 81.")
     return warnings_of((yield from status(study)), steps)
 
 
@@ -367,6 +378,8 @@ def extend_study(
     result (`TrialInfo.counted_end`). Before anything is changed, each of `extension_warnings` is a `UserWarning`,
     unless `warn=False`.
     """
+    trials = whole_number("trials", trials, "Give how many trials more, such as extend(trials=5).")
+    steps = whole_number("steps", steps, "Give the new full budget in steps, such as extend(steps=81).")
     if steps and warn:
         for message in (yield from extension_warnings(study, steps=steps)):
             tell(message)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
+from headrace.client.arguments import whole_number
 from headrace.client.model import Checkpoint, Lease, Suggestion, Value
 from headrace.client.names import study_id
 from headrace.elsewhere import ASKED, STUDY, no_attribute
@@ -32,7 +33,7 @@ class TrialBase(Generic[TransportT]):
     def __init__(self, transport: TransportT, study: str, number: int) -> None:
         self.transport = transport
         self.study = study_id(study)
-        self.number = number
+        self.number = whole_number("trial", number, "Give the number of a trial, such as study.trial(3).")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.study!r}, {self.number})"

@@ -18,6 +18,7 @@ from headrace.checkpoints import (
     StoreUnavailableError,
     store_from_url,
 )
+from headrace.client.arguments import whole_number
 from headrace.client.convert import checkpoint_to_proto
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import Checkpoint, Report, StudyInfo, TrialInfo
@@ -84,6 +85,8 @@ def find(
     """
     if (rung is not None) + best + last > 1:
         raise ValueError("give one of rung, best and last")
+    if rung is not None:
+        rung = whole_number("rung", rung, "Give the step of a rung, such as rung=9.")
     handle = client.study(study)
     status = handle.status()
     info = _best(status) if number is None else handle.trial(number).info()

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.client import cluster, methods
+from headrace.client.arguments import seconds, whole_numbers
 from headrace.client.flow import Flow, rpc
 from headrace.client.flows import request_id
 from headrace.client.machines import Worker
@@ -23,7 +24,7 @@ def drain(_: object, worker: str, *, reason: str = "", grace_s: float | None = N
     grace = None
     if grace_s is not None:
         grace = Duration()
-        grace.FromNanoseconds(round(grace_s * 1e9))
+        grace.FromNanoseconds(round(seconds("grace_s", grace_s) * 1e9))
     request = pb.DrainWorkerRequest(
         request_id=request_id(), worker=worker_name(worker), reason=reason, grace=grace
     )
@@ -43,7 +44,7 @@ def cordon(_: object, worker: str, devices: Iterable[int] = (), *, reason: str =
     """Lets nothing new start on devices of a worker, by the indices of their slots, or with none on all of it. What
     runs there stays."""
     request = pb.CordonDevicesRequest(
-        request_id=request_id(), worker=worker_name(worker), devices=list(devices), reason=reason
+        request_id=request_id(), worker=worker_name(worker), devices=_indices(devices), reason=reason
     )
     response = yield from rpc(methods.CORDON_DEVICES, request)
     return cluster.worker(response.worker)
@@ -52,7 +53,11 @@ def cordon(_: object, worker: str, devices: Iterable[int] = (), *, reason: str =
 def uncordon(_: object, worker: str, devices: Iterable[int] = ()) -> Flow[Worker]:
     """Undoes `cordon`, and takes devices for sound again that failed; with no devices, the worker and all of them."""
     request = pb.UncordonDevicesRequest(
-        request_id=request_id(), worker=worker_name(worker), devices=list(devices)
+        request_id=request_id(), worker=worker_name(worker), devices=_indices(devices)
     )
     response = yield from rpc(methods.UNCORDON_DEVICES, request)
     return cluster.worker(response.worker)
+
+
+def _indices(devices: Iterable[int]) -> list[int]:
+    return whole_numbers("devices", devices, "Give the indices of the worker's slots, such as [0, 1].")

@@ -479,6 +479,8 @@ class UntilProgress:
     time_left_s: float | None = None
     """How much of its hours is left, in seconds, as of some seconds ago; None where none are set, and from a scheduler
     of an earlier release."""
+    ends_study: bool = False
+    """One of its conditions came true: it ends the study, or has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -526,6 +528,10 @@ class StudyInfo:
     studies."""
     code_changed: tuple[str, ...] = ()
     """The source files of which trials ran more than one version: `trial.code_changed` marks these trials."""
+    started: datetime | None = None
+    """When its first trial was first started; None before."""
+    over_s: float = 0.0
+    """For how long it had ended, in all, each time until `extend` or `retry` let it continue, in seconds."""
 
     @property
     def best(self) -> TrialInfo | None:

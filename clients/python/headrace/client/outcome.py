@@ -7,6 +7,7 @@ compared with what running every configuration to the full budget would take; bo
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from headrace.client.model import StudyInfo, StudyState, TerminationReason, TrialInfo
 from headrace.client.wording import number
@@ -62,18 +63,29 @@ class Outcome:
 
     @property
     def saved_percent(self) -> float | None:
-        """The share of run-all's steps that was not spent; None unless the study completed, since one that failed or
-        was stopped saved nothing."""
-        if not self.study.steps_run_all or self.study.state is not StudyState.COMPLETED:
+        """The share of run-all's steps that was not spent; None unless the study came to its own end: what one leaves
+        undone that failed, was stopped or was ended by `until` is not saved."""
+        if not self.study.steps_run_all or self.study.state is not StudyState.COMPLETED or self.cut_off:
             return None
         return 100.0 * (1 - self.study.steps_spent / self.study.steps_run_all)
 
     @property
+    def cut_off(self) -> bool:
+        """Whether the study ended before its trials had what they were to have: by `until`, by a user, or failed."""
+        if self.study.state is StudyState.COMPLETED:
+            return self.study.until is not None and self.study.until.ends_study
+        return self.study.state.ended
+
+    @property
     def wall_time_s(self) -> float | None:
-        """From creation to end."""
-        if self.study.created is None or self.study.ended is None:
+        """From creation to end, without the time in which it had ended and nobody had let it continue."""
+        return None if self.study.ended is None else self.open_s(self.study.ended)
+
+    def open_s(self, now: datetime) -> float | None:
+        """The same up to a time at which it goes on."""
+        if self.study.created is None:
             return None
-        return (self.study.ended - self.study.created).total_seconds()
+        return max(0.0, (now - self.study.created).total_seconds() - self.study.over_s)
 
     def improvement_text(self) -> str | None:
         """`0.0134 better than the baseline (1.4 %)`, or that there is none."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from headrace.client.arguments import seconds as seconds_of
 from headrace.client.connection import name_address
 from headrace.client.route import Route
 from headrace.error_status import from_rpc_error
@@ -81,7 +82,7 @@ class SearchCall:
     def __init__(self, replicas: "_Replicas", request: pb.PlanRequest, timeout_s: float) -> None:
         self._replicas = replicas
         self._request = request
-        self._timeout_s = timeout_s
+        self._timeout_s = seconds_of("timeout_s", timeout_s)
         self._plan: TrainingPlan | None = None
         self._cancelled = False
         self._channel, self._answers = self._begun()

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from headrace.client.arguments import whole_number
 from headrace.client.flow import Flow, Method, rpc
 from headrace.client.flows import PAGE_SIZE, request_id
 from headrace.v1 import project_pb2 as pb
@@ -58,7 +59,12 @@ def create_project(
     """Creates a project, whose studies hold at most so many slots at once, and of which at most so many have not ended.
 
     For admins of the project `default`. Raises `ProjectExistsError`."""
-    request = pb.CreateProjectRequest(request_id=request_id(), project_id=name, slots=slots, studies=studies)
+    request = pb.CreateProjectRequest(
+        request_id=request_id(),
+        project_id=name,
+        slots=_most("slots", slots),
+        studies=_most("studies", studies),
+    )
     response = yield from rpc(_CREATE, request)
     return _info(response.project)
 
@@ -74,14 +80,22 @@ def set_project(
 
     For admins of the project `default`. Raises `ProjectNotFoundError`."""
     request = pb.SetProjectRequest(
-        request_id=request_id(), name=f"{_PREFIX}{name}", slots=_limit(slots), studies=_limit(studies)
+        request_id=request_id(),
+        name=f"{_PREFIX}{name}",
+        slots=_limit("slots", slots),
+        studies=_limit("studies", studies),
     )
     response = yield from rpc(_SET, request)
     return _info(response.project)
 
 
-def _limit(most: int | Unchanged | None) -> pb.ProjectLimit | None:
-    return None if isinstance(most, Unchanged) else pb.ProjectLimit(most=most)
+def _limit(field: str, most: int | Unchanged | None) -> pb.ProjectLimit | None:
+    return None if isinstance(most, Unchanged) else pb.ProjectLimit(most=_most(field, most))
+
+
+def _most(field: str, most: int | None) -> int | None:
+    remedy = f"Give the most {field} that the project may have, or None for no limit."
+    return None if most is None else whole_number(field, most, remedy)
 
 
 def _info(proto: pb.Project) -> ProjectInfo:

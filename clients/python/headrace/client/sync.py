@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.client import ask_tell, flows, identities, machine_flows
 from headrace.client import projects as project_flows
+from headrace.client.arguments import cursor, timeout
 from headrace.client.connection import Patience
 from headrace.client.events import Update
 from headrace.client.flow import blocking
@@ -33,7 +34,7 @@ from headrace.client.running import study_of
 from headrace.client.shipping import OnBytes, shipped
 from headrace.client.transfer_plan import planned
 from headrace.client.transport import BlockingTransport
-from headrace.client.warning import warn_of_failure
+from headrace.client.warning import warn_of_edits, warn_of_failure
 from headrace.client.watch import OnBreak
 from headrace.spec.aims import Names
 from headrace.target import Target
@@ -79,6 +80,7 @@ class Study(StudyBase[BlockingTransport]):
     delete = blocking(flows.delete_study)
     add_trials = blocking(flows.add_trials)
     retry = blocking(flows.retry_trials)
+    retry_warnings = blocking(flows.retry_warnings)
     extend = blocking(flows.extend_study)
     extension_warnings = blocking(flows.extension_warnings)
 
@@ -89,17 +91,19 @@ class Study(StudyBase[BlockingTransport]):
     def watch(self, after: int = 0, *, on_break: OnBreak | None = None) -> Iterator[Update]:
         """Follows the study to its end. Yields every event with a cursor above `after` once and in order, even if
         connections break; `on_break` is told of each break. The study in the last update has ended."""
-        return self.transport.watch(self.name, after, on_break)
+        return self.transport.watch(self.name, cursor(after), on_break)
 
     def wait(self, timeout_s: float | None = None) -> StudyInfo:
-        """The study once it has ended, with a warning if it failed. Raises `TimeoutError` when that takes longer than
-        `timeout_s`."""
+        """The study once it has ended, with a warning if it failed, or if its trials ran different code. Raises
+        `TimeoutError` when that takes longer than `timeout_s`."""
+        timeout_s = timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         final = self.status()
         if not final.state.ended:
             for update in self.transport.watch(self.name, final.cursor, deadline=deadline):
                 final = update.study
         warn_of_failure(final)
+        warn_of_edits(final)
         return final
 
     def ask(
@@ -131,7 +135,9 @@ class Study(StudyBase[BlockingTransport]):
 
     def result(self) -> Result:
         """The study with its trials and reports, as of now: what has `best`, `dataframe()`, `plot()` and `report()`."""
-        return Result(study=self.status(), trials=self.trials(), reports=self.reports())
+        study = self.status()
+        warn_of_edits(study)
+        return Result(study=study, trials=self.trials(), reports=self.reports())
 
     def dataframe(self) -> "pd.DataFrame":
         """One row for each trial: its state and values, its configuration as `param.NAME`, and the metrics of its last
@@ -241,6 +247,7 @@ class Client:
         further keys of a study file, such as `steps`, `policy` or `resources`,
         and `scope` and `k` of its objective. Without `name` the study has the
         function's and six digits. Raises `TimeoutError` after `timeout_s`. The study goes on then, and after Ctrl-C."""
+        timeout_s = timeout(timeout_s)
         its_name, spec = study_of(
             function, space, name, minimize=minimize, maximize=maximize, trials=trials, **settings
         )

@@ -4,6 +4,7 @@ import sys
 import warnings
 
 from headrace.client.model import StudyInfo, StudyState
+from headrace.first_few import first_few
 
 
 def warn(message: str) -> None:
@@ -12,6 +13,19 @@ def warn(message: str) -> None:
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("headrace.client"):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
+
+
+def warn_of_edits(study: StudyInfo) -> None:
+    """Results of different code look like results of one; so it is said. Python shows it once."""
+    if not study.code_changed:
+        return
+    marked = [one for one in (study.leader, *study.front) if one is not None and one.code_changed]
+    best = f" The best trial, {marked[0].number}, is one of them." if marked else ""
+    warn(
+        f"Trials of study {study.name} ran different code: {first_few(study.code_changed)} changed since the study "
+        f"began, so their values may not compare. `trial.code_changed` marks those that ran other code than the "
+        f"first.{best}"
+    )
 
 
 def warn_of_failure(study: StudyInfo) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.errors import InvalidFieldError, Violation, show_value
+from headrace.metrics import plain_scalar
 from headrace.spec import BestOfSampler, OwnPolicy, PbtPolicy, StudySpec
 
 
@@ -75,4 +76,5 @@ def _violations(
 def _is_time(timeout_s: object) -> bool:
     if timeout_s is None:
         return True
+    timeout_s = plain_scalar(timeout_s)
     return isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool) and timeout_s > 0

@@ -209,8 +209,11 @@ def _cards(data: StudyData) -> list[str]:
         )
     spent = f"of {study.steps_run_all} to run every trial to the end"
     if data.outcome.saved_percent is not None:
-        failed = ", failed trials included" if counts.failed else ""
-        spent += f"; {data.outcome.saved_percent:.0f} % saved{failed}"
+        lost = [word for word, count in (("failed", counts.failed), ("cancelled", counts.cancelled)) if count]
+        included = f", {' and '.join(lost)} trials included" if lost else ""
+        spent += f"; {data.outcome.saved_percent:.0f} % saved{included}"
+    elif data.outcome.cut_off:
+        spent += "; the study ended before"
     cards.append(document.card("steps", str(study.steps_spent), spent))
     ends = f"{counts.completed} completed, {counts.stopped_early} stopped early, {counts.failed} failed"
     live = counts.total - counts.terminated

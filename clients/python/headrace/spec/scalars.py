@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final
 from pydantic import PlainSerializer, PlainValidator
 
 from headrace.bounds import numbers
+from headrace.metrics import plain_scalar
 from headrace.spec.problems import fault
 
 INT64_MAX: Final = 2**63 - 1
@@ -45,18 +46,19 @@ def integer_within(low: int, high: int) -> Callable[[Any], int]:
 
 
 def _whole(value: object) -> int | None:
-    match value:
+    match plain_scalar(value):
         case bool():
             return None
-        case int():
-            return value
-        case float() if value.is_integer():
-            return int(value)
+        case int() as number:
+            return number
+        case float() as number if number.is_integer():
+            return int(number)
         case _:
             return None
 
 
 def _real(value: Any) -> float:
+    value = plain_scalar(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         remedy = "Write it without quotes, such as 0.1 or 1e-4."
         if isinstance(value, str) and "e" in value and _is_real(value):
@@ -93,13 +95,16 @@ def text_of(value: Any) -> str:
 
 
 def _flag(value: Any) -> bool:
+    value = plain_scalar(value)
     if not isinstance(value, bool):
         raise fault("must be true or false", "Write true or false, without quotes.")
     return value
 
 
 def check_value(value: Any) -> bool | int | float | str:
-    """A parameter's value with its type kept; also reads the JSON spelling of a large float."""
+    """A parameter's value with its type kept; also reads the JSON spelling of a large float. NumPy's scalars are taken
+    as Python's."""
+    value = plain_scalar(value)
     match value:
         case bool():
             return value

@@ -1,11 +1,11 @@
 """What ends a study before all its trials have: a target value, wall time, or trials that improve nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, PlainValidator, model_validator
 
+from headrace.bests import reached
 from headrace.bounds import numbers
 from headrace.spec.domains import SpecModel, show_real
 from headrace.spec.objective import Goal, Objective
@@ -36,9 +36,7 @@ class Until(SpecModel):
 
     def reached(self, value: float, goal: Goal) -> bool:
         """Whether a value of the objective is the target's or better."""
-        if self.value is None or not isfinite(value):
-            return False
-        return value >= self.value if goal is Goal.MAXIMIZE else value <= self.value
+        return self.value is not None and reached(value, self.value, maximize=goal is Goal.MAXIMIZE)
 
     def named(self) -> list[str]:
         """The fields that are set."""

@@ -1,33 +1,52 @@
-"""The best report of a trial so far, where the study keeps its checkpoint (`keep: best`)."""
+"""Reports that are saved for their value: the best one so far, where the study keeps its checkpoint (`keep: best`), and
+one that ends the study (`until.value`)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from headrace.bests import excess, improves
-from headrace.trial.runtime import Assignment
+from headrace.bests import excess, improves, reached
+from headrace.trial.runtime import Assignment, MetricBound
 
 
 class Best:
-    """Follows one trial's reports. Without `keep: best`, or where nothing can be saved, none is the best."""
+    """Follows one trial's reports. Where nothing can be saved, none is to be."""
 
     def __init__(self, assignment: Assignment) -> None:
+        saves = assignment.checkpoint_dir is not None
         self._metric = assignment.metric
-        self._wanted = assignment.keep_best if assignment.checkpoint_dir is not None else None
-        self._value = self._wanted.best_value if self._wanted else None
+        self._best = assignment.keep_best if saves else None
+        self._end = assignment.ends_study if saves else None
+        self._value = self._best.best_value if self._best else None
 
     @property
     def wanted(self) -> bool:
-        """Whether the best report is to be saved."""
-        return self._wanted is not None
+        """Whether any report is to be saved for its value."""
+        return self._best is not None or self._end is not None
 
     def take(self, metrics: Mapping[str, float]) -> bool:
-        """Whether a report that goes further than all before is the best so far; it is remembered."""
+        """Whether a report that goes further than all before is to be saved; the best one so far is remembered."""
+        best = self._is_best(metrics)
+        return best or self._ends(metrics)
+
+    def _is_best(self, metrics: Mapping[str, float]) -> bool:
         value = metrics.get(self._metric)
-        if self._wanted is None or not improves(value, self._value, maximize=self._wanted.maximize):
+        if self._best is None or not improves(value, self._value, maximize=self._best.maximize):
             return False
-        if any(
-            excess(metrics.get(one.metric), at_most=one.at_most, at_least=one.at_least) > 0
-            for one in self._wanted.constraints
-        ):
+        if not _meets(metrics, self._best.constraints):
             return False
         self._value = value
         return True
+
+    def _ends(self, metrics: Mapping[str, float]) -> bool:
+        end, value = self._end, metrics.get(self._metric)
+        return (
+            end is not None
+            and reached(value, end.value, maximize=end.maximize)
+            and _meets(metrics, end.constraints)
+        )
+
+
+def _meets(metrics: Mapping[str, float], constraints: Iterable[MetricBound]) -> bool:
+    return all(
+        excess(metrics.get(one.metric), at_most=one.at_most, at_least=one.at_least) <= 0
+        for one in constraints
+    )

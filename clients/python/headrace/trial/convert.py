@@ -1,6 +1,6 @@
 """Messages of the worker daemon, turned into the trial library's values, and back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from google.protobuf.duration_pb2 import Duration
@@ -11,6 +11,7 @@ from headrace.trial.runtime import (
     Action,
     Assignment,
     Decision,
+    EndsStudy,
     KeepBest,
     MetricBound,
     OwnEnd,
@@ -72,6 +73,7 @@ def assignment(answer: runtime_pb2.AttachResponse, *, rank: int = 0, in_gang: bo
         surrogate=_surrogate(answer) if answer.HasField("surrogate") else None,
         plan_dir=Path(answer.plan_dir) if answer.plan_dir else None,
         keep_best=_keep_best(answer.keep_best) if answer.HasField("keep_best") else None,
+        ends_study=_ends_study(answer.ends_study) if answer.HasField("ends_study") else None,
         leave_file=Path(answer.leave_file) if answer.leave_file and not in_gang else None,
     )
 
@@ -173,15 +175,27 @@ def _surrogate(answer: runtime_pb2.AttachResponse) -> Surrogate:
 def _keep_best(told: event_pb2.KeepBest) -> KeepBest:
     return KeepBest(
         maximize=told.goal == spec_pb2.GOAL_MAXIMIZE,
-        constraints=tuple(
-            MetricBound(
-                metric=one.metric,
-                at_most=one.at_most if one.HasField("at_most") else None,
-                at_least=one.at_least if one.HasField("at_least") else None,
-            )
-            for one in told.constraints
-        ),
+        constraints=_bounds(told.constraints),
         best_value=told.best_value if told.HasField("best_value") else None,
+    )
+
+
+def _ends_study(told: event_pb2.EndsStudy) -> EndsStudy:
+    return EndsStudy(
+        maximize=told.goal == spec_pb2.GOAL_MAXIMIZE,
+        value=told.value,
+        constraints=_bounds(told.constraints),
+    )
+
+
+def _bounds(told: Iterable[spec_pb2.Constraint]) -> tuple[MetricBound, ...]:
+    return tuple(
+        MetricBound(
+            metric=one.metric,
+            at_most=one.at_most if one.HasField("at_most") else None,
+            at_least=one.at_least if one.HasField("at_least") else None,
+        )
+        for one in told
     )
 
 

@@ -62,6 +62,15 @@ class KeepBest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndsStudy:
+    """What makes a report end its study."""
+
+    maximize: bool
+    value: float
+    constraints: tuple[MetricBound, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """The configuration of one process, and where it continues from."""
 
@@ -106,6 +115,8 @@ class Assignment:
     plan_dir: Path | None = None
     # The checkpoint of the best value is kept, so the trial saves there. None: it is not.
     keep_best: KeepBest | None = None
+    # A report that ends the study is saved. None: no value ends it.
+    ends_study: EndsStudy | None = None
     # While it exists the trial saves at its next report; None where nobody asks.
     leave_file: Path | None = None
 

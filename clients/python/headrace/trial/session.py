@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from headrace.elsewhere import TRIAL, no_attribute
 from headrace.metrics import MetricError, metrics_of, to_floats
-from headrace.steps import TOGETHER, begun_anew, counted_anew, may_begin_anew, over, refusal, whole
+from headrace.steps import TOGETHER, begun_anew, counted, counted_anew, may_begin_anew, over, refusal, whole
 from headrace.trial import cores, elsewhere, memory, models
 from headrace.trial.best import Best
 from headrace.trial.codec import try_encode
@@ -269,8 +269,8 @@ class Trial:
         `checkpoint_every=n` also saves at the first report n steps or more after the last save, so that
         less is lost with a machine.
         """
-        if checkpoint_every is not None and checkpoint_every < 1:
-            raise ValueError(f"checkpoint_every must be at least 1, not {checkpoint_every}")
+        if checkpoint_every is not None:
+            checkpoint_every = counted("checkpoint_every", checkpoint_every)
         self._checkpoint_every = checkpoint_every
         self._begin()
         if self._restore is not None:
@@ -483,7 +483,7 @@ class Trial:
         return (asked or due) and self._assignment.checkpoint_dir is not None
 
     def _is_best(self, step: int, values: Mapping[str, float]) -> bool:
-        """Whether the checkpoint of this report is to be kept as the best one: so it is saved."""
+        """Whether this report is saved for its value: as the best one, or as the one that ends the study."""
         if not self._best.wanted or not (self._tracked or self.state):
             return False
         best = step > self._furthest_step and self._best.take(values)

@@ -1025,6 +1025,38 @@ class TurnCost(_message.Message):
 Global___TurnCost: _TypeAlias = TurnCost  # noqa: Y015
 
 @_typing.final
+class EndsStudy(_message.Message):
+    """A value of the objective that ends the study (`until.value`): a report that has it, or a better one, is saved and
+    decided upon at once.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GOAL_FIELD_NUMBER: _builtins.int
+    CONSTRAINTS_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    goal: _spec_pb2.Goal.ValueType
+    value: _builtins.float
+    @_builtins.property
+    def constraints(self) -> _containers.RepeatedCompositeFieldContainer[_spec_pb2.Constraint]:
+        """A report that misses one ends nothing."""
+
+    def __init__(
+        self,
+        *,
+        goal: _spec_pb2.Goal.ValueType = ...,
+        constraints: _abc.Iterable[_spec_pb2.Constraint] | None = ...,
+        value: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["constraints", b"constraints", "goal", b"goal", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndsStudy: _TypeAlias = EndsStudy  # noqa: Y015
+
+@_typing.final
 class KeepBest(_message.Message):
     """What a trial's process needs to know its best report: the scheduler decides by the same."""
 

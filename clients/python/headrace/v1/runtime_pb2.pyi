@@ -72,6 +72,7 @@ class AttachResponse(_message.Message):
     PLAN_DIR_FIELD_NUMBER: _builtins.int
     KEEP_BEST_FIELD_NUMBER: _builtins.int
     LEAVE_FILE_FIELD_NUMBER: _builtins.int
+    ENDS_STUDY_FIELD_NUMBER: _builtins.int
     trial: _builtins.str
     """`studies/{study}/trials/{number}`."""
     restore_dir: _builtins.str
@@ -121,6 +122,8 @@ class AttachResponse(_message.Message):
     def gate(self) -> _spec_pb2.Gate: ...
     @_builtins.property
     def keep_best(self) -> _event_pb2.KeepBest: ...
+    @_builtins.property
+    def ends_study(self) -> _event_pb2.EndsStudy: ...
     def __init__(
         self,
         *,
@@ -147,10 +150,11 @@ class AttachResponse(_message.Message):
         plan_dir: _builtins.str = ...,
         keep_best: _event_pb2.KeepBest | None = ...,
         leave_file: _builtins.str = ...,
+        ends_study: _event_pb2.EndsStudy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["gate", b"gate", "keep_best", b"keep_best", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ends_study", b"ends_study", "gate", b"gate", "keep_best", b"keep_best", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gate", b"gate", "gpu_memory_bytes", b"gpu_memory_bytes", "keep_best", b"keep_best", "last_step", b"last_step", "lease_id", b"lease_id", "leave_file", b"leave_file", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "plan_dir", b"plan_dir", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "surrogate", b"surrogate", "template", b"template", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "constraint_metrics", b"constraint_metrics", "ends_study", b"ends_study", "further_metrics", b"further_metrics", "gate", b"gate", "gpu_memory_bytes", b"gpu_memory_bytes", "keep_best", b"keep_best", "last_step", b"last_step", "lease_id", b"lease_id", "leave_file", b"leave_file", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "plan_dir", b"plan_dir", "restore_dir", b"restore_dir", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "slot_milli", b"slot_milli", "slots", b"slots", "surrogate", b"surrogate", "template", b"template", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

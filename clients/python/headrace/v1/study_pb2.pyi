@@ -252,6 +252,8 @@ class StudyStatus(_message.Message):
     UNTIL_FIELD_NUMBER: _builtins.int
     CODE_CHANGED_FIELD_NUMBER: _builtins.int
     SCHEDULES_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    TIME_OVER_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """The number of trials in each state."""
     running: _builtins.int
@@ -320,6 +322,14 @@ class StudyStatus(_message.Message):
         first, at most 20. Not in lists of studies.
         """
 
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When its first trial was first started; absent before."""
+
+    @_builtins.property
+    def time_over(self) -> _duration_pb2.Duration:
+        """For how long it had ended, in all, each time until a user let it continue."""
+
     def __init__(
         self,
         *,
@@ -346,10 +356,12 @@ class StudyStatus(_message.Message):
         until: Global___UntilProgress | None = ...,
         code_changed: _abc.Iterable[_builtins.str] | None = ...,
         schedules: _abc.Iterable[Global___EndingSchedule] | None = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        time_over: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "until", b"until", "warm_results", b"warm_results"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "start_time", b"start_time", "time_over", b"time_over", "until", b"until", "warm_results", b"warm_results"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "bundle_sizes", b"bundle_sizes", "cancelled", b"cancelled", "code_changed", b"code_changed", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "schedules", b"schedules", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated", "until", b"until", "waits_for", b"waits_for", "warm_results", b"warm_results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "bundle_sizes", b"bundle_sizes", "cancelled", b"cancelled", "code_changed", b"code_changed", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "schedules", b"schedules", "start_time", b"start_time", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated", "time_over", b"time_over", "until", b"until", "waits_for", b"waits_for", "warm_results", b"warm_results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__warm_results: _TypeAlias = _typing.Literal["warm_results"]  # noqa: Y015
     _WhichOneofArgType__warm_results: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results"]  # noqa: Y015
@@ -395,8 +407,11 @@ class UntilProgress(_message.Message):
     TRIED_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
     TIME_LEFT_FIELD_NUMBER: _builtins.int
+    ENDS_STUDY_FIELD_NUMBER: _builtins.int
     tried: _builtins.int
     """How many trials were tried since the best value got better."""
+    ends_study: _builtins.bool
+    """One of its conditions came true: it ends the study, or has, and took work from its trials."""
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
         """When its hours are over if trials run without a break until then. Absent where none are set, and while no trial runs:
@@ -413,10 +428,11 @@ class UntilProgress(_message.Message):
         tried: _builtins.int = ...,
         deadline: _timestamp_pb2.Timestamp | None = ...,
         time_left: _duration_pb2.Duration | None = ...,
+        ends_study: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "time_left", b"time_left", "tried", b"tried"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "ends_study", b"ends_study", "time_left", b"time_left", "tried", b"tried"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

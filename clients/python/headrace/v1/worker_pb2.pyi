@@ -704,7 +704,10 @@ class Restored(_message.Message):
     def read_time(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def code(self) -> _event_pb2.AttemptCode:
-        """What the attempt runs, before its first report. Such a message says nothing of a checkpoint."""
+        """All source files that the attempt runs so far. Such a message says nothing of a checkpoint. It comes where a file has
+        another content than the worker has told of the study before and, with `Assign.guards_code`, whenever files were
+        imported. All other code is told with reports.
+        """
 
     def __init__(
         self,
@@ -877,6 +880,7 @@ class Assign(_message.Message):
     SURROGATE_FIELD_NUMBER: _builtins.int
     GATE_FIELD_NUMBER: _builtins.int
     KEEP_BEST_FIELD_NUMBER: _builtins.int
+    ENDS_STUDY_FIELD_NUMBER: _builtins.int
     GUARDS_CODE_FIELD_NUMBER: _builtins.int
     next_milestone: _builtins.int
     """The step up to which the trial may run without asking."""
@@ -933,6 +937,10 @@ class Assign(_message.Message):
     def keep_best(self) -> _event_pb2.KeepBest:
         """The trial saves at each report that is its best so far; absent: it need not."""
 
+    @_builtins.property
+    def ends_study(self) -> _event_pb2.EndsStudy:
+        """The trial saves at a report that ends its study, and waits for the answer; absent: no value does."""
+
     def __init__(
         self,
         *,
@@ -956,11 +964,12 @@ class Assign(_message.Message):
         surrogate: _spec_pb2.Surrogate | None = ...,
         gate: _spec_pb2.Gate | None = ...,
         keep_best: _event_pb2.KeepBest | None = ...,
+        ends_study: _event_pb2.EndsStudy | None = ...,
         guards_code: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "gate", b"gate", "grant", b"grant", "keep_best", b"keep_best", "lease", b"lease", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "ends_study", b"ends_study", "gate", b"gate", "grant", b"grant", "keep_best", b"keep_best", "lease", b"lease", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "further_metrics", b"further_metrics", "gate", b"gate", "grant", b"grant", "guards_code", b"guards_code", "keep_best", b"keep_best", "last_step", b"last_step", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "ends_study", b"ends_study", "further_metrics", b"further_metrics", "gate", b"gate", "grant", b"grant", "guards_code", b"guards_code", "keep_best", b"keep_best", "last_step", b"last_step", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from headrace.errors import HeadraceError
 from headrace_services.scheduler.core import (
     bubbles,
+    closing,
     code_changes,
     dispatch,
     hours,
@@ -120,6 +121,7 @@ def decide(
         except HeadraceError as error:
             refused[position] = error
     until.look(state)
+    yield from closing.advance(state)
     slots_left = again = False
     looks = state.wants_placement and not state.study.state.ended
     if looks:

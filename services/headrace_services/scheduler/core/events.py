@@ -369,6 +369,18 @@ def study_moved(before: StudyState, after: StudyState, detail: str) -> Event:
     )
 
 
+def study_closes(why: str, trials: int, grace_s: float) -> Event:
+    """Something has ended a study, and its trials save their state and leave."""
+    told = (
+        "the trial that runs saves its state and leaves"
+        if trials == 1
+        else f"{trials} trials save their state and leave"
+    )
+    return Event(
+        number=None, kind="note", message=f"study ends: {why}; {told}, within {grace_s:.0f} s", detail={}
+    )
+
+
 def study_extended(before: StudySpec, after: StudySpec) -> Event:
     """A study was given more configurations, or a larger full budget."""
     detail: Json = {

@@ -34,10 +34,11 @@ _LEFT = {
     Action.PAUSE.value: "it was paused by the answer to its last report",
     Action.VACATE.value: "it was paused by the answer to its last report",
     Action.RETRY.value: "it was completed with an error, to be tried again",
-    Action.INTERRUPT.value: "it was given back",
-    Action.TERMINATE.value: "it was ended",
+    Action.INTERRUPT.value: "it was given back by its client",
 }
-"""How a client's lease ends, but for a lapse."""
+"""How a client's lease ends of a trial that nobody had since and that is not over, but for a lapse."""
+_REOPENED = "it had ended, alone or with its study, and a user has let it continue since"
+_ANSWERED = (Action.PAUSE.value, Action.VACATE.value, Action.RETRY.value)
 _ASK = "Leave this trial and ask for another one."
 
 
@@ -71,8 +72,9 @@ def gone(state: CycleState, message: Leased) -> Stale:
         return Stale(why=_ended(state, trial), remedy=_ASK)
     if lease.worker_id is not None:
         return Stale(why=trial.detail or "its lease is over", remedy=_ASK)
-    left = _LEFT.get(lease.ended, "its lease is over")
-    return Stale(why=f"{left}: {trial.detail}" if trial.detail else left, remedy=_ASK)
+    left = _LEFT.get(lease.ended, _REOPENED)
+    told = trial.detail and lease.ended in _ANSWERED  # else the detail is of what came after
+    return Stale(why=f"{left}: {trial.detail}" if told else left, remedy=_ASK)
 
 
 def _given_on(state: CycleState, trial: Trial, lease: Lease) -> Stale:

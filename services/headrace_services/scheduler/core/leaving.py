@@ -70,6 +70,8 @@ def _told(slots: int, milli: int) -> str:
 
 
 def _asked(state: CycleState, lease: Lease) -> Leaving | None:
+    if state.study.closing is not None:
+        return None  # they end (`core.closing`)
     return state.study.leaving.get(lease.grant.id) if lease.grant else None
 
 

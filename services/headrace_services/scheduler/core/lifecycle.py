@@ -110,6 +110,7 @@ TRANSITIONS: tuple[Transition, ...] = (
 
 BY_USER = "paused by a user"
 WITH_STUDY = "paused with its study"
+AT_ITS_END = "its study ends"
 """Why a trial that the policy lets go on does not."""
 
 LEASED = frozenset({State.RUNNING, State.RESUMED})

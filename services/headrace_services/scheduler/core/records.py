@@ -10,7 +10,7 @@ from headrace.spec import StudySpec
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.lifecycle import LEASED, Reason, State, StudyState
 from headrace_services.scheduler.core.scales import ScaleChoice
-from headrace_services.scheduler.core.standing import Leaving, Speeds, Standing
+from headrace_services.scheduler.core.standing import Closing, Leaving, Speeds, Standing
 
 Value = bool | int | float | str
 Params = dict[str, Value]
@@ -56,12 +56,17 @@ class Study(Struct, frozen=True, kw_only=True):
     now_s: float = 0.0
     """The same in seconds; only differences mean something."""
     leaving: Mapping[str, Leaving] = field(default_factory=dict)
-    """Its grants that are to end for other studies, by grant."""
+    """Its grants that are to end early, by grant: for other studies, or because it ends."""
     revision: int = 0
     """How often trials of it were reopened, or its spec changed. What was computed at another revision is void."""
     attempts_from: int = 0
     """The attempts of its trials are numbered above this. A database that was restored raises it: what it issued
     after the copy was made it does not know, and must not issue again."""
+
+    @property
+    def closing(self) -> Closing | None:
+        """What ends it, while its trials still leave; stays once it has ended."""
+        return self.standing.closing
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):

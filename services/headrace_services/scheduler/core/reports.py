@@ -14,10 +14,18 @@ from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.steps import refusal
-from headrace_services.scheduler.core import code_changes, events, gone, leaving, seats, until
+from headrace_services.scheduler.core import closing, code_changes, events, gone, leaving, seats, until
 from headrace_services.scheduler.core.changes import RungChange
 from headrace_services.scheduler.core.inputs import Accepted, Outcome, ReportArrived
-from headrace_services.scheduler.core.lifecycle import BY_USER, WITH_STUDY, Action, Reason, State, StudyState
+from headrace_services.scheduler.core.lifecycle import (
+    AT_ITS_END,
+    BY_USER,
+    WITH_STUDY,
+    Action,
+    Reason,
+    State,
+    StudyState,
+)
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Explanation
 from headrace_services.scheduler.core.records import (
@@ -78,8 +86,8 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
         decision = _at_milestone(state, trial, lease, report, progress)
     else:
         decision = _metric_unknown(state, report)
-    if until.look(state) and state.trials[lease.number].leased:
-        decision = Decision(action="STOP", next_milestone=0, reason=state.study.detail)
+    until.look(state)
+    decision = closing.at_report(state, lease, report, decision)
     state.answers[lease.number, lease.attempt, sequence] = decision
     state.changes.reports.append(
         Report(
@@ -324,6 +332,8 @@ def _judge(state: CycleState, entry: RungEntry, lease: Lease) -> Decision:
 
 def _paused(state: CycleState, trial: Trial) -> str:
     """Why a trial that the policy lets go on does not."""
+    if state.study.closing is not None:
+        return AT_ITS_END
     return BY_USER if trial.user_paused or state.study.detail == BY_USER else WITH_STUDY
 
 

@@ -139,12 +139,12 @@ class Results:
         if self._failed is not None:
             return (
                 f"every trial that reported a result failed, trial {self._failed.number} with: "
-                f"{error_line(self._failed.detail)}; mend the trial's program and run the study again"
+                f"{error_line(self._failed.detail)}; {self._remedy}"
             )
         if self._is_gate and not self._errors:
             return "the check was ended before it was complete; create the study again to run it"
         if 2 * self._errors.total() > self._trials:
-            return f"{self._failures()}; mend the trial's program and run the study again"
+            return f"{self._failures()}; {self._remedy}"
         never = [one.metric for one in self._spec.constraints if one.metric not in self._seen]
         if self._unmet and never:
             listed = ", ".join(f"'{metric}'" for metric in never)
@@ -166,6 +166,12 @@ class Results:
             listed = ", ".join(f"'{metric}'" for metric in metrics)
             return f"no trial reported all objectives ({listed}) with its last report; report them together"
         return f"no trial reported '{first}'; report it in the trial, or correct objective.metric"
+
+    @property
+    def _remedy(self) -> str:
+        if self._spec.template is None:
+            return "fix the program, and try the trials again"
+        return "fix the trial's program, and `headrace retry` lets its trials continue"
 
     def _failures(self) -> str:
         """How many trials failed, and the commonest error. Errors that differ in numbers alone count as one."""

@@ -68,6 +68,18 @@ class Reserved(Struct, frozen=True, kw_only=True):
         return (len(self.slots), self.milli, self.cores)
 
 
+class Closing(Struct, frozen=True, kw_only=True):
+    """What ends a study, while its trials still leave (`core.closing`)."""
+
+    why: str
+    """What came true."""
+    asked: str
+    """The conditions of which it is one."""
+    since_s: float
+    by_s: float
+    """Until when the trials have time, by the database's clock as `since_s`."""
+
+
 class Progress(Struct, frozen=True, kw_only=True):
     """How near a study is to what ends it before its trials have (`core.until`). Only of one that has such an end."""
 
@@ -125,6 +137,12 @@ class Standing(Struct, frozen=True, kw_only=True):
     avoided: Mapping[str, str] = field(default_factory=dict)
     """The workers that get no trials of the study any more: their names by incarnation."""
     progress: Progress = Progress()
+    started_s: float | None = None
+    """When its first trial was first started, by the database's clock."""
+    over_s: float = 0.0
+    """For how long it had ended, in all, each time until a user let it continue."""
+    closing: Closing | None = None
+    """Set once something of `until` has come true; stays once the study has ended."""
 
 
 class Leaving(Struct, frozen=True, kw_only=True):

@@ -45,7 +45,7 @@ from headrace_services.scheduler.core.records import (
 from headrace_services.scheduler.core.results import Result, Results
 from headrace_services.scheduler.core.room import Room
 from headrace_services.scheduler.core.scales import ScaleChoice
-from headrace_services.scheduler.core.standing import Leaving
+from headrace_services.scheduler.core.standing import Closing, Leaving
 
 
 class CycleState:
@@ -112,7 +112,8 @@ class CycleState:
     @property
     def active(self) -> bool:
         """Whether the study starts trials."""
-        return self.study.state is StudyState.ACTIVE and self.study.after is None
+        study = self.study
+        return study.state is StudyState.ACTIVE and study.after is None and study.closing is None
 
     def load(self, *, trials: Iterable[Trial] = (), leases: Iterable[Lease] = ()) -> None:
         """Take copies of rows, never replacing one that the cycle has changed."""
@@ -332,6 +333,8 @@ class CycleState:
         self._begin(lease, slots)
 
     def _begin(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
+        if self.study.standing.started_s is None:
+            self.stand(started_s=self.study.now_s)
         self.leases[lease.id] = lease
         self.slots[lease.id] = slots
         self.changes.granted[lease.id] = lease
@@ -474,11 +477,22 @@ class CycleState:
 
     def reopen_study(self, why: str) -> None:
         """Let a study that has ended go on. Trials that its end has not terminated yet go on as they are."""
-        before = self.study.state
+        before, ended = self.study.state, self.study.end_time
+        over_s = 0.0 if ended is None else max(0.0, (self.study.now - ended).total_seconds())
         self.study = replace(self.study, state=StudyState.ACTIVE, detail=why, end_time=None)
-        self.stand(ended_through=None)
+        self.stand(ended_through=None, over_s=self.study.standing.over_s + over_s)
         self.emit(events.study_moved(before, StudyState.ACTIVE, why))
         self.wants_placement = True
+
+    def close_study(self, closing: Closing) -> None:
+        """Let the study come to its end. It starts nothing more."""
+        self.stand(closing=closing)
+
+    def open_study(self) -> None:
+        """The study closes no more, and has not closed; its trials were asked in vain."""
+        if self.study.closing is not None:
+            self.stand(closing=None)
+            self.changes.withdraw_asks = True
 
     def end_wait(self, scale: ScaleChoice | None) -> None:
         """The study waits for no other one any more; its copies have the scale that a pilot has chosen."""

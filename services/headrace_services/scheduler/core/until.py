@@ -2,8 +2,8 @@
 
 Each is looked at where it may come true. A report may bring a better value. A trial counts as tried once: when it comes
 to its first rung, or completes before it. Hours pass while trials run (`core.hours`). The first that comes true ends
-the study as completed. Then the trials that run are stopped. A study without any usable value fails instead, since it
-has nothing to show.
+the study as completed: it closes, while the trials that run save their state and leave (`core.closing`). A study
+without any usable value fails instead, since it has nothing to show.
 
 The hours count from 0 each time that a user lets trials that are over go on. So do the trials without improvement. The
 best value stays.
@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import Until
-from headrace_services.scheduler.core import hours
-from headrace_services.scheduler.core.lifecycle import StudyState
+from headrace_services.scheduler.core import closing, hours
 from headrace_services.scheduler.core.state import CycleState
 
 
@@ -34,25 +33,19 @@ def tried(state: CycleState, number: int) -> None:
         state.stand(progress=replace(progress, tried=progress.tried + 1))
 
 
-def look(state: CycleState) -> bool:
-    """End the study where something has come true that ends it. Returns whether this has ended it."""
-    until = state.study.spec.until
-    if until is None or state.study.state.ended or state.study.after is not None:
-        return False
-    why = _what_came_true(state, until)
-    if not why:
-        return False
-    asked = f"until: {' or '.join(until.conditions(state.study.spec.objective))}"
-    if state.study.standing.progress.best_value is None:
-        state.move_study(StudyState.FAILED, f"{why}, and no trial has a usable value ({asked})")
-    else:
-        state.move_study(StudyState.COMPLETED, f"{why} ({asked})")
-    return True
+def look(state: CycleState) -> None:
+    """Close the study where something has come true that ends it."""
+    study, until = state.study, state.study.spec.until
+    if until is None or study.state.ended or study.closing is not None or study.after is not None:
+        return
+    if why := _what_came_true(state, until):
+        closing.begin(state, why, f"until: {' or '.join(until.conditions(study.spec.objective))}")
 
 
 def begin_anew(state: CycleState) -> None:
-    """Count hours and trials from 0: the study goes on after its end, or trials of it do."""
+    """Count hours and trials from 0: the study goes on after its end, or trials of it do. One that closes is opened."""
     if state.study.spec.until is not None:
+        state.open_study()
         progress, now_s = state.study.standing.progress, state.study.now_s
         since_s = None if progress.since_s is None else now_s
         state.stand(progress=replace(progress, spent_s=0.0, since_s=since_s, seen_s=now_s, tried=0))

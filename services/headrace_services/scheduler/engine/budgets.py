@@ -1,4 +1,5 @@
-"""Counts the hours of studies that have some, and ends those that have none left (`core/hours.py`). One a replica."""
+"""Counts the hours of studies that have some, and ends those that have none left (`core/hours.py`), or that close and
+whose trials have had their time to leave (`core/closing.py`). One a replica."""
 
 import asyncio
 import logging
@@ -33,4 +34,4 @@ class Budgets:
         async with transaction(self._hub.engine) as conn:
             found = await studies.to_count(conn)
         for study_id in found:
-            self._hub.kick(study_id, "its hours are counted")
+            self._hub.kick(study_id, "its time is counted")

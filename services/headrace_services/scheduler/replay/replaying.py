@@ -43,14 +43,14 @@ from headrace.client.model import Exploit as LoggedExploit
 from headrace.client.model import TerminationReason, TrialState
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.fold import Fold
-from headrace_services.scheduler.core.lifecycle import BY_USER, WITH_STUDY
+from headrace_services.scheduler.core.lifecycle import AT_ITS_END, BY_USER, WITH_STUDY
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Explanation, Policy, Promotion, RungCost
 from headrace_services.scheduler.core.policies import PausePrice as Price
 from headrace_services.scheduler.core.records import Checkpoint, Exploit, RungEntry
 from headrace_services.scheduler.samplers import make_sampler
 
-_NOT_THE_POLICYS = (BY_USER, WITH_STUDY)
+_NOT_THE_POLICYS = (BY_USER, WITH_STUDY, AT_ITS_END)
 _LOGGED = {field.name for field in dataclasses.fields(Logged)}
 _COMPARED = tuple(field.name for field in structs.fields(Explanation) if field.name in _LOGGED - {"sentence"})
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from headrace.bounds.calls import ERROR, LEASE_TIME
+from headrace.bounds.calls import ERROR
 from headrace.errors import LeaseStaleError, NotAskTellError, lease_gone
 from headrace.spec.objective import unread_constraints
 from headrace.v1 import event_pb2
@@ -40,7 +40,6 @@ from headrace_services.scheduler.store.requests import Request
 
 DEFAULT_LEASE_S = 6 * 3600.0
 """For callers that do not say, and so may not renew: it is to fit a long evaluation."""
-SHORTEST_LEASE_S = 1.0
 LONGEST_WAIT_S = 60.0
 ASK_AGAIN_S = 1.0
 
@@ -236,9 +235,7 @@ def _valid_asking(checks: Checks, request: pb.SuggestTrialRequest) -> _Asking | 
     checks.required("client_id", request.client_id)
     ttl_s = DEFAULT_LEASE_S
     if request.HasField("lease_time"):
-        ttl_s = checks.seconds(
-            "lease_time", request.lease_time, least=SHORTEST_LEASE_S, most=LEASE_TIME.most_s
-        )
+        ttl_s = request.lease_time.ToTimedelta().total_seconds()
     return None if study_id is None else _Asking(study=study_id, client_id=request.client_id, ttl_s=ttl_s)
 
 

@@ -124,6 +124,9 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
         ],
         code_changed=changed_files(record.code_files),
     )
+    status.time_over.FromTimedelta(timedelta(seconds=record.standing.over_s))
+    if record.standing.started_s is not None:
+        status.start_time.FromDatetime(_at(record, record.standing.started_s))
     if figures.best:
         status.best.CopyFrom(trial(record.name, figures.best, record.spec, most_bytes=NAMED_TRIAL_BYTES))
     if figures.baseline:
@@ -148,15 +151,20 @@ def _until(record: Study) -> study_pb2.UntilProgress | None:
     until, progress = record.spec.until, record.standing.progress
     if until is None:
         return None
-    message = study_pb2.UntilProgress(tried=progress.tried)
+    message = study_pb2.UntilProgress(tried=progress.tried, ends_study=record.closing is not None)
     if until.hours is not None:
         ends_s, left_s = hours.ends_s(progress, until.hours), hours.left_s(progress, until.hours)
         if ends_s is not None and not record.state.ended:
             left_s = min(left_s, max(0.0, ends_s - record.now_s))
-            shift_s = record.now.timestamp() - record.now_s  # a study in process has a clock of its own
-            message.deadline.FromDatetime(datetime.fromtimestamp(ends_s + shift_s, UTC))
+            message.deadline.FromDatetime(_at(record, ends_s))
         message.time_left.FromTimedelta(timedelta(seconds=left_s))
     return message
+
+
+def _at(record: Study, when_s: float) -> datetime:
+    """A time of the study's clock as a date."""
+    shift_s = record.now.timestamp() - record.now_s  # a study in process has a clock of its own
+    return datetime.fromtimestamp(when_s + shift_s, UTC)
 
 
 def _bundle_size(profile: Profile, found: Capacity) -> study_pb2.BundleSize:

@@ -12,11 +12,11 @@ from headrace import bounds
 from headrace.bounds.calls import ERROR
 from headrace.bounds.sessions import LOG_TAIL, TROUBLE, WARNING
 from headrace.errors import InvalidFieldError, Violation
-from headrace.spec import OnCodeChange
+from headrace.spec import OnCodeChange, StudySpec
 from headrace.spec.convert import params_to_proto, to_proto
 from headrace.spec.convert_resources import resources_to_proto
 from headrace.spec.names import LABEL, STUDY, WORKER
-from headrace.v1 import event_pb2, trial_pb2, worker_pb2
+from headrace.v1 import event_pb2, spec_pb2, trial_pb2, worker_pb2
 from headrace_services.scheduler.attempt_messages import attempt_code, schedule
 from headrace_services.scheduler.core.capacity import TurnCost
 from headrace_services.scheduler.core.inputs import (
@@ -235,6 +235,8 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
     message.checkpoints_shared = trial.retains_checkpoints(study.spec)
     if study.spec.keeps_best and trial.best_value is not None:
         message.keep_best.best_value = trial.best_value
+    if trial.baseline:  # it ends no study
+        message.ClearField("ends_study")
     by = message.surrogate.scale_by
     if by:  # a pilot's: the parameter is the scheduler's own, and no user's function expects it
         message.surrogate.scale = int(trial.params.get(by, 1))
@@ -272,8 +274,15 @@ def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
         keep_best=event_pb2.KeepBest(goal=wanted.objective.goal, constraints=wanted.constraints)
         if spec.keeps_best
         else None,
+        ends_study=_ends_study(spec, wanted),
         guards_code=spec.on_code_change is not OnCodeChange.WARN,
     )
+
+
+def _ends_study(spec: StudySpec, told: spec_pb2.StudySpec) -> event_pb2.EndsStudy | None:
+    if spec.until is None or spec.until.value is None:
+        return None
+    return event_pb2.EndsStudy(goal=told.objective.goal, constraints=told.constraints, value=spec.until.value)
 
 
 def trial_seed(seed: int, number: int) -> int:

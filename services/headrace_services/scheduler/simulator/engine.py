@@ -129,7 +129,12 @@ class Simulation:
         return outcome
 
     def _foresee_end(self, study: StudySimulation) -> None:
-        """Have a cycle when the hours of a study are over, if its trials run without a break until then."""
+        """Have a cycle when the hours of a study are over, if its trials run without a break until then; and when those
+        of one that closes have had their time to leave."""
+        closing = study.rows.study.closing
+        if closing is not None and study.closed_s != closing.by_s:
+            study.closed_s = closing.by_s
+            self._at(closing.by_s, (0, 0), partial(self._closed, study, closing.by_s))
         until, before = study.spec.until, study.hours_end_s
         if until is None or until.hours is None:
             return
@@ -139,6 +144,10 @@ class Simulation:
 
     def _hours_end(self, study: StudySimulation, end_s: float) -> None:
         if not study.over and study.hours_end_s == end_s:
+            self._step(study, PlaceNow())
+
+    def _closed(self, study: StudySimulation, by_s: float) -> None:
+        if not study.over and study.closed_s == by_s:
             self._step(study, PlaceNow())
 
     def _wake_waiting(self, study: StudySimulation, plan: Plan) -> None:

@@ -69,6 +69,8 @@ class StudySimulation:
     """Slots that are free now although a trial waits for one."""
     hours_end_s: float | None = None
     """When its hours are over, as far as that can be known."""
+    closed_s: float | None = None
+    """When its trials have had their time to leave, once it closes."""
 
     @classmethod
     def of(

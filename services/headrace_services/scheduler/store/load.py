@@ -350,7 +350,7 @@ async def _unfinished(conn: AsyncConnection, study_id: int, need: Unfinished) ->
     await asyncio.sleep(0)  # a page is enough for one turn on the event loop
     held = await _named(conn, study_id, Named(numbers=frozenset(row.number for row in live.rows)))
     left = Rows(trials=(*held.trials, *others), leases=held.leases, slots=held.slots)
-    return Left(rows=left, through=others[-1].number if len(others) == need.limit else None)
+    return Left(rows=left, through=others[-1].number if others and len(others) == need.limit else None)
 
 
 async def _over(conn: AsyncConnection, study_id: int, need: OverTrials) -> tuple[Over, ...]:

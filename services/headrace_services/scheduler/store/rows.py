@@ -30,7 +30,15 @@ from headrace_services.scheduler.core.records import (
     Trial,
 )
 from headrace_services.scheduler.core.scales import ScaleChoice
-from headrace_services.scheduler.core.standing import Leaving, Progress, Reserved, Speeds, Standing, Usage
+from headrace_services.scheduler.core.standing import (
+    Closing,
+    Leaving,
+    Progress,
+    Reserved,
+    Speeds,
+    Standing,
+    Usage,
+)
 
 AnyRow = Row[Any]
 Columns = dict[str, Any]
@@ -120,6 +128,9 @@ def standing(columns: Columns) -> Standing:
         ended_through=columns["ended_through"],
         avoided=columns["avoided"],
         progress=Progress(**columns["progress"]),
+        started_s=columns["started_s"],
+        over_s=columns["over_s"],
+        closing=Closing(**columns["closing"]) if columns.get("closing") else None,
     )
 
 
@@ -144,6 +155,9 @@ def standing_columns(record: Standing) -> Columns:
         "ended_through": record.ended_through,
         "avoided": dict(record.avoided),
         "progress": asdict(record.progress),
+        "started_s": record.started_s,
+        "over_s": record.over_s,
+        "closing": asdict(record.closing) if record.closing else None,
     }
 
 

@@ -25,6 +25,7 @@ from sqlalchemy import (
     text,
     true,
     tuple_,
+    union,
     union_all,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -166,17 +167,25 @@ async def ending(conn: AsyncConnection) -> list[int]:
 
 
 async def to_count(conn: AsyncConnection) -> list[int]:
-    """The studies whose hours (`core.hours`) are over, or were not counted for a while although they pass."""
+    """The studies whose hours (`core.hours`) are over, or were not counted for a while although they pass; and those
+    that close (`core.closing`), and whose trials have had their time."""
     s = tables.study
-    return [int(row.id) for row in await conn.execute(select(s.c.id).where(_TO_COUNT).order_by(s.c.id))]
+    found = union(select(s.c.id).where(_TO_COUNT), select(s.c.id).where(_CLOSED)).order_by("id")
+    return [int(row.id) for row in await conn.execute(found)]
 
 
 _TO_COUNT: ColumnElement[bool] = literal_column(
     "state IN ('ACTIVE', 'PAUSED') AND spec #>> '{until,hours}' IS NOT NULL"  # as its index says it
-    " AND standing #>> '{progress,since_s}' IS NOT NULL AND extract(epoch FROM clock_timestamp()) >= least("
+    " AND standing #>> '{progress,since_s}' IS NOT NULL AND standing #>> '{closing}' IS NULL"
+    " AND extract(epoch FROM clock_timestamp()) >= least("
     f"(standing #>> '{{progress,seen_s}}')::double precision + {hours.COUNT_EVERY_S},"
     " (standing #>> '{progress,since_s}')::double precision - (standing #>> '{progress,spent_s}')::double precision"
     " + 3600 * (spec #>> '{until,hours}')::double precision)",
+    Boolean,
+)
+_CLOSED: ColumnElement[bool] = literal_column(
+    "state IN ('ACTIVE', 'PAUSED')"  # as its index says it
+    " AND extract(epoch FROM clock_timestamp()) >= (standing #>> '{closing,by_s}')::double precision",
     Boolean,
 )
 

@@ -192,7 +192,7 @@ class Suggester:
 def takes_proposals(study: Study) -> bool:
     """Whether the study's next configuration is one that the pool computes."""
     pooled = pooled_from(study.spec)
-    if pooled is None or study.state is not StudyState.ACTIVE or study.after is not None:
+    if pooled is None or study.state is not StudyState.ACTIVE or study.after is not None or study.closing:
         return False
     if study.spec.baseline is not None and not study.next_number:
         return False

@@ -1,0 +1,104 @@
+"""A study that `until` ends closes first, so that the trials that run lose no state.
+
+    open ── something comes true ──→ closing ── no trial holds a worker's slots, or the grace is over ──→ ended
+
+While it closes, the study is active by its state and starts nothing. Its trials are asked to leave at their next
+report, as those are whose slots others need (`core.leaving`): they save there, are told STOP, and end by themselves.
+They have the template's grace for that (`trial.grace_s`), all together, from the moment on in which the study closes.
+What runs after it is cancelled. The trial whose own report ends the study hears STOP in answer, if that report was
+saved.
+
+A report without a checkpoint may have been on its way before its program was asked, so the trial goes on to the next
+one. After `HEARD_S` its program has heard, and saves nothing: it is told STOP all the same.
+
+Clients of ask and tell keep their own state. Nobody waits for them: their trials end with the study.
+
+The study's row says that it closes, and until when. So any replica goes on with it (`engine.budgets`), and a worker
+that missed the message is told with its next heartbeat. A scheduler of an earlier version does not see it: to it the
+same thing comes true again, and it ends the study at once.
+"""
+
+from headrace.grants import DEFAULT_GRACE_S
+from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core.inputs import Preemption, ReportArrived
+from headrace_services.scheduler.core.lifecycle import Reason, StudyState
+from headrace_services.scheduler.core.needs import Deciding, Unfinished, ask
+from headrace_services.scheduler.core.records import Decision, Lease, Study, Trial
+from headrace_services.scheduler.core.standing import Closing, Leaving
+from headrace_services.scheduler.core.state import CycleState
+
+HEARD_S = 5.0
+"""After so long every program has heard that it is to save at its next report."""
+
+
+def begin(state: CycleState, why: str, asked: str) -> None:
+    """Close the study. One whose trials no worker runs has ended with that."""
+    template, now_s = state.study.spec.template, state.study.now_s
+    grace_s = 0.0
+    if template is not None:
+        grace_s = DEFAULT_GRACE_S if template.grace is None else template.grace.total_seconds()
+    state.close_study(Closing(why=why, asked=asked, since_s=now_s, by_s=now_s + grace_s))
+    if template is None:
+        _end(state)
+
+
+def advance(state: CycleState) -> Deciding[None]:
+    """Ask trials to leave that were not asked yet; end the study where none is left, or the grace is over."""
+    closing = state.study.closing
+    if closing is None or state.study.state.ended:
+        return
+    held: list[tuple[Trial, Lease]] = []
+    if state.study.now_s < closing.by_s:
+        state.take((yield from ask(Unfinished(after=-1, limit=0))).rows)
+        held = [
+            (trial, lease)
+            for trial in state.trials.values()
+            if trial.lease_id is not None and (lease := state.leases[trial.lease_id]).worker_id is not None
+        ]
+    if not held:
+        _end(state)
+        return
+    new = [(trial, lease) for trial, lease in held if not _was_asked(state, lease)]
+    for _, lease in new:
+        assert lease.worker_id is not None
+        assert lease.grant is not None
+        why = f"its study ends: {closing.why}"
+        state.changes.asks[lease.grant.id] = Leaving(for_study_id=state.study.id, at_report=True, why=why)
+        state.orders.append(Preemption(worker_id=lease.worker_id, lease=lease, reason=why))
+    if new:
+        state.emit(events.study_closes(closing.why, len(new), closing.by_s - state.study.now_s))
+
+
+def at_report(state: CycleState, lease: Lease, report: ReportArrived, decision: Decision) -> Decision:
+    """What a trial is told that reports while its study closes, or whose report ends it: STOP, once it has saved."""
+    study, trial = state.study, state.trials[lease.number]
+    if not trial.leased or (study.closing is None and not study.state.ended):
+        return decision
+    if study.state.ended or study.closing is None:
+        return Decision(action="STOP", next_milestone=0, reason=study.detail)
+    waited_s = study.now_s - study.closing.since_s
+    saves_nothing = (trial.rungs > 0 and trial.checkpoint is None) or waited_s >= HEARD_S
+    if lease.worker_id is not None and report.checkpoint is None and not saves_nothing:
+        why = f"its study ends, and it saves its state before: {study.closing.why}"
+        return Decision(action="CONTINUE", next_milestone=report.step + 1, reason=why)
+    _, why = _how(study, study.closing)
+    state.terminate(lease.number, Reason.STOPPED_EARLY, why)
+    return Decision(action="STOP", next_milestone=0, reason=why)
+
+
+def _was_asked(state: CycleState, lease: Lease) -> bool:
+    assert lease.grant is not None
+    asked = state.study.leaving.get(lease.grant.id)
+    return asked is not None and asked.at_report and asked.for_study_id == state.study.id
+
+
+def _end(state: CycleState) -> None:
+    assert state.study.closing is not None
+    state.move_study(*_how(state.study, state.study.closing))
+
+
+def _how(study: Study, closing: Closing) -> tuple[StudyState, str]:
+    """How the study ends, by what its trials have come to."""
+    if study.standing.progress.best_value is None:
+        return StudyState.FAILED, f"{closing.why}, and no trial has a usable value ({closing.asked})"
+    return StudyState.COMPLETED, f"{closing.why} ({closing.asked})"
