@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,8 @@ from headrace_worker.outbox import RecordedLease
 log = logging.getLogger(__name__)
 _SHIM = Path(__file__).with_name("shim.py")
 _STATUS_BYTES = 4096
+_OF_INTERPRETERS = ("LD_LIBRARY_PATH",)
+"""What the daemon's own interpreter may need to start, and so the shim's."""
 _POLL_S = (0.01, 0.5)
 _START_TOLERANCE_S = 2.0
 
@@ -55,17 +57,19 @@ class TrialProcess:
         """Starts a program, with descriptors of ours; returns when it runs. Raises `CannotStartError`."""
         read_end, write_end = os.pipe()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", str(_SHIM)),
-                *(str(os.getpid()), str(write_end), _umask(launch), launch.user, launch.working_dir),
-                *launch.args,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=dict(launch.env),
-                start_new_session=True,
-                pass_fds=(write_end, *inherited),
-            )
+            with _readable(launch.env) as environment:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-I", "-S", str(_SHIM)),
+                    *(str(os.getpid()), str(write_end), str(environment.fileno())),
+                    *(_umask(launch), launch.user, launch.working_dir),
+                    *launch.args,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env={name: os.environ[name] for name in _OF_INTERPRETERS if name in os.environ},
+                    start_new_session=True,
+                    pass_fds=(write_end, environment.fileno(), *inherited),
+                )
         except (OSError, ValueError) as error:  # too many processes; a NUL in an argument
             os.close(read_end)
             raise CannotStartError(f"program {launch.args[0]!r} cannot be started: {error}") from error
@@ -100,6 +104,17 @@ class TrialProcess:
         """Kills what the leader left behind and waits until nothing of it runs."""
         await end_group(self.pid)
         await end_strays(*self.marks)
+
+
+def _readable(env: Mapping[str, str]) -> BinaryIO:
+    """A file without a name that holds an environment, from its beginning. Raises `ValueError` for one that is none."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"environment variable {name!r} has a name or a value that no process can have")
+    file = os.fdopen(os.memfd_create("environment"), "w+b")
+    file.write(b"\0".join(os.fsencode(f"{name}={value}") for name, value in env.items()))
+    file.seek(0)
+    return file
 
 
 def _umask(launch: Launch) -> str:
