@@ -35,7 +35,9 @@ def reads(path):
         return type(error).__name__
 home = Path(me.checkpoint_dir).parents[2]
 seen = {
-    "ids": [os.getuid(), os.geteuid(), os.getgid(), os.getgroups() == [os.getgid()]],
+    "ids": [*os.getresuid(), *os.getresgid()],
+    # But for the user's: the groups of the home and of the trial, by which its processes are known.
+    "groups": sorted(group >> 27 for group in set(os.getgroups()) - {os.getgid()}),
     "user": [os.environ["USER"], os.environ["HOME"]],
     "outbox": reads(home / "outbox.sqlite"),
     "worker's secret": reads(home / "secret"),
@@ -135,7 +137,8 @@ async def test_trials_of_another_user(site: Site, scheduler: ScriptedScheduler, 
         await until(lambda: (site.marks / "seen-3").exists(), "the second attempt", 40)
         for step, restored in ((0, None), (3, {"step": 3})):
             assert json.loads((site.marks / f"seen-{step}").read_text()) == {
-                "ids": [user.uid, user.uid, user.gid, True],
+                "ids": [user.uid] * 3 + [user.gid] * 3,
+                "groups": [0x70000000 >> 27, 0x78000000 >> 27],
                 "user": [USER, user.home],
                 "outbox": "PermissionError",
                 "worker's secret": "PermissionError",

@@ -120,6 +120,11 @@ class OtherUser:
                     )
 
 
+def in_group(spelled: str, group: int) -> str:
+    """A user, as the shim takes it, in a further group."""
+    return f"{spelled}{'' if spelled.endswith(':') else ','}{group}"
+
+
 def give_to(spelled: str, path: Path) -> None:
     """Gives a user, as the shim takes it, a file or a folder with all that is in it."""
     uid, gid = map(int, spelled.split(":")[:2])

@@ -1,0 +1,227 @@
+"""How a trial of another user is started, and how all of it ends: no code and no variable of the study's has the
+worker's rights for a moment, and no process of it is left."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+from other_user_site import USER, as_root, interpreter
+
+from headrace_worker import own_groups
+from headrace_worker.launch import LEASE_VARIABLE, Launch
+from headrace_worker.process import CannotStartError, TrialProcess, end_strays
+from headrace_worker.run_as import OtherUser, other_user
+
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+# What a loader, a C library, an interpreter or a shell obeys before the program's first line.
+OBEYED = (
+    "LD_PRELOAD LD_AUDIT LD_LIBRARY_PATH LD_DEBUG_OUTPUT LD_PROFILE GCONV_PATH LOCPATH NLSPATH GLIBC_TUNABLES "
+    "MALLOC_CHECK_ MALLOC_PERTURB_ MALLOC_TRACE TZDIR HOSTALIASES RES_OPTIONS TMPDIR PYTHONPATH PYTHONHOME "
+    "PYTHONSTARTUP PYTHONINSPECT PYTHONMALLOC PYTHONPLATLIBDIR PYTHONPYCACHEPREFIX PYTHONEXECUTABLE BASH_ENV ENV "
+    "PATH IFS HOME LC_ALL LANG"
+).split()
+OF_SHELLS = {"PWD", "OLDPWD", "SHLVL", "_"}
+# Says who it runs as, wherever it is loaded.
+LIBRARY = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+unsigned la_version(unsigned version) { return version; }
+__attribute__((constructor)) static void said(void) {
+    int file = open(SEEN, O_WRONLY | O_APPEND);
+    dprintf(file, "%d %d %d %s\\n", getuid(), geteuid(), getegid(), program_invocation_short_name);
+    close(file);
+}
+"""
+LEAVES = """
+import os, subprocess, sys, time
+# Of no session, no parent and no environment that names its trial.
+leave = f'setsid sleep 300 & echo $! >{sys.argv[1]}.new; mv {sys.argv[1]}.new {sys.argv[1]}'
+subprocess.run(["env", "-i", "setsid", "sh", "-c", leave], check=True)
+if len(sys.argv) > 2:
+    time.sleep(300)
+"""
+
+pytestmark = as_root
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> OtherUser:
+    monkeypatch.setattr(sys, "executable", interpreter())
+    return other_user(USER)
+
+
+@pytest.fixture
+def seen(open_folder: Path) -> Path:
+    """A file that everybody may write to."""
+    path = open_folder / "seen"
+    path.touch()
+    path.chmod(0o666)
+    return path
+
+
+@pytest.fixture
+def library(open_folder: Path, seen: Path) -> str:
+    """A library that says in `seen` as whom it is loaded, as an earlier trial may have left one."""
+    if COMPILER is None:
+        pytest.skip("no C compiler")
+    (open_folder / "said.c").write_text(LIBRARY)
+    made = open_folder / "said.so"
+    subprocess.run(
+        [COMPILER, "-shared", "-fPIC", f'-DSEEN="{seen}"', "-o", made, open_folder / "said.c"], check=True
+    )
+    return str(made)
+
+
+async def started(
+    folder: Path, args: Sequence[str], env: Mapping[str, str], user: OtherUser | None
+) -> TrialProcess:
+    spelled = user.spelled if user is not None else ""
+    launch = Launch(args=tuple(args), env=env, working_dir="", log_path=folder / "log", user=spelled)
+    with (folder / "log").open("ab") as output:
+        return await TrialProcess.spawn(launch, output)
+
+
+async def ran(folder: Path, args: Sequence[str], env: Mapping[str, str], user: OtherUser | None) -> str:
+    """What a program prints."""
+    process = await started(folder, args, env, user)
+    code = await process.wait()
+    await process.group_gone()
+    said = (folder / "log").read_text()
+    assert code == 0, said
+    return said
+
+
+@pytest.mark.parametrize("variable", ["LD_PRELOAD", "LD_AUDIT"])
+async def test_a_studys_library_is_loaded_as_the_trials_user_alone(
+    variable: str, library: str, seen: Path, open_folder: Path, user: OtherUser
+) -> None:
+    await ran(open_folder, [interpreter(), "-c", ""], {variable: library}, user)
+    loaded = seen.read_text().splitlines()
+    assert loaded
+    assert {line.split()[:3] == [str(user.uid), str(user.uid), str(user.gid)] for line in loaded} == {True}, loaded
+
+
+async def test_no_variable_of_a_study_is_there_while_its_process_is_root(
+    library: str, open_folder: Path, user: OtherUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen by an interpreter in the place of the worker's, which writes its environment down; the trial gets it all."""
+    noted = open_folder / "environment"
+    witness = open_folder / "python"
+    witness.write_text(f'#!/bin/sh\n[ "$(id -u)" = 0 ] && env -0 >{noted}\nexec {interpreter()} "$@"\n')
+    witness.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(witness))
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/of/the/worker")
+    theirs = {name: "/of/the/study" for name in (*OBEYED, LEASE_VARIABLE, "MODEL")}
+    theirs |= {"LD_PRELOAD": library, "LD_AUDIT": library, "GLIBC_TUNABLES": "glibc.malloc.check=1", "EMPTY": ""}
+    said = await ran(open_folder, ["/usr/bin/env", "-0"], theirs, user)
+    found = dict(entry.split("=", 1) for entry in noted.read_text().split("\0") if entry)
+    assert {name: value for name, value in found.items() if name not in OF_SHELLS} == {
+        "LD_LIBRARY_PATH": "/of/the/worker"
+    }
+    assert dict(entry.split("=", 1) for entry in said.split("\0") if entry) == theirs
+
+
+@pytest.mark.parametrize("other", [True, False])
+async def test_a_program_is_looked_for_on_the_trials_path_by_the_trials_user(
+    open_folder: Path, user: OtherUser, monkeypatch: pytest.MonkeyPatch, *, other: bool
+) -> None:
+    for name, mode in (("closed", 0o700), ("open", 0o755), ("workers", 0o755)):
+        (open_folder / name).mkdir()
+        (open_folder / name / "train").write_text(f"#!/bin/sh\necho {name}\n")
+        (open_folder / name / "train").chmod(0o755)
+        (open_folder / name).chmod(mode)
+    monkeypatch.setenv("PATH", f"{open_folder / 'workers'}{os.pathsep}{os.environ['PATH']}")
+    path = os.pathsep.join((str(open_folder / "closed"), str(open_folder / "open"), "/usr/bin", "/bin"))
+    said = await ran(open_folder, ["train"], {"PATH": path}, user if other else None)
+    assert said == ("open\n" if other else "closed\n")
+
+
+@pytest.mark.parametrize("env", [{"A=B": "x"}, {"": "x"}, {"A": "x\0LD_PRELOAD=y"}, {"A\0B": "x"}])
+async def test_an_environment_that_no_process_can_have(open_folder: Path, env: dict[str, str]) -> None:
+    with pytest.raises(CannotStartError, match="environment variable"):
+        await started(open_folder, ["true"], env, None)
+
+
+async def test_an_environment_larger_than_a_pipe(open_folder: Path, user: OtherUser) -> None:
+    env = {f"NAME_{number}": "ü" * 40_000 for number in range(10)}
+    said = await ran(open_folder, ["/usr/bin/env", "-0"], env, user)
+    assert dict(entry.split("=", 1) for entry in said.split("\0") if entry) == env
+
+
+async def test_a_child_that_left_everything_ends_with_its_trial_and_no_other_trials_does(
+    open_folder: Path, user: OtherUser
+) -> None:
+    open_folder.chmod(0o777)
+    first_left, second_left = open_folder / "first", open_folder / "second"
+    program = [interpreter(), "-c", LEAVES]
+    other = await asyncio.create_subprocess_exec("sleep", "300", start_new_session=True)  # of the worker's own
+    try:
+        second = await started(open_folder, [*program, str(second_left), "stays"], {LEASE_VARIABLE: "b"}, user)
+        try:
+            first = await started(open_folder, [*program, str(first_left)], {LEASE_VARIABLE: "a"}, user)
+            assert await first.wait() == 0, (open_folder / "log").read_text()
+            stray = psutil.Process(int(first_left.read_text()))
+            assert stray.uids().effective == user.uid
+            assert stray.environ().get(LEASE_VARIABLE) is None
+            assert stray.ppid() != first.pid
+            await first.group_gone()
+            assert _over(stray)
+            while not second_left.exists():
+                await asyncio.sleep(0.01)
+            theirs = psutil.Process(int(second_left.read_text()))
+            assert not _over(theirs)
+            assert second.runs
+            assert other.returncode is None
+        finally:
+            await second.group_gone()
+        assert _over(theirs)
+        assert other.returncode is None
+    finally:
+        other.kill()
+        await other.wait()
+
+
+async def test_what_a_killed_daemon_left_ends_by_the_group_of_its_home(
+    open_folder: Path, user: OtherUser
+) -> None:
+    """And what another home's daemon runs does not."""
+    open_folder.chmod(0o777)
+    ours, theirs = own_groups.of_family("standby-1-1-"), own_groups.of_family("standby-1-2-")
+    left = []
+    for name, group in (("ours", ours), ("theirs", theirs)):
+        member = OtherUser(
+            name=user.name, uid=user.uid, gid=user.gid, groups=(*user.groups, group), home=user.home
+        )
+        process = await started(open_folder, [interpreter(), "-c", LEAVES, str(open_folder / name)], {}, member)
+        await process.wait()
+        left.append(psutil.Process(int((open_folder / name).read_text())))
+    await end_strays(group=ours)
+    assert [_over(process) for process in left] == [True, False]
+    await end_strays(group=theirs)
+    assert _over(left[1])
+
+
+def test_the_groups_lie_where_nobody_gives_any_away() -> None:
+    drawn = {own_groups.of_new_process() for _ in range(100)}
+    homes = {own_groups.of_family(f"standby-1-{number}-") for number in range(100)}
+    assert len(drawn) == len(homes) == 100
+    assert drawn.isdisjoint(homes)
+    assert all(1879048192 <= group <= 2147483647 for group in drawn | homes)
+    assert own_groups.covers(0, 0, 4294967295)
+    assert not own_groups.covers(0, 100000, 65536)  # as in a container with a user namespace
+
+
+def _over(process: psutil.Process) -> bool:
+    try:
+        return process.status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+    except psutil.NoSuchProcess:
+        return True
