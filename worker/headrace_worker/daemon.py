@@ -128,6 +128,10 @@ class Daemon:
             bubbles=settings.bubbles,
         )
         settings.home.mkdir(parents=True, exist_ok=True)
+        if settings.run_as is not None:
+            settings.run_as.require_no_hand_in(settings.home, "--home")
+            if store.folder is not None:
+                settings.run_as.require_no_hand_in(store.folder, "--store")
         with home.only_one(settings.home):
             outbox = Outbox(settings.outbox_path)
             await home.bury_predecessor(outbox, settings.home)
