@@ -6,17 +6,19 @@ import os
 import pwd
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from daemon_process import COMMAND
-from other_user_site import IMPORTS, USER, as_root, interpreter
+from other_user_site import IMPORTS, USER, as_root, daemon_of_root, interpreter
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import PRELUDE, Site
 
 from headrace.checkpoints import CheckpointInvalidError
 from headrace.errors import InvalidFieldError
 from headrace.v1 import trial_pb2, worker_pb2
+from headrace_worker.daemon import Daemon
 from headrace_worker.run_as import OtherUser, other_user, prepare
 
 
@@ -96,24 +98,7 @@ async def test_trials_of_another_user(site: Site, scheduler: ScriptedScheduler, 
     settings.home.mkdir(mode=0o700)
     (settings.home / "secret").write_text("s3cr3t")
     (settings.home / "secret").chmod(0o600)
-    log = (site.root / "daemon.log").open("ab")
-    daemon = await asyncio.create_subprocess_exec(
-        *(python, "-c", COMMAND, "--scheduler", scheduler.address, "--name", "w1", "--run-as", USER),
-        *(
-            "--home",
-            str(settings.home),
-            "--store",
-            settings.store_url,
-            "--cpu-slots",
-            "2",
-            "--stop-grace",
-            "1",
-        ),
-        stdout=log,
-        stderr=log,
-        env={**os.environ, "PYTHONPATH": IMPORTS, "AWS_SECRET_ACCESS_KEY": "s3cr3t"},
-    )
-    try:
+    async with daemon_of_root(site, 2, AWS_SECRET_ACCESS_KEY="s3cr3t") as daemon:
         stream = await scheduler.stream()
 
         def program(body: str) -> list[str]:
@@ -167,12 +152,6 @@ async def test_trials_of_another_user(site: Site, scheduler: ScriptedScheduler, 
         await until(lambda: not (settings.home / "taken" / links.lease.lease_id).exists())
         daemon.terminate()
         assert await asyncio.wait_for(daemon.wait(), 60) == 0
-    finally:
-        print((site.root / "daemon.log").read_text()[-4000:])
-        if daemon.returncode is None:
-            daemon.kill()
-            await daemon.wait()
-        log.close()
 
 
 @as_root
@@ -204,6 +183,47 @@ def test_a_home_that_the_user_cannot_reach(
     with pytest.raises(InvalidFieldError, match="may not pass through to the worker's home") as refused:
         prepare(user, open_folder / "closed" / "home")
     assert "--home" in refused.value.violations[0].remedy
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("modes", "owned", "refused"),
+    [
+        ({"above": 0o1777, "above/home": 0o755}, "", ""),  # as below /tmp
+        ({"above": 0o755, "above/home": 0o755}, "above/home", "above/home"),
+        ({"above": 0o755, "above/home": 0o777}, "", "above/home"),
+        ({"above": 0o755, "above/home": 0o1777}, "", "above/home"),
+        ({"above": 0o777, "above/home": 0o755}, "", "above"),
+        ({"above": 0o1777}, "", "above"),  # before the worker has made a store, it may
+        ({"above": 0o755}, "", ""),
+        ({"above": 0o1777, "above/real": 0o755, "above/home": None}, "above/home", "above/home"),  # a link
+    ],
+)
+async def test_a_home_and_a_store_that_the_trials_user_may_change(
+    user: OtherUser, site: Site, modes: dict[str, int | None], owned: str, refused: str
+) -> None:
+    """Nothing is read or written there: it may hold links to files of root's."""
+    for name, mode in modes.items():
+        path = site.root / name
+        if mode is None:
+            path.symlink_to("real")
+        else:
+            path.mkdir()
+            path.chmod(mode)
+    if owned:
+        os.chown(site.root / owned, user.uid, user.gid, follow_symlinks=False)
+    folder = site.root / "above" / "home"
+    if not refused:
+        user.require_no_hand_in(folder, "--home")
+        return
+    settings: dict[str, dict[str, Any]] = {"--store": {"store_url": folder.as_uri()}}
+    if folder.exists():  # else the worker makes its home first
+        settings["--home"] = {"home": folder}
+    for option, changed in settings.items():
+        with pytest.raises(InvalidFieldError, match=f"may write to {site.root / refused}") as error:
+            await Daemon(replace(site.settings, run_as=user, **changed)).run()
+        assert f"Give another {option}" in error.value.violations[0].remedy
+        assert not folder.exists() or list(folder.iterdir()) == []
 
 
 @as_root

@@ -21,11 +21,29 @@ from headrace_worker.run_as import OtherUser, other_user
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 # What a loader, a C library, an interpreter or a shell obeys before the program's first line.
 OBEYED = (
-    "LD_PRELOAD LD_AUDIT LD_LIBRARY_PATH LD_DEBUG_OUTPUT LD_PROFILE GCONV_PATH LOCPATH NLSPATH GLIBC_TUNABLES "
-    "MALLOC_CHECK_ MALLOC_PERTURB_ MALLOC_TRACE TZDIR HOSTALIASES RES_OPTIONS TMPDIR PYTHONPATH PYTHONHOME "
-    "PYTHONSTARTUP PYTHONINSPECT PYTHONMALLOC PYTHONPLATLIBDIR PYTHONPYCACHEPREFIX PYTHONEXECUTABLE BASH_ENV ENV "
-    "PATH IFS HOME LC_ALL LANG"
-).split()
+    *("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_DEBUG_OUTPUT", "LD_PROFILE", "GCONV_PATH", "LOCPATH"),
+    *(
+        "NLSPATH",
+        "GLIBC_TUNABLES",
+        "MALLOC_CHECK_",
+        "MALLOC_PERTURB_",
+        "MALLOC_TRACE",
+        "TZDIR",
+        "HOSTALIASES",
+    ),
+    *("RES_OPTIONS", "TMPDIR", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONMALLOC"),
+    *(
+        "PYTHONPLATLIBDIR",
+        "PYTHONPYCACHEPREFIX",
+        "PYTHONEXECUTABLE",
+        "BASH_ENV",
+        "ENV",
+        "PATH",
+        "IFS",
+        "HOME",
+    ),
+    *("LC_ALL", "LANG"),
+)
 OF_SHELLS = {"PWD", "OLDPWD", "SHLVL", "_"}
 # Says who it runs as, wherever it is loaded.
 LIBRARY = """
@@ -69,6 +87,15 @@ def seen(open_folder: Path) -> Path:
 
 
 @pytest.fixture
+def marks(open_folder: Path) -> Path:
+    """A folder that everybody may write to."""
+    path = open_folder / "marks"
+    path.mkdir()
+    path.chmod(0o777)
+    return path
+
+
+@pytest.fixture
 def library(open_folder: Path, seen: Path) -> str:
     """A library that says in `seen` as whom it is loaded, as an earlier trial may have left one."""
     if COMPILER is None:
@@ -105,9 +132,8 @@ async def test_a_studys_library_is_loaded_as_the_trials_user_alone(
     variable: str, library: str, seen: Path, open_folder: Path, user: OtherUser
 ) -> None:
     await ran(open_folder, [interpreter(), "-c", ""], {variable: library}, user)
-    loaded = seen.read_text().splitlines()
-    assert loaded
-    assert {line.split()[:3] == [str(user.uid), str(user.uid), str(user.gid)] for line in loaded} == {True}, loaded
+    loaded = await asyncio.to_thread(seen.read_text)
+    assert {line.rpartition(" ")[0] for line in loaded.splitlines()} == {f"{user.uid} {user.uid} {user.gid}"}
 
 
 async def test_no_variable_of_a_study_is_there_while_its_process_is_root(
@@ -120,8 +146,13 @@ async def test_no_variable_of_a_study_is_there_while_its_process_is_root(
     witness.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(witness))
     monkeypatch.setenv("LD_LIBRARY_PATH", "/of/the/worker")
-    theirs = {name: "/of/the/study" for name in (*OBEYED, LEASE_VARIABLE, "MODEL")}
-    theirs |= {"LD_PRELOAD": library, "LD_AUDIT": library, "GLIBC_TUNABLES": "glibc.malloc.check=1", "EMPTY": ""}
+    theirs = dict.fromkeys((*OBEYED, LEASE_VARIABLE, "MODEL"), "/of/the/study")
+    theirs |= {
+        "LD_PRELOAD": library,
+        "LD_AUDIT": library,
+        "GLIBC_TUNABLES": "glibc.malloc.check=1",
+        "EMPTY": "",
+    }
     said = await ran(open_folder, ["/usr/bin/env", "-0"], theirs, user)
     found = dict(entry.split("=", 1) for entry in noted.read_text().split("\0") if entry)
     assert {name: value for name, value in found.items() if name not in OF_SHELLS} == {
@@ -158,14 +189,17 @@ async def test_an_environment_larger_than_a_pipe(open_folder: Path, user: OtherU
 
 
 async def test_a_child_that_left_everything_ends_with_its_trial_and_no_other_trials_does(
-    open_folder: Path, user: OtherUser
+    open_folder: Path, marks: Path, user: OtherUser
 ) -> None:
-    open_folder.chmod(0o777)
-    first_left, second_left = open_folder / "first", open_folder / "second"
+    first_left, second_left = marks / "first", marks / "second"
     program = [interpreter(), "-c", LEAVES]
-    other = await asyncio.create_subprocess_exec("sleep", "300", start_new_session=True)  # of the worker's own
+    other = await asyncio.create_subprocess_exec(
+        "sleep", "300", start_new_session=True
+    )  # of the worker's own
     try:
-        second = await started(open_folder, [*program, str(second_left), "stays"], {LEASE_VARIABLE: "b"}, user)
+        second = await started(
+            open_folder, [*program, str(second_left), "stays"], {LEASE_VARIABLE: "b"}, user
+        )
         try:
             first = await started(open_folder, [*program, str(first_left)], {LEASE_VARIABLE: "a"}, user)
             assert await first.wait() == 0, (open_folder / "log").read_text()
@@ -191,19 +225,18 @@ async def test_a_child_that_left_everything_ends_with_its_trial_and_no_other_tri
 
 
 async def test_what_a_killed_daemon_left_ends_by_the_group_of_its_home(
-    open_folder: Path, user: OtherUser
+    open_folder: Path, marks: Path, user: OtherUser
 ) -> None:
     """And what another home's daemon runs does not."""
-    open_folder.chmod(0o777)
     ours, theirs = own_groups.of_family("standby-1-1-"), own_groups.of_family("standby-1-2-")
     left = []
     for name, group in (("ours", ours), ("theirs", theirs)):
         member = OtherUser(
             name=user.name, uid=user.uid, gid=user.gid, groups=(*user.groups, group), home=user.home
         )
-        process = await started(open_folder, [interpreter(), "-c", LEAVES, str(open_folder / name)], {}, member)
+        process = await started(open_folder, [interpreter(), "-c", LEAVES, str(marks / name)], {}, member)
         await process.wait()
-        left.append(psutil.Process(int((open_folder / name).read_text())))
+        left.append(psutil.Process(int((marks / name).read_text())))
     await end_strays(group=ours)
     assert [_over(process) for process in left] == [True, False]
     await end_strays(group=theirs)

@@ -74,7 +74,9 @@ def test_what_a_study_names_that_is_no_file_is_not_waited_for(tmp_path: Path) ->
 
 
 @as_root
-def test_a_worker_that_is_root_says_nothing_of_files_that_the_trials_user_may_not_read(open_folder: Path) -> None:
+def test_a_worker_that_is_root_says_nothing_of_files_that_the_trials_user_may_not_read(
+    open_folder: Path,
+) -> None:
     """A study names any folder of the machine; links lead where they like."""
     project, closed = open_folder / "project", open_folder / "closed"
     project.mkdir()

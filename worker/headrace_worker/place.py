@@ -83,7 +83,11 @@ class Place:
 
     def named_files(self, template: spec_pb2.TrialTemplate, args: Sequence[str]) -> list[SourceFile]:
         """The files that a study names, as far as its trials may read them; see `running_code`."""
-        return named_files(template, args) if self.user is None else named_files(template, args, self.user.may_read)
+        return (
+            named_files(template, args)
+            if self.user is None
+            else named_files(template, args, self.user.may_read)
+        )
 
     def hand_over(self, path: Path) -> None:
         """Gives trials a file or a folder, where they run as another user."""

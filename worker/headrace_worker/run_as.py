@@ -71,7 +71,7 @@ class OtherUser:
     def may_read(self, descriptor: int) -> bool:
         """Whether it may open this file by itself, by the modes of the file and of the folders that it lies in."""
         try:
-            place = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+            place = Path(f"/proc/self/fd/{descriptor}").readlink()
             return self._may(os.R_OK, os.fstat(descriptor)) and all(
                 self._may(os.X_OK, above.stat()) for above in place.parents
             )

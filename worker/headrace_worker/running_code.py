@@ -98,7 +98,9 @@ def _program(folder: Path, args: Sequence[str]) -> str | None:
         path = f"{arg.replace('.', '/')}.py" if before == "-m" else arg
         try:
             root = Path(os.path.realpath(folder))
-            file = Path(os.path.realpath(folder / path))  # unlike `resolve`, it takes links that lead to themselves
+            file = Path(
+                os.path.realpath(folder / path)
+            )  # unlike `resolve`, it takes links that lead to themselves
             if not file.is_file() or not file.is_relative_to(root):
                 continue
             if file.suffix.lower() in _PROGRAMS or file.stat().st_mode & 0o111:

@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
     parent, status_fd, environment_fd, umask, user, working_dir, *program = arguments
     status = int(status_fd)
     os.set_inheritable(status, False)
-    with open(int(environment_fd), "rb") as file:
+    with open(int(environment_fd), "rb") as file:  # noqa: PTH123 - a descriptor
         environment = dict(entry.split(b"=", 1) for entry in file.read().split(b"\0") if entry)
     try:
         _prefer_for_oom_killer()
