@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -25,6 +26,39 @@ IMPORTS = os.pathsep.join(
     str(Path(package.__file__ or "").parents[1]) for package in (headrace, headrace_worker, grpc)
 )
 
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+# Says as whom it is loaded, and which of the files that HR_TRIES names it can read.
+LIBRARY = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+unsigned la_version(unsigned version) { return version; }
+__attribute__((constructor)) static void said(void) {
+    int file = open(SEEN, O_WRONLY | O_APPEND);
+    dprintf(file, "%d %d %d %s\\n", getuid(), geteuid(), getegid(), program_invocation_short_name);
+    char *tries = getenv("HR_TRIES");
+    for (char *path = tries ? strtok(strdup(tries), ":") : NULL; path; path = strtok(NULL, ":")) {
+        int found = open(path, O_RDONLY | O_NONBLOCK);
+        if (found >= 0)
+            dprintf(file, "reads %s\\n", path);
+        close(found);
+    }
+    close(file);
+}
+"""
+# Of no session, no parent and no environment that names its trial.
+LEAVES = """
+import os, subprocess, sys, time
+leave = f'setsid sleep 300 & echo $! >{sys.argv[1]}.new; mv {sys.argv[1]}.new {sys.argv[1]}'
+subprocess.run(["env", "-i", "setsid", "sh", "-c", leave], check=True)
+if len(sys.argv) > 2:
+    time.sleep(300)
+"""
+
 
 @cache
 def interpreter() -> str:
@@ -39,6 +73,18 @@ def interpreter() -> str:
             continue
         return program
     pytest.skip(f"user {USER} may run no Python {NUMBER} here")
+
+
+def library_that_says(folder: Path, seen: Path) -> str:
+    """A library that appends to `seen` as whom it is loaded."""
+    if COMPILER is None:
+        pytest.skip("no C compiler")
+    seen.touch()
+    seen.chmod(0o666)
+    source, made = folder / "said.c", folder / "said.so"
+    source.write_text(LIBRARY)
+    subprocess.run([COMPILER, "-shared", "-fPIC", f'-DSEEN="{seen}"', "-o", made, source], check=True)
+    return str(made)
 
 
 @asynccontextmanager

@@ -3,22 +3,19 @@ worker's rights for a moment, and no process of it is left."""
 
 import asyncio
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
-from other_user_site import USER, as_root, interpreter
+from other_user_site import LEAVES, USER, as_root, interpreter, library_that_says
 
 from headrace_worker import own_groups
 from headrace_worker.launch import LEASE_VARIABLE, Launch
 from headrace_worker.process import CannotStartError, TrialProcess, end_strays
 from headrace_worker.run_as import OtherUser, other_user
 
-COMPILER = shutil.which("cc") or shutil.which("gcc")
 # What a loader, a C library, an interpreter or a shell obeys before the program's first line.
 OBEYED = (
     *("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_DEBUG_OUTPUT", "LD_PROFILE", "GCONV_PATH", "LOCPATH"),
@@ -45,29 +42,6 @@ OBEYED = (
     *("LC_ALL", "LANG"),
 )
 OF_SHELLS = {"PWD", "OLDPWD", "SHLVL", "_"}
-# Says who it runs as, wherever it is loaded.
-LIBRARY = """
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <unistd.h>
-unsigned la_version(unsigned version) { return version; }
-__attribute__((constructor)) static void said(void) {
-    int file = open(SEEN, O_WRONLY | O_APPEND);
-    dprintf(file, "%d %d %d %s\\n", getuid(), geteuid(), getegid(), program_invocation_short_name);
-    close(file);
-}
-"""
-LEAVES = """
-import os, subprocess, sys, time
-# Of no session, no parent and no environment that names its trial.
-leave = f'setsid sleep 300 & echo $! >{sys.argv[1]}.new; mv {sys.argv[1]}.new {sys.argv[1]}'
-subprocess.run(["env", "-i", "setsid", "sh", "-c", leave], check=True)
-if len(sys.argv) > 2:
-    time.sleep(300)
-"""
-
 pytestmark = as_root
 
 
@@ -75,15 +49,6 @@ pytestmark = as_root
 def user(monkeypatch: pytest.MonkeyPatch) -> OtherUser:
     monkeypatch.setattr(sys, "executable", interpreter())
     return other_user(USER)
-
-
-@pytest.fixture
-def seen(open_folder: Path) -> Path:
-    """A file that everybody may write to."""
-    path = open_folder / "seen"
-    path.touch()
-    path.chmod(0o666)
-    return path
 
 
 @pytest.fixture
@@ -96,16 +61,15 @@ def marks(open_folder: Path) -> Path:
 
 
 @pytest.fixture
+def seen(open_folder: Path) -> Path:
+    """Where the library says as whom it is loaded."""
+    return open_folder / "seen"
+
+
+@pytest.fixture
 def library(open_folder: Path, seen: Path) -> str:
-    """A library that says in `seen` as whom it is loaded, as an earlier trial may have left one."""
-    if COMPILER is None:
-        pytest.skip("no C compiler")
-    (open_folder / "said.c").write_text(LIBRARY)
-    made = open_folder / "said.so"
-    subprocess.run(
-        [COMPILER, "-shared", "-fPIC", f'-DSEEN="{seen}"', "-o", made, open_folder / "said.c"], check=True
-    )
-    return str(made)
+    """A library, as an earlier trial may have left one."""
+    return library_that_says(open_folder, seen)
 
 
 async def started(
