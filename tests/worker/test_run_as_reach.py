@@ -1,4 +1,4 @@
-"""What a trial under `--run-as` reaches of its worker and of other trials, by its program and by a preloaded library."""
+"""What a trial under `--run-as` reaches of its worker and of other trials, by its program and by a library."""
 
 import asyncio
 import json
@@ -169,6 +169,9 @@ async def test_what_a_trial_of_another_user_reaches(site: Site, scheduler: Scrip
         curious = assigned(site, OPENED + PRELUDE + TRIES, 0, **preloads)
         stream.send(assign=curious)
         said = await said_of(site.marks / "said")
+        found = lines(seen)
+        assert set(found[True]) == {f"reads {readable}"}, "of all that it tried"
+        assert {line.rpartition(" ")[0] for line in found[False]} == {f"{user.uid} {user.uid} {user.gid}"}
         assert said.pop("uids") == [user.uid] * 4
         assert said.pop("gids") == [user.gid] * 3
         groups = set(said.pop("groups")) - set(user.groups)
@@ -183,9 +186,6 @@ async def test_what_a_trial_of_another_user_reaches(site: Site, scheduler: Scrip
         # Trials share a user: what keeps them apart is another --run-as, on another worker.
         assert said.pop("other trial's checkpoint, same user") == "OK"
         assert said == REFUSED
-        found = lines(seen)
-        assert set(found[True]) == {f"reads {readable}"}, "of all that it tried"
-        assert {line.rpartition(" ")[0] for line in found[False]} == {f"{user.uid} {user.uid} {user.gid}"}
         assert psutil.pid_exists(other_pid)
         assert not stream.all("exited")
 

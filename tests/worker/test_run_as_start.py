@@ -2,6 +2,7 @@
 worker's rights for a moment, and no process of it is left."""
 
 import asyncio
+import ctypes
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,8 @@ OBEYED = (
     ),
     *("LC_ALL", "LANG"),
 )
+# Of keyctl(2), on x86-64.
+_KEYCTL, _READ, _UNLINK, _SESSION_KEYRING = 250, 11, 9, -3
 OF_SHELLS = {"PWD", "OLDPWD", "SHLVL", "_"}
 pytestmark = as_root
 
@@ -138,6 +141,27 @@ async def test_a_program_is_looked_for_on_the_trials_path_by_the_trials_user(
     path = os.pathsep.join((str(open_folder / "closed"), str(open_folder / "open"), "/usr/bin", "/bin"))
     said = await ran(open_folder, ["train"], {"PATH": path}, user if other else None)
     assert said == ("open\n" if other else "closed\n")
+
+
+async def test_a_key_of_the_workers_session_is_out_of_the_trials_reach(
+    open_folder: Path, user: OtherUser
+) -> None:
+    """As a Kerberos ticket is one. The kernel lets whoever inherits the session's keyring read it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    machine = os.uname().machine
+    if machine != "x86_64":
+        pytest.skip(f"the numbers of system calls are not known for {machine}")
+    key = libc.syscall(248, b"user", b"headrace-test", b"hr-s3cr3t", 9, _SESSION_KEYRING)
+    if key < 0:
+        pytest.skip(f"no keys here: {os.strerror(ctypes.get_errno())}")
+    call = f"syscall({_KEYCTL}, {_READ}, {key}, ctypes.c_char_p(b'x' * 16), 16)"
+    reads = f"import ctypes; print(ctypes.CDLL(None).{call})"
+    try:
+        assert await ran(open_folder, [interpreter(), "-c", reads], {}, None) == "9\n"
+        (open_folder / "log").unlink()
+        assert await ran(open_folder, [interpreter(), "-c", reads], {}, user) == "-1\n"
+    finally:
+        libc.syscall(_KEYCTL, _UNLINK, key, _SESSION_KEYRING)
 
 
 @pytest.mark.parametrize("env", [{"A=B": "x"}, {"": "x"}, {"A": "x\0LD_PRELOAD=y"}, {"A\0B": "x"}])

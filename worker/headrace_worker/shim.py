@@ -17,11 +17,15 @@ It imports nothing but the standard library, and of it only what starts quickly.
 """
 
 import ctypes
+import errno
 import os
 import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+"""The number of the system call, which the C library has no function for."""
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 CANNOT_START = 127
 _SHIP = "Ship the folder (`headrace run --ship`), or name one that every worker has"
 
@@ -58,11 +62,24 @@ def main(arguments: list[str]) -> None:
 
 
 def _become(user: str) -> None:
-    """Gives up root for good: groups first, while that is still allowed."""
+    """Gives up root for good, and what the kernel keeps for the daemon's session: groups first, while that is still
+    allowed."""
+    _leave_keyring()
     uid, gid, groups = user.split(":")
     os.setgroups([int(group) for group in groups.split(",") if group])
     os.setgid(int(gid))
     os.setuid(int(uid))
+
+
+def _leave_keyring() -> None:
+    """Begins an empty session keyring. Whoever inherits one may read the keys in it, as any user: a Kerberos ticket."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = _KEYCTL.get(os.uname().machine)
+    if number is None or libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None) >= 0:
+        return
+    error = ctypes.get_errno()
+    if error not in (errno.ENOSYS, errno.EPERM):  # no keys in this kernel, or none for containers
+        raise OSError(error, os.strerror(error))
 
 
 def _prefer_for_oom_killer() -> None:
