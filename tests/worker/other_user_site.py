@@ -50,11 +50,21 @@ __attribute__((constructor)) static void said(void) {
     close(file);
 }
 """
-# Of no session, no parent and no environment that names its trial.
+# Leaves a child of no session, no parent and no environment that names its trial, whose files in /proc are root's.
 LEAVES = """
 import os, subprocess, sys, time
-leave = f'setsid sleep 300 & echo $! >{sys.argv[1]}.new; mv {sys.argv[1]}.new {sys.argv[1]}'
-subprocess.run(["env", "-i", "setsid", "sh", "-c", leave], check=True)
+left = '''
+import ctypes, os, sys, time
+ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+time.sleep(300)
+'''
+command = [sys.executable, "-I", "-S", "-c", left, sys.argv[1]]
+subprocess.run(["env", "-i", "setsid", "sh", "-c", 'setsid "$@" &', "sh", *command], check=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
 if len(sys.argv) > 2:
     time.sleep(300)
 """

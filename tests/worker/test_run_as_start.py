@@ -14,6 +14,7 @@ from other_user_site import LEAVES, USER, as_root, interpreter, library_that_say
 
 from headrace_worker import own_groups
 from headrace_worker.launch import LEASE_VARIABLE, Launch
+from headrace_worker.own_groups import Group
 from headrace_worker.process import CannotStartError, TrialProcess, end_strays
 from headrace_worker.run_as import OtherUser, other_user
 
@@ -225,9 +226,9 @@ async def test_what_a_killed_daemon_left_ends_by_the_group_of_its_home(
         process = await started(open_folder, [interpreter(), "-c", LEAVES, str(marks / name)], {}, member)
         await process.wait()
         left.append(psutil.Process(int((marks / name).read_text())))
-    await end_strays(group=ours)
+    await end_strays(group=Group(ours))
     assert [_over(process) for process in left] == [True, False]
-    await end_strays(group=theirs)
+    await end_strays(group=Group(theirs, uid=user.uid))
     assert _over(left[1])
 
 

@@ -16,6 +16,7 @@ from headrace.durable import replace
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker import own_groups
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
+from headrace_worker.own_groups import Group
 from headrace_worker.process import bury, end_group, end_strays
 from headrace_worker.session_core import SessionCore
 from headrace_worker.standby import family
@@ -73,7 +74,8 @@ async def bury_predecessor(outbox: Outbox, home: Path) -> None:
         )
         outbox.append_exit(recorded.lease.lease_id, worker_pb2.SessionRequest(exited=exited))
     ours = family(home)
-    await end_strays(family=ours, group=own_groups.of_family(ours) if os.geteuid() == 0 else None)
+    group = Group(own_groups.of_family(ours)) if os.geteuid() == 0 else None
+    await end_strays(family=ours, group=group)
 
 
 async def recall(core: SessionCore, outbox: DurableOutbox) -> None:

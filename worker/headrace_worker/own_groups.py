@@ -12,13 +12,34 @@ any away (https://systemd.io/UIDS-GIDS/). A user namespace may lack them: there,
 """
 
 import hashlib
+import os
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _HOMES: Final = 0x7000_0000
 _TRIALS: Final = 0x7800_0000
 _END: Final = 0x8000_0000
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group, by which processes are known."""
+
+    number: int
+    # Their user; None: any.
+    uid: int | None = None
+
+    def has(self, pid: int) -> bool:
+        """Whether a process is one of them. Raises `OSError` where it is gone."""
+        # The folder tells the user, also of a process that closes its files there to others; `status` takes longer.
+        if self.uid is not None and os.stat(f"/proc/{pid}").st_uid != self.uid:  # noqa: PTH116 - there are many
+            return False
+        for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
+            if line.startswith(b"Groups:"):
+                return self.number in map(int, line.split()[1:])
+        return False
 
 
 def of_family(family: str) -> int:
@@ -44,11 +65,3 @@ def exist() -> bool:
 def covers(first: int, _: int, count: int) -> bool:
     """Whether a line of a map of groups covers all of them."""
     return first <= _HOMES and first + count >= _END
-
-
-def of_process(pid: int) -> frozenset[int]:
-    """The supplementary groups of a process. Raises `OSError` where it is gone."""
-    for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
-        if line.startswith(b"Groups:"):
-            return frozenset(map(int, line.split()[1:]))
-    return frozenset()

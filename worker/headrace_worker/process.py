@@ -27,7 +27,8 @@ import psutil
 from headrace_worker import own_groups
 from headrace_worker.launch import LEASE_VARIABLE, Launch
 from headrace_worker.outbox import RecordedLease
-from headrace_worker.run_as import in_group
+from headrace_worker.own_groups import Group
+from headrace_worker.run_as import in_group, uid_of
 
 log = logging.getLogger(__name__)
 _SHIM = Path(__file__).with_name("shim.py")
@@ -52,8 +53,8 @@ class TrialProcess:
     # When it started, by the kernel's clock, to recognise it by after a restart of the daemon.
     started: float
     _process: asyncio.subprocess.Process
-    # The group that it and its descendants alone have; None where it runs as the daemon's user.
-    group: int | None = None
+    # What it and its descendants alone have; None where it runs as the daemon's user.
+    group: Group | None = None
     # Where it was started.
     working_dir: str = ""
 
@@ -61,8 +62,10 @@ class TrialProcess:
     async def spawn(cls, launch: Launch, output: BinaryIO, inherited: tuple[int, ...] = ()) -> "TrialProcess":
         """Starts a program, with descriptors of ours; returns when it runs. Raises `CannotStartError`."""
         read_end, write_end = os.pipe()
-        group = own_groups.of_new_process() if launch.user and own_groups.exist() else None
-        user = launch.user if group is None else in_group(launch.user, group)
+        user, group = launch.user, None
+        if user and own_groups.exist():
+            group = Group(own_groups.of_new_process(), uid=uid_of(user))
+            user = in_group(user, group.number)
         try:
             with _readable(launch.env) as environment:
                 process = await asyncio.create_subprocess_exec(
@@ -143,7 +146,7 @@ async def end_group(group: int) -> None:
         pause_s = min(pause_s * 2, longest_s)
 
 
-async def end_strays(*marks: str, family: str = "", group: int | None = None) -> None:
+async def end_strays(*marks: str, family: str = "", group: Group | None = None) -> None:
     """Kills whatever carries one of the leases in its environment, or has the group, wherever it is, and waits until
     nothing of it runs.
 
@@ -195,7 +198,7 @@ def _members(group: int) -> list[psutil.Process]:
     return found
 
 
-def _kill_strays(marks: Collection[str], family: str, group: int | None) -> list[int]:
+def _kill_strays(marks: Collection[str], family: str, group: Group | None) -> list[int]:
     """Kills what carries a lease or has a group; returns its process ids. A freed slot waits for this: the files are
     read without psutil's detour. The newest come first, and at once: some fork faster than all are looked at."""
     entries = {f"{LEASE_VARIABLE}={mark}".encode() for mark in marks}
@@ -204,7 +207,7 @@ def _kill_strays(marks: Collection[str], family: str, group: int | None) -> list
         return []
 
     def is_one(pid: int) -> bool:
-        if group is not None and group in own_groups.of_process(pid):
+        if group is not None and group.has(pid):
             return True
         environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         return not entries.isdisjoint(environ) or (

@@ -154,6 +154,11 @@ class OtherUser:
                     )
 
 
+def uid_of(spelled: str) -> int:
+    """The number of a user, as the shim takes it."""
+    return int(spelled.partition(":")[0])
+
+
 def in_group(spelled: str, group: int) -> str:
     """A user, as the shim takes it, in a further group."""
     return f"{spelled}{'' if spelled.endswith(':') else ','}{group}"
