@@ -1,14 +1,20 @@
-"""Another OS user than the tests' own, and a Python that it may run."""
+"""Another OS user than the tests' own, a Python that it may run, and a daemon that runs trials as it."""
 
+import asyncio
 import os
 import pwd
+import shutil
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 
 import grpc
 import pytest
+from daemon_process import COMMAND
+from worker_site import Site
 
 import headrace
 import headrace_worker
@@ -19,6 +25,49 @@ NUMBER = f"{sys.version_info.major}.{sys.version_info.minor}"
 IMPORTS = os.pathsep.join(
     str(Path(package.__file__ or "").parents[1]) for package in (headrace, headrace_worker, grpc)
 )
+
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+# Says as whom it is loaded, and which of the files that HR_TRIES names it can read.
+LIBRARY = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+unsigned la_version(unsigned version) { return version; }
+__attribute__((constructor)) static void said(void) {
+    int file = open(SEEN, O_WRONLY | O_APPEND);
+    dprintf(file, "%d %d %d %s\\n", getuid(), geteuid(), getegid(), program_invocation_short_name);
+    char *tries = getenv("HR_TRIES");
+    for (char *path = tries ? strtok(strdup(tries), ":") : NULL; path; path = strtok(NULL, ":")) {
+        int found = open(path, O_RDONLY | O_NONBLOCK);
+        if (found >= 0)
+            dprintf(file, "reads %s\\n", path);
+        close(found);
+    }
+    close(file);
+}
+"""
+# Leaves a child of no session, no parent and no environment that names its trial, whose files in /proc are root's.
+LEAVES = """
+import os, subprocess, sys, time
+left = '''
+import ctypes, os, sys, time
+ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+time.sleep(300)
+'''
+command = [sys.executable, "-I", "-S", "-c", left, sys.argv[1]]
+subprocess.run(["env", "-i", "setsid", "sh", "-c", 'setsid "$@" &', "sh", *command], check=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+if len(sys.argv) > 2:
+    time.sleep(300)
+"""
 
 
 @cache
@@ -34,3 +83,37 @@ def interpreter() -> str:
             continue
         return program
     pytest.skip(f"user {USER} may run no Python {NUMBER} here")
+
+
+def library_that_says(folder: Path, seen: Path) -> str:
+    """A library that appends to `seen` as whom it is loaded."""
+    if COMPILER is None:
+        pytest.skip("no C compiler")
+    seen.touch()
+    seen.chmod(0o666)
+    source, made = folder / "said.c", folder / "said.so"
+    source.write_text(LIBRARY)
+    subprocess.run([COMPILER, "-shared", "-fPIC", f'-DSEEN="{seen}"', "-o", made, source], check=True)
+    return str(made)
+
+
+@asynccontextmanager
+async def daemon_of_root(site: Site, slots: int, **environ: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A daemon on the site's home, which is root; it is killed at the end."""
+    settings = site.settings
+    with (site.root / "daemon.log").open("ab") as log:
+        daemon = await asyncio.create_subprocess_exec(
+            *(interpreter(), "-c", COMMAND, "--scheduler", site.scheduler.address, "--name", settings.name),
+            *("--run-as", USER, "--home", str(settings.home), "--store", settings.store_url),
+            *("--cpu-slots", str(slots), "--stop-grace", "1"),
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": IMPORTS, **environ},
+        )
+    try:
+        yield daemon
+    finally:
+        if daemon.returncode is None:
+            daemon.kill()
+            await daemon.wait()
+        print((site.root / "daemon.log").read_text()[-4000:])

@@ -6,17 +6,19 @@ import os
 import pwd
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from daemon_process import COMMAND
-from other_user_site import IMPORTS, USER, as_root, interpreter
+from other_user_site import IMPORTS, USER, as_root, daemon_of_root, interpreter
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import PRELUDE, Site
 
 from headrace.checkpoints import CheckpointInvalidError
 from headrace.errors import InvalidFieldError
 from headrace.v1 import trial_pb2, worker_pb2
+from headrace_worker.daemon import Daemon
 from headrace_worker.run_as import OtherUser, other_user, prepare
 
 
@@ -35,7 +37,9 @@ def reads(path):
         return type(error).__name__
 home = Path(me.checkpoint_dir).parents[2]
 seen = {
-    "ids": [os.getuid(), os.geteuid(), os.getgid(), os.getgroups() == [os.getgid()]],
+    "ids": [*os.getresuid(), *os.getresgid()],
+    # But for the user's: the groups of the home and of the trial, by which its processes are known.
+    "groups": sorted(group >> 27 for group in set(os.getgroups()) - {os.getgid()}),
     "user": [os.environ["USER"], os.environ["HOME"]],
     "outbox": reads(home / "outbox.sqlite"),
     "worker's secret": reads(home / "secret"),
@@ -86,6 +90,11 @@ async def site(open_folder: Path, scheduler: ScriptedScheduler) -> Site:
     return place
 
 
+def files_below(folder: Path) -> list[Path]:
+    """The files in a folder, in which the daemon may delete some right now."""
+    return [Path(above, name) for above, _, names in os.walk(folder) for name in names]
+
+
 @as_root
 async def test_trials_of_another_user(site: Site, scheduler: ScriptedScheduler, user: OtherUser) -> None:
     """One saves, is paused and goes on; another one sets traps and does not want to end."""
@@ -94,24 +103,7 @@ async def test_trials_of_another_user(site: Site, scheduler: ScriptedScheduler, 
     settings.home.mkdir(mode=0o700)
     (settings.home / "secret").write_text("s3cr3t")
     (settings.home / "secret").chmod(0o600)
-    log = (site.root / "daemon.log").open("ab")
-    daemon = await asyncio.create_subprocess_exec(
-        *(python, "-c", COMMAND, "--scheduler", scheduler.address, "--name", "w1", "--run-as", USER),
-        *(
-            "--home",
-            str(settings.home),
-            "--store",
-            settings.store_url,
-            "--cpu-slots",
-            "2",
-            "--stop-grace",
-            "1",
-        ),
-        stdout=log,
-        stderr=log,
-        env={**os.environ, "PYTHONPATH": IMPORTS, "AWS_SECRET_ACCESS_KEY": "s3cr3t"},
-    )
-    try:
+    async with daemon_of_root(site, 2, AWS_SECRET_ACCESS_KEY="s3cr3t") as daemon:
         stream = await scheduler.stream()
 
         def program(body: str) -> list[str]:
@@ -135,7 +127,8 @@ async def test_trials_of_another_user(site: Site, scheduler: ScriptedScheduler, 
         await until(lambda: (site.marks / "seen-3").exists(), "the second attempt", 40)
         for step, restored in ((0, None), (3, {"step": 3})):
             assert json.loads((site.marks / f"seen-{step}").read_text()) == {
-                "ids": [user.uid, user.uid, user.gid, True],
+                "ids": [user.uid] * 3 + [user.gid] * 3,
+                "groups": [0x70000000 >> 27, 0x78000000 >> 27],
                 "user": [USER, user.home],
                 "outbox": "PermissionError",
                 "worker's secret": "PermissionError",
@@ -150,26 +143,20 @@ async def test_trials_of_another_user(site: Site, scheduler: ScriptedScheduler, 
         assert trial_log.read_text().count("opened again") == 2
         assert trial_log.stat().st_uid == user.uid
         # What it stored is root's, in a store that the trial cannot enter.
-        stored = list((site.root / "store").rglob("state.json"))
-        assert stored
+        stored = files_below(Path(report.checkpoint.uri.removeprefix("file://")))
+        assert "state.json" in {path.name for path in stored}
         assert {path.stat().st_uid for path in stored} == {0}
         # A link leads the daemon nowhere.
         await until(lambda: (site.marks / "links").exists(), "the traps", 40)
         refused = json.loads((site.marks / "links").read_text())
         assert [code for code, _ in refused] == ["INVALID_ARGUMENT"] * 2, refused
-        await until(lambda: not [p for p in (settings.home / "taken").rglob("*") if p.is_file()])
+        await until(lambda: not files_below(settings.home / "taken"))
         # SIGTERM is ignored, SIGKILL is not.
         stream.send(cancel=worker_pb2.Cancel(lease=links.lease, reason="enough"))
         await until(lambda: [e for e in stream.all("exited") if e.lease == links.lease], "its end", 40)
         await until(lambda: not (settings.home / "taken" / links.lease.lease_id).exists())
         daemon.terminate()
         assert await asyncio.wait_for(daemon.wait(), 60) == 0
-    finally:
-        print((site.root / "daemon.log").read_text()[-4000:])
-        if daemon.returncode is None:
-            daemon.kill()
-            await daemon.wait()
-        log.close()
 
 
 @as_root
@@ -201,6 +188,47 @@ def test_a_home_that_the_user_cannot_reach(
     with pytest.raises(InvalidFieldError, match="may not pass through to the worker's home") as refused:
         prepare(user, open_folder / "closed" / "home")
     assert "--home" in refused.value.violations[0].remedy
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("modes", "owned", "refused"),
+    [
+        ({"above": 0o1777, "above/home": 0o755}, "", ""),  # as below /tmp
+        ({"above": 0o755, "above/home": 0o755}, "above/home", "above/home"),
+        ({"above": 0o755, "above/home": 0o777}, "", "above/home"),
+        ({"above": 0o755, "above/home": 0o1777}, "", "above/home"),
+        ({"above": 0o777, "above/home": 0o755}, "", "above"),
+        ({"above": 0o1777}, "", "above"),  # before the worker has made a store, it may
+        ({"above": 0o755}, "", ""),
+        ({"above": 0o1777, "above/real": 0o755, "above/home": None}, "above/home", "above/home"),  # a link
+    ],
+)
+async def test_a_home_and_a_store_that_the_trials_user_may_change(
+    user: OtherUser, site: Site, modes: dict[str, int | None], owned: str, refused: str
+) -> None:
+    """Nothing is read or written there: it may hold links to files of root's."""
+    for name, mode in modes.items():
+        path = site.root / name
+        if mode is None:
+            path.symlink_to("real")
+        else:
+            path.mkdir()
+            path.chmod(mode)
+    if owned:
+        os.chown(site.root / owned, user.uid, user.gid, follow_symlinks=False)
+    folder = site.root / "above" / "home"
+    if not refused:
+        user.require_no_hand_in(folder, "--home")
+        return
+    settings: dict[str, dict[str, Any]] = {"--store": {"store_url": folder.as_uri()}}
+    if folder.exists():  # else the worker makes its home first
+        settings["--home"] = {"home": folder}
+    for option, changed in settings.items():
+        with pytest.raises(InvalidFieldError, match=f"may write to {site.root / refused}") as error:
+            await Daemon(replace(site.settings, run_as=user, **changed)).run()
+        assert f"Give another {option}" in error.value.violations[0].remedy
+        assert not folder.exists() or list(folder.iterdir()) == []
 
 
 @as_root

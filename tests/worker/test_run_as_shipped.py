@@ -1,15 +1,12 @@
 """Shipped code under `--run-as`: it runs in a copy of the trial's own, and the worker's archives are out of reach."""
 
-import asyncio
 import json
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_process import COMMAND
-from other_user_site import IMPORTS, USER, as_root, interpreter
+from other_user_site import USER, as_root, daemon_of_root, interpreter
 from scripted_scheduler import ScriptedScheduler, Stream, until
 from shipped_site import Codes, packed, served_beside
 from worker_site import PRELUDE, Site
@@ -71,21 +68,8 @@ async def stream(site: Site, codes: Codes) -> AsyncIterator[Stream]:
     home.mkdir(mode=0o700)
     (home / "credential.json").write_text(SECRET)
     (home / "credential.json").chmod(0o600)
-    with (site.root / "daemon.log").open("ab") as log:
-        daemon = await asyncio.create_subprocess_exec(
-            *(interpreter(), "-c", COMMAND, "--scheduler", site.scheduler.address, "--name", "w1"),
-            *("--run-as", USER, "--home", str(home), "--store", site.settings.store_url),
-            *("--cpu-slots", "1", "--stop-grace", "1"),
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "PYTHONPATH": IMPORTS, "AWS_SECRET_ACCESS_KEY": SECRET},
-        )
-    try:
+    async with daemon_of_root(site, 1, AWS_SECRET_ACCESS_KEY=SECRET):
         yield await site.scheduler.stream()
-    finally:
-        daemon.kill()
-        await daemon.wait()
-        print((site.root / "daemon.log").read_text()[-4000:])
 
 
 @pytest.fixture

@@ -1,16 +1,19 @@
 """What a worker knows of the code that it runs, beside what the programs say."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from bundle_site import TRAIN, started
+from other_user_site import USER, as_root
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
 
 from headrace import sources
 from headrace.sources import SourceFile
 from headrace.v1 import event_pb2, spec_pb2
+from headrace_worker.run_as import other_user
 from headrace_worker.running_code import RunningCode, ToldCode, named_files
 
 
@@ -38,6 +41,7 @@ def paths(code: event_pb2.AttemptCode) -> list[str]:
         (("{folder}/train.py",), ["train.py"]),
         (("/bin/sh", "-c", "exit 0"), []),
         (("program\0", "x" * 5000, "../elsewhere.py", "result.txt"), []),
+        (("loop.py", "train.py"), ["train.py"]),
     ],
 )
 def test_the_program_of_a_command_is_the_file_that_it_names(
@@ -49,6 +53,7 @@ def test_the_program_of_a_command_is_the_file_that_it_names(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(name)
     (folder / "run").chmod(0o755)
+    (folder / "loop.py").symlink_to("loop.py")
     filled = [arg.replace("{folder}", str(folder)) for arg in args]
     assert [file.path for file in named_files(template(folder, *filled), filled)] == named
 
@@ -59,6 +64,41 @@ def test_the_requirements_are_code_too(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy==2\n")
     two = named_files(template(tmp_path, "prog", requirements="requirements.txt"), ["prog"])
     assert ([file.path for file in one], one == two) == (["requirements.txt"], False)
+
+
+def test_what_a_study_names_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for named in ("pipe", "loop", "absent", "."):
+        assert named_files(template(tmp_path, "prog", requirements=named), ["prog"]) == []
+
+
+@as_root
+def test_a_worker_that_is_root_says_nothing_of_files_that_the_trials_user_may_not_read(
+    open_folder: Path,
+) -> None:
+    """A study names any folder of the machine; links lead where they like."""
+    project, closed = open_folder / "project", open_folder / "closed"
+    project.mkdir()
+    closed.mkdir(mode=0o700)
+    for folder in (project, closed):
+        (folder / "train.py").write_text("secret")
+        (folder / "train.py").chmod(0o644)
+    (project / "mine.py").write_text("secret")
+    (project / "mine.py").chmod(0o600)
+    (project / "link.py").symlink_to(closed / "train.py")
+    user = other_user(USER)
+
+    def found(folder: Path, name: str) -> list[str]:
+        told = named_files(template(folder, name, requirements=name), [name], user.may_read)
+        return [file.path for file in told]
+
+    assert found(project, "train.py") == ["train.py"] * 2
+    assert found(closed, "train.py") == []
+    assert found(project, "mine.py") == []
+    assert found(project, "link.py") == []
+    os.chown(project / "mine.py", user.uid, user.gid)
+    assert found(project, "mine.py") == ["mine.py"] * 2
 
 
 def test_each_file_is_told_once_and_the_digest_is_of_all() -> None:

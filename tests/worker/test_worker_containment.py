@@ -32,6 +32,33 @@ async def test_what_left_the_process_group_ends_with_its_trial(
     assert not psutil.pid_exists(stray) or psutil.Process(stray).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.parametrize("named_by", ["the study", "the trial's last save"])
+async def test_a_link_that_leads_to_itself_costs_the_worker_nothing(
+    site: Site, scheduler: ScriptedScheduler, named_by: str
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    (site.root / "loop.py").symlink_to("loop.py")
+    python, program = site.program(
+        """
+        report(1)
+        folder = Path(me.checkpoint_dir, "last")
+        folder.symlink_to("last")
+        saved = str(folder) if "saves" in sys.argv else ""
+        stub.Finish(runtime_pb2.FinishRequest(lease_id=lease, checkpoint_dir=saved, step=1), timeout=60)
+        """
+    )
+    command = [python, "-X", "loop.py", program] if named_by == "the study" else [python, program, "saves"]
+    assign = site.assign(command)
+    stream.send(assign=assign)
+    exited = await stream.get("exited")
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_FINISHED, exited
+    if named_by == "the trial's last save":
+        assert "is not a folder below" in exited.unsaved
+    stream.send(assign=site.assign(site.program("report(1)"), number=1))
+    assert (await stream.get("exited", 2)).outcome == worker_pb2.EXIT_OUTCOME_FINISHED
+
+
 async def test_a_driver_that_hangs_does_not_stop_the_heartbeat(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

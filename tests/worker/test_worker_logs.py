@@ -214,6 +214,22 @@ async def test_a_log_that_a_killed_daemon_left_behind_is_read_from_the_disk(tmp_
     assert (await reads.read(ask, None)).trouble == worker_pb2.LOG_TROUBLE_GONE
 
 
+async def test_a_log_that_its_trial_made_huge_before_the_daemon_was_killed_is_not_held_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "s-u/0.log"
+    log.parent.mkdir()
+    header = "==== 2026-01-01T00:00:00+00:00 studies/s/trials/0 attempt {} on slot 0 from the start ====\n"
+    log.write_text(header.format(1) + "one\n")
+    with log.open("r+b") as file:
+        file.truncate(1 << 42)  # no disk has as much: the file has a hole
+    reads = LogReads(Store(files={}, failures=0), OrderedDict(), tmp_path)  # type: ignore[arg-type]
+    ask = worker_pb2.ReadLog(study_uid="u")
+    ask.lease.lease_id, ask.lease.trial, ask.lease.attempt = "l1", "studies/s/trials/0", 1
+    monkeypatch.setattr(log_reads, "MOST_SEARCHED_BYTES", 1 << 20)
+    assert (await reads.read(ask, None)).data.decode().startswith(header.format(1) + "one\n")
+
+
 async def test_a_report_does_not_wait_for_readers(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

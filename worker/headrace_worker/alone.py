@@ -16,7 +16,7 @@ from headrace_worker.place import Place
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.program import AFTER_TERM_S, Program, grace_s, silence_s
 from headrace_worker.retries import trial_key
-from headrace_worker.running_code import RunningCode, named_files
+from headrace_worker.running_code import RunningCode
 from headrace_worker.slots import Turn
 
 
@@ -64,7 +64,7 @@ class Alone:
 
         template = self._assign.template
         await attempt.loaded(
-            await attempt.unless_ended(asyncio.to_thread(named_files, template, launch.args))
+            await attempt.unless_ended(asyncio.to_thread(self._place.named_files, template, launch.args))
         )
 
         async def started(process: TrialProcess) -> None:

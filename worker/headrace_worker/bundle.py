@@ -33,14 +33,14 @@ from headrace_worker.backoff import Backoff
 from headrace_worker.disk import when_there_is_room
 from headrace_worker.exits import Ending, Finished, Verdict, classify, for_all
 from headrace_worker.launch import file_name, log_path
-from headrace_worker.logs import AttemptLog, last_line, shows
+from headrace_worker.logs import AttemptLog, last_line, open_to_read, shows
 from headrace_worker.memory import killed_for_memory, says_out_of_memory
 from headrace_worker.place import Place
 from headrace_worker.process import CannotStartError, TrialProcess
 from headrace_worker.program import AFTER_TERM_S, Program, grace_s, silence_s
 from headrace_worker.programs import Prepared
 from headrace_worker.retries import trial_key
-from headrace_worker.running_code import RunningCode, named_files
+from headrace_worker.running_code import RunningCode
 from headrace_worker.seats import Seat, Seats
 from headrace_worker.slots import Turn
 from headrace_worker.turns import Turns
@@ -258,7 +258,7 @@ class Bundle:
             launch = replace(self._place.launch_of(self._first, self._prepared), log_path=output.path)
             withheld = launch.withheld
             self.code = RunningCode(self._template.code.digest)
-            await self.loaded(await asyncio.to_thread(named_files, self._template, launch.args))
+            await self.loaded(await asyncio.to_thread(self._place.named_files, self._template, launch.args))
             exit_code = await program.run(launch, output, self._started, self._when_there_is_room)
         except (CannotStartError, OSError, ValueError) as error:
             output.note(str(error))
@@ -359,7 +359,7 @@ class Bundle:
         if seat.printed_at is None or self._output is None:
             return "", ""
         try:
-            with self._output.path.open("rb") as file:
+            with open_to_read(self._output.path, self._output.identity) as file:
                 words = replace(self._output, file=file, offset=seat.printed_at).tail()
         except OSError as error:
             log.warning("%s: the end of its bundle's log cannot be read: %s", seat.attempt.lease.trial, error)

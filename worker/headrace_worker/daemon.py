@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import assert_never
@@ -30,7 +31,7 @@ from headrace.grants import WHOLE
 from headrace.scraping import scraped
 from headrace.target import Target
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_worker import home
+from headrace_worker import home, own_groups
 from headrace_worker.alone import Alone
 from headrace_worker.attempt import Attempt, Host
 from headrace_worker.bubble_agent import keep_bubble_agent
@@ -80,7 +81,7 @@ from headrace_worker.session import Session
 from headrace_worker.session_core import Identity, Phase, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
-from headrace_worker.standby import Standbys
+from headrace_worker.standby import Standbys, family
 from headrace_worker.tidying import Tidying
 
 log = logging.getLogger(__name__)
@@ -127,6 +128,10 @@ class Daemon:
             bubbles=settings.bubbles,
         )
         settings.home.mkdir(parents=True, exist_ok=True)
+        if settings.run_as is not None:
+            settings.run_as.require_no_hand_in(settings.home, "--home")
+            if store.folder is not None:
+                settings.run_as.require_no_hand_in(store.folder, "--store")
         with home.only_one(settings.home):
             outbox = Outbox(settings.outbox_path)
             await home.bury_predecessor(outbox, settings.home)
@@ -141,8 +146,12 @@ class Daemon:
         settings = self._settings
         for folder in (settings.scratch_dir, settings.taken_dir):
             await asyncio.to_thread(clear_away, folder)
-        if settings.run_as is not None:
-            await asyncio.to_thread(prepare, settings.run_as, settings.home)
+        user = settings.run_as
+        if user is not None:
+            if own_groups.exist():
+                ours = own_groups.of_family(family(settings.home))
+                user = replace(user, groups=(*user.groups, ours))
+            await asyncio.to_thread(prepare, user, settings.home)
         core = SessionCore(_identity(settings, devices.devices))
         await home.recall(core, outbox)
         courier = Courier(outbox, core)
@@ -182,7 +191,7 @@ class Daemon:
         loop.add_signal_handler(signal.SIGTERM, self._leaving.terminate)
         async with AsyncExitStack() as stack:
             runtime = await stack.enter_async_context(
-                RuntimeServer(self._attempts, self._bundles, settings.home / "runtime", settings.run_as)
+                RuntimeServer(self._attempts, self._bundles, settings.home / "runtime", user)
             )
             shown = stack.enter_context(scraped(settings.metrics_listen, registry_of(self._figures)))
             environ = dict(os.environ)
@@ -201,12 +210,12 @@ class Daemon:
                 cores=len(os.sched_getaffinity(0)),
                 pass_env=settings.pass_env,
                 trial_umask=settings.trial_umask,
-                user=settings.run_as,
+                user=user,
                 taken_dir=settings.taken_dir,
                 store=store,
                 courier=courier,
                 standbys=self._standbys,
-                programs=Programs(cache, self._environments, installs=settings.run_as is None),
+                programs=Programs(cache, self._environments, installs=user is None),
                 retries=Retries(),
                 kernel_kills=KernelKills.of_this_process(),
                 device_failure=self._device_failure,

@@ -6,6 +6,7 @@ outlived it, reports its leases lost, and delivers what it could not.
 
 import fcntl
 import logging
+import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import IO
 
 from headrace.durable import replace
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker import own_groups
 from headrace_worker.outbox import DurableOutbox, Entry, Outbox
+from headrace_worker.own_groups import Group
 from headrace_worker.process import bury, end_group, end_strays
 from headrace_worker.session_core import SessionCore
 from headrace_worker.standby import family
@@ -70,7 +73,9 @@ async def bury_predecessor(outbox: Outbox, home: Path) -> None:
             lease=recorded.lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker daemon died"
         )
         outbox.append_exit(recorded.lease.lease_id, worker_pb2.SessionRequest(exited=exited))
-    await end_strays(family=family(home))
+    ours = family(home)
+    group = Group(own_groups.of_family(ours)) if os.geteuid() == 0 else None
+    await end_strays(family=ours, group=group)
 
 
 async def recall(core: SessionCore, outbox: DurableOutbox) -> None:

@@ -29,7 +29,7 @@ from headrace.checkpoints.small import LOGS_KEPT, log_name
 from headrace.v1 import worker_pb2
 from headrace_worker.attempt import Attempt
 from headrace_worker.launch import folder_of, log_path
-from headrace_worker.logs import AttemptLog, FileIdentity, open_to_read
+from headrace_worker.logs import MAX_BYTES, AttemptLog, FileIdentity, open_to_read
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ STORED_BYTES = 8 << 20
 """Of an attempt's log; of a longer one the beginning and the end are stored."""
 TRIES = 5
 FIRST_PAUSE_S = 1.0
+MOST_SEARCHED_BYTES = 2 * MAX_BYTES
+"""A log is no longer, unless its trial made it so and the daemon was killed before it was shortened."""
 MOST_PENDING = 1000
 MOST_READERS = 32
 _HEADER = re.compile(rb"^==== \S+ \S+ attempt ([0-9]{1,9}) on slot ", re.MULTILINE)
@@ -229,7 +231,7 @@ class LogReads:
 def _found_in(path: Path, attempt: int) -> Part:
     with open_to_read(path) as file:
         found = os.fstat(file.fileno())
-        starts = [(int(one[1]), one.start()) for one in _HEADER.finditer(file.read())]
+        starts = [(int(one[1]), one.start()) for one in _HEADER.finditer(file.read(MOST_SEARCHED_BYTES))]
     for (which, start), (_, end) in pairwise([*starts, (0, found.st_size)]):
         if which == attempt:
             return Part(path=path, identity=(found.st_dev, found.st_ino), start=start, end=end, bundled=False)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.checkpoints import CheckpointStore
-from headrace.v1 import trial_pb2, worker_pb2
+from headrace.sources import SourceFile
+from headrace.v1 import spec_pb2, trial_pb2, worker_pb2
 from headrace_worker.bubble_slots import BubbleSlots
 from headrace_worker.courier import Courier
 from headrace_worker.device_health import DeviceHealth
@@ -20,7 +21,7 @@ from headrace_worker.programs import Prepared, Programs
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import Retries
 from headrace_worker.run_as import OtherUser
-from headrace_worker.running_code import ToldCode
+from headrace_worker.running_code import ToldCode, named_files
 from headrace_worker.standby import Standbys
 
 
@@ -78,6 +79,14 @@ class Place:
             archive=prepared.archive,
             working_dir=own,
             made_python=prepared.python,
+        )
+
+    def named_files(self, template: spec_pb2.TrialTemplate, args: Sequence[str]) -> list[SourceFile]:
+        """The files that a study names, as far as its trials may read them; see `running_code`."""
+        return (
+            named_files(template, args)
+            if self.user is None
+            else named_files(template, args, self.user.may_read)
         )
 
     def hand_over(self, path: Path) -> None:

@@ -7,7 +7,8 @@ the child ends, so processes are spawned on the event loop's thread, the main on
 A group is gone when no process of it runs any more; zombies do not count, for in a container without an
 init nobody may ever reap them. What left the group (a program that calls setsid) is known by the lease in its
 environment, which it inherited: it goes too, lest it holds on to the GPU. What a process started while it stood by,
-before it had a lease, carries the name that stood in the lease's place (`standby`).
+before it had a lease, carries the name that stood in the lease's place (`standby`). A process may clear its
+environment; where trials run as another user, it is known by a group that it cannot leave, too (`own_groups`).
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,17 @@ from typing import BinaryIO
 
 import psutil
 
+from headrace_worker import own_groups
 from headrace_worker.launch import LEASE_VARIABLE, Launch
 from headrace_worker.outbox import RecordedLease
+from headrace_worker.own_groups import Group
+from headrace_worker.run_as import in_group, uid_of
 
 log = logging.getLogger(__name__)
 _SHIM = Path(__file__).with_name("shim.py")
 _STATUS_BYTES = 4096
+_OF_INTERPRETERS = ("LD_LIBRARY_PATH",)
+"""What the daemon's own interpreter may need to start, and so the shim's."""
 _POLL_S = (0.01, 0.5)
 _START_TOLERANCE_S = 2.0
 
@@ -47,6 +53,8 @@ class TrialProcess:
     # When it started, by the kernel's clock, to recognise it by after a restart of the daemon.
     started: float
     _process: asyncio.subprocess.Process
+    # What it and its descendants alone have; None where it runs as the daemon's user.
+    group: Group | None = None
     # Where it was started.
     working_dir: str = ""
 
@@ -54,18 +62,24 @@ class TrialProcess:
     async def spawn(cls, launch: Launch, output: BinaryIO, inherited: tuple[int, ...] = ()) -> "TrialProcess":
         """Starts a program, with descriptors of ours; returns when it runs. Raises `CannotStartError`."""
         read_end, write_end = os.pipe()
+        user, group = launch.user, None
+        if user and own_groups.exist():
+            group = Group(own_groups.of_new_process(), uid=uid_of(user))
+            user = in_group(user, group.number)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", str(_SHIM)),
-                *(str(os.getpid()), str(write_end), _umask(launch), launch.user, launch.working_dir),
-                *launch.args,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=dict(launch.env),
-                start_new_session=True,
-                pass_fds=(write_end, *inherited),
-            )
+            with _readable(launch.env) as environment:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-I", "-S", str(_SHIM)),
+                    *(str(os.getpid()), str(write_end), str(environment.fileno())),
+                    *(_umask(launch), user, launch.working_dir),
+                    *launch.args,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env={name: os.environ[name] for name in _OF_INTERPRETERS if name in os.environ},
+                    start_new_session=True,
+                    pass_fds=(write_end, environment.fileno(), *inherited),
+                )
         except (OSError, ValueError) as error:  # too many processes; a NUL in an argument
             os.close(read_end)
             raise CannotStartError(f"program {launch.args[0]!r} cannot be started: {error}") from error
@@ -81,7 +95,7 @@ class TrialProcess:
             raise CannotStartError(problem)
         mark = launch.env.get(LEASE_VARIABLE, "")
         marks = (mark,) if mark else ()
-        return cls(process.pid, marks, _start_time(process.pid), process, launch.working_dir)
+        return cls(process.pid, marks, _start_time(process.pid), process, group, launch.working_dir)
 
     @property
     def runs(self) -> bool:
@@ -99,7 +113,18 @@ class TrialProcess:
     async def group_gone(self) -> None:
         """Kills what the leader left behind and waits until nothing of it runs."""
         await end_group(self.pid)
-        await end_strays(*self.marks)
+        await end_strays(*self.marks, group=self.group)
+
+
+def _readable(env: Mapping[str, str]) -> BinaryIO:
+    """A file without a name that holds an environment, from its beginning. Raises `ValueError` for one that is none."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"environment variable {name!r} has a name or a value that no process can have")
+    file = os.fdopen(os.memfd_create("environment"), "w+b")
+    file.write(b"\0".join(os.fsencode(f"{name}={value}") for name, value in env.items()))
+    file.seek(0)
+    return file
 
 
 def _umask(launch: Launch) -> str:
@@ -121,17 +146,15 @@ async def end_group(group: int) -> None:
         pause_s = min(pause_s * 2, longest_s)
 
 
-async def end_strays(*marks: str, family: str = "") -> None:
-    """Kills whatever carries one of the leases in its environment, in any group, and waits until nothing of it runs.
+async def end_strays(*marks: str, family: str = "", group: Group | None = None) -> None:
+    """Kills whatever carries one of the leases in its environment, or has the group, wherever it is, and waits until
+    nothing of it runs.
 
     `family` is how the names begin of some that stood in the place of a lease; all of those go too.
     """
     pause_s, longest_s = _POLL_S
-    while (marks or family) and (strays := await asyncio.to_thread(_carriers, marks, family)):
-        log.warning("killed %s, which had left the trial's process group", [stray.pid for stray in strays])
-        for stray in strays:
-            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                stray.kill()
+    while strays := await asyncio.to_thread(_kill_strays, marks, family, group):
+        log.warning("killed %s, which had left the trial's process group", strays)
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, longest_s)
 
@@ -175,19 +198,29 @@ def _members(group: int) -> list[psutil.Process]:
     return found
 
 
-def _carriers(marks: Collection[str], family: str) -> list[psutil.Process]:
-    """The processes that carry a lease. A freed slot waits for this: the files are read without psutil's detour."""
+def _kill_strays(marks: Collection[str], family: str, group: Group | None) -> list[int]:
+    """Kills what carries a lease or has a group; returns its process ids. A freed slot waits for this: the files are
+    read without psutil's detour. The newest come first, and at once: some fork faster than all are looked at."""
     entries = {f"{LEASE_VARIABLE}={mark}".encode() for mark in marks}
     beginning = f"{LEASE_VARIABLE}={family}".encode() if family else None
-    found = []
-    for pid in psutil.pids():
-        with suppress(OSError, psutil.NoSuchProcess):
-            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if not entries.isdisjoint(environ) or (
-                beginning is not None and any(entry.startswith(beginning) for entry in environ)
-            ):
-                found.append(psutil.Process(pid))
-    return [process for process in found if _alive(process)]
+    if not entries and beginning is None and group is None:
+        return []
+
+    def is_one(pid: int) -> bool:
+        if group is not None and group.has(pid):
+            return True
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return not entries.isdisjoint(environ) or (
+            beginning is not None and any(entry.startswith(beginning) for entry in environ)
+        )
+
+    killed = []
+    for pid in sorted(psutil.pids(), reverse=True):
+        with suppress(OSError, psutil.Error):
+            if is_one(pid) and _alive(stray := psutil.Process(pid)):
+                stray.kill()
+                killed.append(pid)
+    return killed
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -15,6 +15,7 @@ scheduler answers it trains on for so many reports.
 
 import asyncio
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -314,8 +315,9 @@ class Reports:
         if not checkpoint_dir:
             return None
         folder = Path(checkpoint_dir)
-        root = self._checkpoint_dir.resolve()
-        if not folder.is_absolute() or root not in folder.resolve().parents:
+        root, real = (Path(os.path.realpath(path)) for path in (self._checkpoint_dir, folder))
+        # A link that leads to itself stays one.
+        if not folder.is_absolute() or root not in real.parents or real.is_symlink():
             raise ReportInvalidError(
                 f"checkpoint_dir {checkpoint_dir!r} is not a folder below {self._checkpoint_dir}"
             )

@@ -68,6 +68,40 @@ class OtherUser:
         """Gives it a file or a folder with all that is in it, which it cannot reach before."""
         give_to(self.spelled, path)
 
+    def may_read(self, descriptor: int) -> bool:
+        """Whether it may open this file by itself, by the modes of the file and of the folders that it lies in."""
+        try:
+            place = Path(f"/proc/self/fd/{descriptor}").readlink()
+            return self._may(os.R_OK, os.fstat(descriptor)) and all(
+                self._may(os.X_OK, above.stat()) for above in place.parents
+            )
+        except OSError:  # it was deleted
+            return False
+
+    def require_no_hand_in(self, folder: Path, option: str) -> None:
+        """Raises `InvalidFieldError` where it may write to a folder of the worker's, or put another in its place."""
+        for place in dict.fromkeys((folder.absolute(), folder.resolve())):
+            holds = False  # something on the way to the folder, which nobody else replaces where the sticky bit is set
+            for path in (place, *place.parents):
+                try:
+                    found = path.lstat()
+                except FileNotFoundError:
+                    continue
+                writes = stat.S_ISDIR(found.st_mode) and self._may(os.W_OK, found)
+                if found.st_uid == self.uid or (writes and not (holds and found.st_mode & stat.S_ISVTX)):
+                    raise _fault(
+                        self.name,
+                        f"could replace what the worker keeps in {folder}: it may write to {path}",
+                        f"Give another {option}, whose folder and all above it belong to root, or change their modes.",
+                    )
+                holds = True
+
+    def _may(self, right: int, found: os.stat_result) -> bool:
+        """Whether a mode gives it a right: `os.R_OK`, `os.W_OK` or `os.X_OK`."""
+        if found.st_uid == self.uid:
+            return bool(found.st_mode >> 6 & right)
+        return bool(found.st_mode >> (3 if found.st_gid in {self.gid, *self.groups} else 0) & right)
+
     def take(self, folder: Path, *, root: Path, into: Path) -> Path:
         """Moves a checkpoint from below the trial's `root` to a folder in `into`, and makes it root's.
 
@@ -118,6 +152,16 @@ class OtherUser:
                     raise CheckpointInvalidError(
                         f"checkpoint folder {shown}: {entry.name} is not a regular file of user {self.name}"
                     )
+
+
+def uid_of(spelled: str) -> int:
+    """The number of a user, as the shim takes it."""
+    return int(spelled.partition(":")[0])
+
+
+def in_group(spelled: str, group: int) -> str:
+    """A user, as the shim takes it, in a further group."""
+    return f"{spelled}{'' if spelled.endswith(':') else ','}{group}"
 
 
 def give_to(spelled: str, path: Path) -> None:

@@ -2,14 +2,17 @@
 
 A process says which files it has imported from the study's folder (`headrace.sources`). Of a program in another
 language, or a script that does not use the SDK, the worker knows the file that its command names. It reads that file,
-and the study's requirements, right before the start.
+and the study's requirements, right before the start. The study names them: the worker reads what the trial's user may
+read by itself, and nothing but regular files.
 
 The scheduler hears of it with the attempt's first report, and with the next one where there is more. It hears at once
 of a file that this worker has seen with another content, because an epoch may take an hour.
 """
 
+import os
+import stat
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from headrace import sources
@@ -71,15 +74,18 @@ class ToldCode:
         return changed
 
 
-def named_files(template: spec_pb2.TrialTemplate, args: Sequence[str]) -> list[SourceFile]:
+def named_files(
+    template: spec_pb2.TrialTemplate, args: Sequence[str], may_read: Callable[[int], bool] = lambda _: True
+) -> list[SourceFile]:
     """The files of the study's folder that the study names: the program of a command, and the requirements.
 
-    For a thread of its own, since the folder may lie on a slow disk.
+    `may_read` says of an open file whether the trial's user may read it. For a thread of its own, since the folder may
+    lie on a slow disk.
     """
     folder = Path(template.working_dir)
     named = _program(folder, args) if template.WhichOneof("program") == "command" else None
     requirements = template.requirements if template.requirements else None
-    found = [sources.read(str(folder / path), path) for path in (named, requirements) if path]
+    found = [_read(folder / path, path, may_read) for path in (named, requirements) if path]
     return [file for file in found if file is not None]
 
 
@@ -91,11 +97,28 @@ def _program(folder: Path, args: Sequence[str]) -> str | None:
     for before, arg in zip(("", *args), args, strict=False):
         path = f"{arg.replace('.', '/')}.py" if before == "-m" else arg
         try:
-            file = (folder / path).resolve()
-            if not file.is_file() or not file.is_relative_to(folder.resolve()):
+            root = Path(os.path.realpath(folder))
+            file = Path(
+                os.path.realpath(folder / path)
+            )  # unlike `resolve`, it takes links that lead to themselves
+            if not file.is_file() or not file.is_relative_to(root):
                 continue
             if file.suffix.lower() in _PROGRAMS or file.stat().st_mode & 0o111:
-                return str(file.relative_to(folder.resolve()))
+                return str(file.relative_to(root))
         except (OSError, ValueError):  # too long for a path, or a NUL in it
             continue
     return None
+
+
+def _read(file: Path, path: str, may_read: Callable[[int], bool]) -> SourceFile | None:
+    """A regular file; None for all else, which is not opened: a pipe would be waited for, a device set going."""
+    try:
+        place = os.open(file, os.O_PATH | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        if stat.S_ISREG(os.fstat(place).st_mode) and may_read(place):
+            return sources.read(f"/proc/self/fd/{place}", path)
+        return None
+    finally:
+        os.close(place)

@@ -1,6 +1,6 @@
 """Becomes a trial's program: runs between the daemon's spawn and the program's exec.
 
-    python -I -S shim.py PARENT_PID STATUS_FD UMASK USER WORKING_DIR PROGRAM [ARGUMENT ...]
+    python -I -S shim.py PARENT_PID STATUS_FD ENVIRONMENT_FD UMASK USER WORKING_DIR PROGRAM [ARGUMENT ...]
 
 It exists because some things have to be done in the child, and the daemon may not run Python code in a forked
 child once gRPC has threads. It lets the OOM killer prefer the trial to the daemon, becomes another user
@@ -8,24 +8,35 @@ child once gRPC has threads. It lets the OOM killer prefer the trial to the daem
 signal settings of its own interpreter, sets the umask (octal; empty: leaves it), goes to the working directory and
 execs the program. If it cannot, it writes why to STATUS_FD, which is closed by a successful exec, and exits with 127.
 
+Where trials run as another user, it is root until then. So its own environment is the daemon's, and no variable of the
+study's reaches its loader or its interpreter: `LD_PRELOAD` would run the study's code as root. The trial's environment
+is the content of ENVIRONMENT_FD, `NAME=VALUE` entries between NUL bytes. The program gets it, and is looked for on its
+PATH, as the trial's user.
+
 It imports nothing but the standard library, and of it only what starts quickly.
 """
 
 import ctypes
+import errno
 import os
 import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+"""The number of the system call, which the C library has no function for."""
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 CANNOT_START = 127
 _SHIP = "Ship the folder (`headrace run --ship`), or name one that every worker has"
 
 
 def main(arguments: list[str]) -> None:
     """Execs, or exits with 127."""
-    parent, status_fd, umask, user, working_dir, *program = arguments
+    parent, status_fd, environment_fd, umask, user, working_dir, *program = arguments
     status = int(status_fd)
     os.set_inheritable(status, False)
+    with open(int(environment_fd), "rb") as file:  # noqa: PTH123 - a descriptor
+        environment = dict(entry.split(b"=", 1) for entry in file.read().split(b"\0") if entry)
     try:
         _prefer_for_oom_killer()
         if user:
@@ -45,17 +56,30 @@ def main(arguments: list[str]) -> None:
                 _fail(status, f"working_dir {working_dir!r} cannot be entered: {error.strerror}. {_SHIP}")
         elif user and not os.access(".", os.X_OK):
             os.chdir("/")
-        os.execvp(program[0], program)  # noqa: S606 - a program and its arguments, no shell
+        os.execvpe(program[0], program, environment)  # noqa: S606 - a program and its arguments, no shell
     except OSError as error:
         _fail(status, f"program {program[0]!r} cannot be started: {error.strerror}")
 
 
 def _become(user: str) -> None:
-    """Gives up root for good: groups first, while that is still allowed."""
+    """Gives up root for good, and what the kernel keeps for the daemon's session: groups first, while that is still
+    allowed."""
+    _leave_keyring()
     uid, gid, groups = user.split(":")
     os.setgroups([int(group) for group in groups.split(",") if group])
     os.setgid(int(gid))
     os.setuid(int(uid))
+
+
+def _leave_keyring() -> None:
+    """Begins an empty session keyring. Whoever inherits one may read the keys in it, as any user: a Kerberos ticket."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = _KEYCTL.get(os.uname().machine)
+    if number is None or libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None) >= 0:
+        return
+    error = ctypes.get_errno()
+    if error not in (errno.ENOSYS, errno.EPERM):  # no keys in this kernel, or none for containers
+        raise OSError(error, os.strerror(error))
 
 
 def _prefer_for_oom_killer() -> None:

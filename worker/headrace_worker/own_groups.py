@@ -1,0 +1,67 @@
+"""How the processes of a trial that runs as another user are known, whatever they do: by groups of their own.
+
+    the daemon's home → a group          all its trials have it, those of a daemon that was killed too
+    a trial's process → a further group  its descendants have it, and no other trial's
+
+A process inherits its supplementary groups, keeps them over exec, and needs root's rights to change them. Everybody may
+read them in /proc. So a child that has left the session, that nobody is the parent of any more and that has cleared its
+environment is still found, and told from those of other trials of the same user.
+
+No file belongs to these groups. Their numbers lie where neither distributions nor systemd nor container engines give
+any away (https://systemd.io/UIDS-GIDS/). A user namespace may lack them: there, trials have none.
+"""
+
+import hashlib
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_HOMES: Final = 0x7000_0000
+_TRIALS: Final = 0x7800_0000
+_END: Final = 0x8000_0000
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group, by which processes are known."""
+
+    number: int
+    # Their user; None: any.
+    uid: int | None = None
+
+    def has(self, pid: int) -> bool:
+        """Whether a process is one of them. Raises `OSError` where it is gone."""
+        # The folder tells the user, also of a process that closes its files there to others; `status` takes longer.
+        if self.uid is not None and os.stat(f"/proc/{pid}").st_uid != self.uid:  # noqa: PTH116 - there are many
+            return False
+        for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
+            if line.startswith(b"Groups:"):
+                return self.number in map(int, line.split()[1:])
+        return False
+
+
+def of_family(family: str) -> int:
+    """The group of all trials of the daemons on a home, by the name of its processes (`standby.family`)."""
+    digest = hashlib.sha256(family.encode()).digest()
+    return _HOMES + int.from_bytes(digest[:8]) % (_TRIALS - _HOMES)
+
+
+def of_new_process() -> int:
+    """A group that no other process has."""
+    return _TRIALS + secrets.randbelow(_END - _TRIALS)
+
+
+def exist() -> bool:
+    """Whether the kernel knows these numbers here."""
+    try:
+        lines = Path("/proc/self/gid_map").read_text().splitlines()
+    except OSError:  # a kernel without user namespaces
+        return True
+    return any(covers(*map(int, line.split())) for line in lines)
+
+
+def covers(first: int, _: int, count: int) -> bool:
+    """Whether a line of a map of groups covers all of them."""
+    return first <= _HOMES and first + count >= _END
