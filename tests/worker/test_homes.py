@@ -274,4 +274,3 @@ def test_a_home_is_a_copy_until_its_daemon_was_taken(tmp_path: Path) -> None:
         assert not home.copied
     with Home(first) as home:
         assert not home.copied
-

@@ -231,7 +231,7 @@ class RuntimeServer:
 
     async def _open(self) -> None:
         self._folder.make()
-        inner = f"in{len(self._servers)}"  # a name of its own: a server removes its path at its end
+        inner = f"in{len(self._servers) or ''}"  # a name of its own: a server removes its path at its end
         server = grpc.aio.server(interceptors=(BoundsInterceptor(),), options=_OPTIONS)
         runtime_pb2_grpc.add_TrialRuntimeServiceServicer_to_server(self._servicer, server)
         folder = self._folder.path

@@ -121,24 +121,27 @@ class ScriptedWorker:
         held: tuple[event_pb2.LeaseRef, ...] = (),
         host: str = "",
         home: str = "",
+        home_lock: str = "",
+        name: str = "w",
         *,
         takes_batches: bool = False,
         protocol: int = 0,
     ) -> None:
-        """Open the session as worker `w`."""
+        """Open the session, as worker `w` unless another name is given."""
         devices = [
             worker_pb2.Device(index=index, kind=worker_pb2.DEVICE_KIND_CPU, model="cpu")
             for index in range(slots)
         ]
         await self.say(
             hello=worker_pb2.Hello(
-                worker="w",
+                worker=name,
                 incarnation=incarnation,
                 devices=devices,
                 held=held,
                 log_dir="/l",
                 host=host,
                 home=home,
+                home_lock=home_lock,
                 takes_batches=takes_batches,
                 protocol=protocol,
             )

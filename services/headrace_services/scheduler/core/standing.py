@@ -89,6 +89,18 @@ class Progress(Struct, frozen=True, kw_only=True):
         return 0.0 if self.since_s is None else self.seen_s - self.since_s
 
 
+class Unreached(Struct, frozen=True, kw_only=True):
+    """Attempts of a trial in a row that did not reach its program on one worker (`core.unreached`)."""
+
+    worker: str
+    incarnation: str
+    times: int
+    shunned: bool
+    """Whether the trial is placed on other workers, until then."""
+    until_s: float
+    """Until when all this counts, on the database's clock."""
+
+
 class Standing(Struct, frozen=True, kw_only=True):
     """Where a study stands in the cluster: what other studies' cycles read of it before they take a slot."""
 
@@ -125,6 +137,8 @@ class Standing(Struct, frozen=True, kw_only=True):
     avoided: Mapping[str, str] = field(default_factory=dict)
     """The workers that get no trials of the study any more: their names by incarnation."""
     progress: Progress = Progress()
+    unreached: Mapping[int, Unreached] = field(default_factory=dict)
+    """By trial."""
 
 
 class Leaving(Struct, frozen=True, kw_only=True):

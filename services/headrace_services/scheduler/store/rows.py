@@ -30,7 +30,15 @@ from headrace_services.scheduler.core.records import (
     Trial,
 )
 from headrace_services.scheduler.core.scales import ScaleChoice
-from headrace_services.scheduler.core.standing import Leaving, Progress, Reserved, Speeds, Standing, Usage
+from headrace_services.scheduler.core.standing import (
+    Leaving,
+    Progress,
+    Reserved,
+    Speeds,
+    Standing,
+    Unreached,
+    Usage,
+)
 
 AnyRow = Row[Any]
 Columns = dict[str, Any]
@@ -120,6 +128,7 @@ def standing(columns: Columns) -> Standing:
         ended_through=columns["ended_through"],
         avoided=columns["avoided"],
         progress=Progress(**columns["progress"]),
+        unreached={int(number): Unreached(**one) for number, one in columns["unreached"].items()},
     )
 
 
@@ -144,6 +153,7 @@ def standing_columns(record: Standing) -> Columns:
         "ended_through": record.ended_through,
         "avoided": dict(record.avoided),
         "progress": asdict(record.progress),
+        "unreached": {str(number): asdict(one) for number, one in record.unreached.items()},
     }
 
 
