@@ -246,7 +246,7 @@ def _kept_off(connected: Iterable[Worker]) -> Iterator[Finding]:
             text = f"gets no trials, it is cordoned: {worker.cordoned}"
             yield Finding(Level.WARN, what, text, f"headrace uncordon {worker.name}")
         if aside := wording.put_aside(worker):
-            remedy = "Mend what it names and restart the worker, or wait: it is tried again by itself. Its log has more."
+            remedy = "Fix what it names and restart the worker, or wait: it is tried again by itself."
             yield Finding(Level.WARN, what, aside, remedy)
         for slot in worker.slots:
             if slot.defect:
