@@ -27,6 +27,7 @@ import scenario_drain
 import scenario_freeze_worker
 import scenario_full_disk
 import scenario_gang
+import scenario_homes
 import scenario_kill_scheduler
 import scenario_kill_worker
 import scenario_postgres
@@ -69,6 +70,15 @@ SCENARIOS = {
         scenario_bundles.run, 20, "kill -9 of bundles, of their worker, of the scheduler and of Postgres"
     ),
     "drain": Scenario(scenario_drain.run, 4, "a drain of so many trials, alone and with other faults"),
+    "vanished-home": Scenario(
+        partial(scenario_homes.run, kind="vanished-home"), 20, "socket folders and homes of workers deleted"
+    ),
+    "copied-home": Scenario(
+        partial(scenario_homes.run, kind="copied-home"), 20, "daemons on copies of a worker's home"
+    ),
+    "daemon-twice": Scenario(
+        partial(scenario_homes.run, kind="daemon-twice"), 20, "second daemons on a worker's home"
+    ),
     "streams": Scenario(scenario_streams.run, 10, "256 streams over a bad line, for so many minutes"),
 }
 

@@ -225,7 +225,7 @@ class StepMachine(RuleBasedStateMachine):
 
     @rule(
         data=st.data(),
-        outcome=st.sampled_from(["FINISHED", "FAILED", "LOST", "RELEASED"]),
+        outcome=st.sampled_from(["FINISHED", "FAILED", "LOST", "RELEASED", "UNREACHED"]),
         out_of_memory=st.sampled_from([0, 0, 1, 2, 4]),
     )
     def exited(self, data: st.DataObject, outcome: str, out_of_memory: int) -> None:
@@ -241,7 +241,11 @@ class StepMachine(RuleBasedStateMachine):
             error="e",
             out_of_memory=out_of_memory,
         )
+        before = self.run(self.site.trial(lease.number))
         self.step(ended, PlaceNow())
+        if outcome == "UNREACHED":
+            after = self.run(self.site.trial(lease.number))
+            assert (after.failures, after.losses_in_row) == (before.failures, before.losses_in_row)
 
     @rule(data=st.data())
     def expired(self, data: st.DataObject) -> None:

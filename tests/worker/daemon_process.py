@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from pathlib import Path
 
 import psutil
 from worker_site import Site
@@ -16,12 +17,12 @@ class DaemonProcess:
         self._site = site
         self.processes: list[asyncio.subprocess.Process] = []
 
-    async def start(self) -> asyncio.subprocess.Process:
+    async def start(self, *, home: Path | None = None) -> asyncio.subprocess.Process:
         settings = self._site.settings
         log = (self._site.root / "daemon.log").open("ab")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", COMMAND, "--scheduler", self._site.scheduler.address),
-            *("--name", settings.name, "--home", str(settings.home), "--store", settings.store_url),
+            *("--name", settings.name, "--home", str(home or settings.home), "--store", settings.store_url),
             *("--cpu-slots", "2", "--stop-grace", "3"),
             stdout=log,
             stderr=log,

@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker.courier import Courier
 from headrace_worker.home import bury_predecessor, recall
 from headrace_worker.outbox import DurableOutbox, Outbox
 from headrace_worker.session_core import Identity, SessionCore
@@ -34,8 +35,14 @@ async def test_so_does_its_successor_after_a_kill(tmp_path: Path) -> None:
     killed.hold(LEASE)
     killed.close()
     outbox = Outbox(path)
-    await bury_predecessor(outbox, tmp_path)
+    recorded, durable, successor = outbox.leases(), DurableOutbox(outbox), core()
+    successor.inherit([one.lease for one in recorded])
+    await recall(successor, durable)
+    assert list(successor.connect().held) == [LEASE], "before a scheduler has taken it"
+    await bury_predecessor(Courier(durable, successor), tmp_path, recorded, copied=False)
+    successor.disconnect()
+    assert list(successor.connect().held) == [LEASE], "until the scheduler has read its end"
     successor = core()
-    await recall(successor, DurableOutbox(outbox))
+    await recall(successor, durable)
     assert list(successor.connect().held) == [LEASE]
-    outbox.close()
+    durable.close()

@@ -132,7 +132,7 @@ async def test_what_left_the_process_group_is_buried_too(
     daemon.kill()
     await daemon.wait()
     await daemons.start()
-    await scheduler.stream(2)
+    await (await scheduler.stream(2)).get("exited")
     assert not stray.is_running() or stray.status() == psutil.STATUS_ZOMBIE
 
 

@@ -1,12 +1,19 @@
 """Trials through their whole life: real processes under a daemon in this process, a scripted scheduler."""
 
+import asyncio
+import errno
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
 
 from headrace.v1 import event_pb2, worker_pb2
+from headrace_worker import process
 
 CONTINUE = event_pb2.DECISION_ACTION_CONTINUE
 PAUSE = event_pb2.DECISION_ACTION_PAUSE
@@ -162,6 +169,40 @@ async def test_a_program_that_cannot_be_started_has_failed(
     exited = await stream.get("exited")
     assert exited.outcome == worker_pb2.EXIT_OUTCOME_FAILED
     assert error in exited.error
+
+
+@pytest.mark.parametrize(
+    ("number", "outcome"),
+    [(errno.EAGAIN, "UNREACHED"), (errno.ENOMEM, "UNREACHED"), (errno.E2BIG, "FAILED")],
+)
+async def test_a_machine_that_cannot_start_programs_is_charged_to_nobody(
+    number: int,
+    outcome: str,
+    site: Site,
+    scheduler: ScriptedScheduler,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(["true"]))
+    exited = await stream.get("exited")
+    assert worker_pb2.ExitOutcome.Name(exited.outcome) == f"EXIT_OUTCOME_{outcome}"
+    assert os.strerror(number) in exited.error
+
+
+def test_the_shim_says_which_error_it_was(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    shim = Path(process.__file__).with_name("shim.py")
+    arguments = (str(os.getpid()), str(write_end), "", "", str(tmp_path / "none"), "true")
+    done = subprocess.run((sys.executable, "-I", "-S", shim, *arguments), pass_fds=(write_end,), check=False)
+    os.close(write_end)
+    with os.fdopen(read_end) as said:
+        assert said.read().startswith(f"{errno.ENOENT} working_dir ")
+    assert done.returncode == 127
 
 
 async def test_finish_with_an_error_is_the_configurations_failure(

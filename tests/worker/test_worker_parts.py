@@ -20,7 +20,7 @@ from headrace_worker.attempt import Attempt
 from headrace_worker.backoff import Backoff
 from headrace_worker.devices import discover
 from headrace_worker.effects import Start
-from headrace_worker.exits import Ending, Finished, classify
+from headrace_worker.exits import Ending, Finished, classify, for_all
 from headrace_worker.launch import folder_of, launch_of, log_path
 from headrace_worker.logs import AttemptLog, last_line
 from headrace_worker.outbox import Outbox
@@ -33,6 +33,7 @@ FINISHED = worker_pb2.EXIT_OUTCOME_FINISHED
 RELEASED = worker_pb2.EXIT_OUTCOME_RELEASED
 FAILED = worker_pb2.EXIT_OUTCOME_FAILED
 LOST = worker_pb2.EXIT_OUTCOME_LOST
+UNREACHED = worker_pb2.EXIT_OUTCOME_UNREACHED
 
 
 class FakeNvml(ModuleType):
@@ -244,6 +245,25 @@ def test_exits(
 ) -> None:
     verdict = classify(code, ending=ending, finished=finished, last_line="the last line")
     assert (verdict.outcome, verdict.error, verdict.exit_code) == (outcome, error, code)
+
+
+@pytest.mark.parametrize(
+    ("code", "waited_s", "outcome"),
+    [
+        (75, 15.2, UNREACHED),
+        (75, 0.3, LOST),  # a script's own: nothing was tried
+        (75, 0.0, LOST),  # it had its configuration, and lost its worker later
+        (1, 15.2, FAILED),
+    ],
+)
+def test_a_program_that_never_got_through_was_not_reached(
+    code: int, waited_s: float, outcome: worker_pb2.ExitOutcome.ValueType
+) -> None:
+    verdict = classify(code, ending=None, finished=None, last_line="", waited_s=waited_s)
+    assert verdict.outcome == outcome
+    assert for_all(verdict, members=3, out_of_memory=False).outcome == (
+        LOST if outcome == FAILED else outcome
+    ), "of a bundle each member was"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from worker_site import Site
 
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker import standby as module
+from headrace_worker.home import identity
 
 STOP = event_pb2.DECISION_ACTION_STOP
 NUMBERS = iter(range(10_000))
@@ -335,6 +336,7 @@ async def test_what_a_module_starts_while_it_is_imported_ends_with_its_process(
 
 async def test_a_daemon_ends_what_was_started_where_its_predecessor_stood_by(site: Site) -> None:
     site.settings.home.mkdir(parents=True, exist_ok=True)
+    identity(site.settings.home)
     names = [f"{module.family(site.settings.home)}1234....", f"{module.family(site.root)}1234...."]
     ours, another_home_s = [
         await asyncio.create_subprocess_exec("sleep", "100", env={"HEADRACE_LEASE_ID": name})

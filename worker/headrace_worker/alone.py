@@ -9,7 +9,7 @@ import asyncio
 
 from headrace.v1 import worker_pb2
 from headrace_worker.attempt import Attempt
-from headrace_worker.exits import Ending, Finished, Verdict, classify
+from headrace_worker.exits import Ending, Finished, Verdict, classify, not_started
 from headrace_worker.launch import log_path
 from headrace_worker.logs import last_line
 from headrace_worker.place import Place
@@ -72,9 +72,12 @@ class Alone:
 
         try:
             exit_code = await self._program.run(launch, output, started, attempt.when_there_is_room)
-        except (CannotStartError, ValueError) as error:
+        except CannotStartError as error:
             output.note(str(error))
-            return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=str(error))
+            return not_started(str(error), by_machine=error.by_machine)
+        except ValueError as error:
+            output.note(str(error))
+            return not_started(str(error), by_machine=False)
         tail = output.tail()
         verdict = classify(
             exit_code,
@@ -82,6 +85,7 @@ class Alone:
             finished=attempt.finished,
             last_line=last_line(tail),
             withheld=launch.withheld,
+            waited_s=self._program.waited_s,
         )
         said = attempt.finished or Finished()
         words = f"{tail}\n{said.traceback}\n{said.error}"

@@ -1,6 +1,6 @@
 """One lease, from its Assign to its Exited.
 
-    fetch the checkpoint → its host prepares and runs it → nothing of it runs any more → Exited
+    the daemon stands firm → fetch the checkpoint → its host prepares and runs it → nothing of it runs any more → Exited
 
 What belongs to the lease is here: its folder, its checkpoint, its reports, its log, its end. The process is its host's:
 one of its own (`alone`), or one that it shares with other leases of its grant (`bundle`).
@@ -33,7 +33,7 @@ from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
 from headrace_worker.code_cache import UnpreparedError
 from headrace_worker.disk import clear_away, is_full, size_bytes, when_there_is_room
-from headrace_worker.exits import Ending, Finished, LastSave, Verdict
+from headrace_worker.exits import Ending, Finished, LastSave, Verdict, not_started, without_folder
 from headrace_worker.gangs import RankMissing
 from headrace_worker.launch import file_name
 from headrace_worker.logs import AttemptLog, shows
@@ -141,6 +141,8 @@ class Attempt:
         self._code_due = False
         self._no_room = ""
         self._preparing = ""
+        # What fails now is the store's doing, or the checkpoint's.
+        self._restoring = False
         self._prepared = Prepared()
         self._ended = asyncio.Event()
         self._log: AttemptLog | None = None
@@ -303,6 +305,8 @@ class Attempt:
         """Lives through the lease."""
         try:
             verdict = await self._live()
+            if not await asyncio.to_thread(self._scratch.exists):
+                verdict = without_folder(verdict)
         except (OSError, ValueError) as error:
             log.exception("%s: the attempt failed", self.lease.trial)
             verdict = Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=f"the worker failed: {error}")
@@ -368,10 +372,15 @@ class Attempt:
 
     async def _live(self) -> Verdict:
         try:
+            await self.unless_ended(self._place.ready.wait())
+            if wrong := await self.unless_ended(self._place.stands()):
+                return not_started(wrong, by_machine=True)
             await self._place.courier.outbox.hold(self.lease, self.host.mark)
             await self.unless_ended(self._with_room(self._make_scratch))
             if self.assign.HasField("checkpoint"):
+                self._restoring = True
                 await self.unless_ended(self._restore())
+                self._restoring = False
             return await self.host.run(self)
         except ToldToEndError:
             assert self.ending is not None
@@ -381,7 +390,9 @@ class Attempt:
         except CheckpointGoneError as error:
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_NO_CHECKPOINT, error=str(error))
         except (CheckpointError, OSError) as error:
-            return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=str(error))
+            if self._restoring or self.begun:
+                return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=str(error))
+            return not_started(str(error), by_machine=True)
 
     async def open_log(self, path: Path) -> AttemptLog:
         """Begins this attempt's part of the trial's log."""

@@ -31,7 +31,7 @@ from headrace.v1 import runtime_pb2, worker_pb2
 from headrace_worker.attempt import Attempt
 from headrace_worker.backoff import Backoff
 from headrace_worker.disk import when_there_is_room
-from headrace_worker.exits import Ending, Finished, Verdict, classify, for_all
+from headrace_worker.exits import Ending, Finished, Verdict, classify, for_all, not_started
 from headrace_worker.launch import file_name, log_path
 from headrace_worker.logs import AttemptLog, last_line, open_to_read, shows
 from headrace_worker.memory import killed_for_memory, says_out_of_memory
@@ -262,14 +262,21 @@ class Bundle:
             exit_code = await program.run(launch, output, self._started, self._when_there_is_room)
         except (CannotStartError, OSError, ValueError) as error:
             output.note(str(error))
-            verdict = replace(verdict, error=str(error))
+            by_machine = isinstance(error, OSError) or (
+                isinstance(error, CannotStartError) and error.by_machine
+            )
+            verdict = (
+                not_started(str(error), by_machine=True) if by_machine else replace(verdict, error=str(error))
+            )
         finally:
             self._program = None
             await self._turns.close()
-            await self._settle(verdict, exit_code, withheld)
+            await self._settle(verdict, exit_code, withheld, program.waited_s)
             output.close()
 
-    async def _settle(self, verdict: Verdict, exit_code: int | None, withheld: tuple[str, ...]) -> None:
+    async def _settle(
+        self, verdict: Verdict, exit_code: int | None, withheld: tuple[str, ...], waited_s: float
+    ) -> None:
         """The process is gone: so are all that were aboard."""
         members = self._seats.aboard
         if exit_code is not None and self._output is not None:
@@ -283,6 +290,7 @@ class Bundle:
                 finished=self._finished,
                 last_line=last_line(tail),
                 withheld=withheld,
+                waited_s=waited_s,
             )
             said = self._finished or Finished()
             words = f"{tail}\n{said.traceback}\n{said.error}"

@@ -55,9 +55,12 @@ class Callers:
         self._inner = Path()
 
     async def listen(self, path: Path, inner: Path) -> None:
-        """Serves the socket; what comes goes on to the server's own one."""
-        self._inner = inner
-        self._server = await asyncio.start_unix_server(self._serve, path, backlog=_BACKLOG)
+        """Serves the socket; what comes goes on to the server's own one. Called again, it serves another one instead,
+        and the connections that there are go on."""
+        server = await asyncio.start_unix_server(self._serve, path, backlog=_BACKLOG)
+        before, self._server, self._inner = self._server, server, inner
+        if before is not None:
+            before.close()
 
     async def close(self) -> None:
         """Hangs up."""

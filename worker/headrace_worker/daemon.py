@@ -1,7 +1,8 @@
 """The worker daemon: one per machine, never imports torch, never forks.
 
-At its start it buries its predecessor (`home`). Then it serves until a signal: it keeps a session with a scheduler,
-runs an attempt for each lease, and answers trials on a Unix socket.
+It locks its home, and keeps a session with a scheduler until a signal. When a scheduler has taken it for the first
+time it buries its predecessor (`succession`). Then it runs an attempt for each lease, and answers trials on a Unix
+socket. It looks after its home and that socket (`ground`).
 
 Who is authoritative: the scheduler, for leases; the outbox, for what was reported; the kernel, for what runs. If
 this process dies at any instant, the trials die with it (PR_SET_PDEATHSIG), and all that was promised to
@@ -31,7 +32,7 @@ from headrace.grants import WHOLE
 from headrace.scraping import scraped
 from headrace.target import Target
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_worker import home, own_groups
+from headrace_worker import credential, own_groups
 from headrace_worker.alone import Alone
 from headrace_worker.attempt import Attempt, Host
 from headrace_worker.bubble_agent import keep_bubble_agent
@@ -44,7 +45,7 @@ from headrace_worker.code_fetch import CodeFetcher
 from headrace_worker.courier import Courier
 from headrace_worker.device_health import DeviceHealth
 from headrace_worker.devices import Devices, discover
-from headrace_worker.disk import clear_away, who_fills
+from headrace_worker.disk import who_fills
 from headrace_worker.effects import (
     Acked,
     Decide,
@@ -63,25 +64,28 @@ from headrace_worker.effects import (
 )
 from headrace_worker.environments import Environments
 from headrace_worker.exits import Ending
+from headrace_worker.ground import Ground
+from headrace_worker.home import Home, recall
 from headrace_worker.joining import Renewal, joined
 from headrace_worker.launch import folder_of
 from headrace_worker.leaving import Leaving, spot_notice
 from headrace_worker.log_reads import LogKeeper, LogReads
 from headrace_worker.memory import KernelKills
 from headrace_worker.metrics import registry_of
-from headrace_worker.outbox import DurableOutbox, Outbox
+from headrace_worker.outbox import DurableOutbox, Outbox, RecordedLease
 from headrace_worker.place import Place
 from headrace_worker.programs import Programs
 from headrace_worker.reach import explained_without_certificate
 from headrace_worker.retention import Retention
 from headrace_worker.retries import Retries
 from headrace_worker.run_as import prepare
-from headrace_worker.runtime_server import RuntimeServer
+from headrace_worker.runtime_server import RuntimeServer, owner_of
 from headrace_worker.session import Session
 from headrace_worker.session_core import Identity, Phase, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
 from headrace_worker.standby import Standbys, family
+from headrace_worker.succession import Succession
 from headrace_worker.tidying import Tidying
 
 log = logging.getLogger(__name__)
@@ -127,34 +131,42 @@ class Daemon:
             fake_links=settings.fake_links,
             bubbles=settings.bubbles,
         )
-        settings.home.mkdir(parents=True, exist_ok=True)
         if settings.run_as is not None:
+            settings.home.mkdir(parents=True, exist_ok=True)
             settings.run_as.require_no_hand_in(settings.home, "--home")
             if store.folder is not None:
                 settings.run_as.require_no_hand_in(store.folder, "--store")
-        with home.only_one(settings.home):
+        with Home(settings.home) as held:
             outbox = Outbox(settings.outbox_path)
-            await home.bury_predecessor(outbox, settings.home)
+            recorded = outbox.leases()
             durable = DurableOutbox(outbox)
             try:
-                await self._serve(store, devices, durable)
+                await self._serve(store, devices, durable, held, recorded)
             finally:
                 self._meter.shutdown(wait=False, cancel_futures=True)
                 durable.close()
 
-    async def _serve(self, store: CheckpointStore, devices: Devices, outbox: DurableOutbox) -> None:
+    async def _serve(
+        self,
+        store: CheckpointStore,
+        devices: Devices,
+        outbox: DurableOutbox,
+        held: Home,
+        recorded: Sequence[RecordedLease],
+    ) -> None:
         settings = self._settings
-        for folder in (settings.scratch_dir, settings.taken_dir):
-            await asyncio.to_thread(clear_away, folder)
         user = settings.run_as
         if user is not None:
             if own_groups.exist():
                 ours = own_groups.of_family(family(settings.home))
                 user = replace(user, groups=(*user.groups, ours))
             await asyncio.to_thread(prepare, user, settings.home)
-        core = SessionCore(_identity(settings, devices.devices))
-        await home.recall(core, outbox)
+        identity = _identity(settings, devices.devices, held)
+        core = SessionCore(identity)
+        core.inherit([one.lease for one in recorded])
+        await recall(core, outbox)
         courier = Courier(outbox, core)
+        succession = self._succession = Succession(held, recorded, courier)
         self._slots = Slots(len(devices.devices))
         self._devices, self._courier = devices, courier
         self._cleaning = Cleaning(store, outbox, self._tasks)
@@ -190,8 +202,24 @@ class Daemon:
             loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGTERM, self._leaving.terminate)
         async with AsyncExitStack() as stack:
+            owner = owner_of(held.identity, identity.incarnation)
+            note = settings.home / "runtime"
             runtime = await stack.enter_async_context(
-                RuntimeServer(self._attempts, self._bundles, settings.home / "runtime", user)
+                RuntimeServer(self._attempts, self._bundles, note, owner, user)
+            )
+
+            def furnish() -> None:
+                if user is not None:
+                    prepare(user, settings.home)
+                if reach is not None:
+                    credential.store(settings.home, reach.credential)
+
+            def moved() -> None:
+                core.locked_again(held.lock)
+                session.anew("its home was made again")
+
+            self._ground = Ground(
+                held, outbox, runtime, furnish=furnish, moved=moved, lost=self._leaving.by_itself
             )
             shown = stack.enter_context(scraped(settings.metrics_listen, registry_of(self._figures)))
             environ = dict(os.environ)
@@ -203,7 +231,9 @@ class Daemon:
             self._place = Place(
                 devices=tuple(devices.devices),
                 bubbles=self._bubble_slots,
-                runtime=runtime.address,
+                runtime=lambda: runtime.address,
+                ready=succession.over,
+                stands=self._ground.look,
                 log_dir=settings.log_dir.absolute(),
                 scratch_dir=settings.scratch_dir.absolute(),
                 environ=environ,
@@ -225,13 +255,12 @@ class Daemon:
                 keep_log=keeper.keep,
             )
             async with self._tasks as tasks:
-                sweeper = tasks.create_task(self._cleaning.sweep(), name="sweep uploads")
                 cutter = tasks.create_task(self._cut_logs(), name="cut logs")
                 cleaner = tasks.create_task(courier.clean(), name="delete acknowledged messages")
                 serving = tasks.create_task(session.run(), name="session")
                 tidying = Tidying(store, settings.log_dir.absolute(), session.judge, self._busy_folders)
-                tidier = tasks.create_task(tidying.run(), name="tidy folders")
-                lasting = [serving, sweeper, cutter, cleaner, tidier]
+                succeeding = tasks.create_task(self._succeed(succession, runtime, tidying), name="succeed")
+                lasting = [serving, cutter, cleaner, succeeding]
                 if self._renewal is not None:
                     lasting.append(tasks.create_task(self._renewal.run(), name="renew the certificate"))
                 if settings.bubbles:
@@ -263,6 +292,16 @@ class Daemon:
                     task.cancel()
         for number in (*_STOP_SIGNALS, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+    async def _succeed(self, succession: Succession, runtime: RuntimeServer, tidying: Tidying) -> None:
+        """Takes over from the daemon before; then deletes, now and then, what nobody needs any more."""
+        settings = self._settings
+        await succession.run(runtime.clear_up, (settings.scratch_dir, settings.taken_dir))
+        if settings.run_as is not None:
+            await asyncio.to_thread(prepare, settings.run_as, settings.home)
+        succession.over.set()
+        await self._cleaning.sweep()
+        await tidying.run()
 
     # What the session asks for (session.Handler).
 
@@ -309,7 +348,9 @@ class Daemon:
                 self._courier.acknowledged()  # there is nothing more to wait for
             case ReadLog():
                 self._tasks.create_task(self._read_log(effect.ask), name="read a log")
-            case Welcomed() | Finish():
+            case Welcomed():
+                self._succession.taken()
+            case Finish():
                 pass
             case _:
                 assert_never(effect)
@@ -324,6 +365,7 @@ class Daemon:
         attempts = list(self._attempts.values())
         self._no_room = await loop.run_in_executor(self._meter, who_fills, self._settings.home, attempts)
         self._set_aside = await loop.run_in_executor(self._meter, self._courier.outbox.set_aside)
+        await self._ground.look()
         await loop.run_in_executor(self._meter, self._health.look)
         return await loop.run_in_executor(self._meter, self._devices.telemetry)
 
@@ -350,8 +392,9 @@ class Daemon:
     def trouble(self) -> str:
         """Says which disk or store does not take what has to be written, and what is wrong with its certificate."""
         hindered: list[Attempt | Bundle] = [*self._attempts.values(), *self._bundles.values()]
-        own = self._renewal.trouble if self._renewal is not None else ""
-        found = [own, self._courier.outbox.trouble, self._no_room, *(one.trouble for one in hindered)]
+        renewal = self._renewal.trouble if self._renewal is not None else ""
+        own = [renewal, self._ground.trouble, self._courier.outbox.trouble, self._no_room]
+        found = [*own, *(one.trouble for one in hindered)]
         return TROUBLE.kept("; ".join(dict.fromkeys(text for text in found if text)))
 
     def set_aside(self) -> str:
@@ -422,7 +465,7 @@ class Daemon:
     async def _refuse(self, lease: event_pb2.LeaseRef, error: str) -> None:
         log.error("%s: refused: %s", lease.trial, error)
         await self._courier.post_exit(
-            worker_pb2.Exited(lease=lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
+            worker_pb2.Exited(lease=lease, outcome=worker_pb2.EXIT_OUTCOME_UNREACHED, error=error)
         )
 
     async def _cut_logs(self) -> None:
@@ -440,7 +483,7 @@ def _shorten(writers: Sequence[Attempt | Bundle]) -> None:
             log.debug("a log is not cut: %s", error)
 
 
-def _identity(settings: WorkerSettings, devices: Sequence[worker_pb2.Device]) -> Identity:
+def _identity(settings: WorkerSettings, devices: Sequence[worker_pb2.Device], held: Home) -> Identity:
     try:
         ours = version("headrace")
     except PackageNotFoundError:  # run from a source tree
@@ -451,7 +494,8 @@ def _identity(settings: WorkerSettings, devices: Sequence[worker_pb2.Device]) ->
         devices=tuple(devices),
         cpus=len(os.sched_getaffinity(0)),
         host=socket.gethostname(),
-        home=home.identity(settings.home),
+        home=held.identity,
+        home_lock=held.lock,
         labels=settings.labels,
         version=ours,
         log_dir=str(settings.log_dir.absolute()),

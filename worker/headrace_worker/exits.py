@@ -15,6 +15,8 @@ _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP}
 _ERROR: Final = Told(2000, end=True)
 # EX_TEMPFAIL of sysexits.h: `headrace.trial` ends so when its daemon does not answer for long.
 _DAEMON_GONE = 75
+# It tries for at least so long: a script that ends so at once has a reason of its own.
+_LONG_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,7 @@ def classify(
     finished: Finished | None,
     last_line: str,
     withheld: Sequence[str] = (),
+    waited_s: float = 0.0,
 ) -> Verdict:
     """Decides an outcome from the exit code (negative: a signal) and from what was said before.
 
@@ -80,7 +83,8 @@ def classify(
     merely in the way of a stopping daemon. A program that fails by itself behind a decision has failed: the scheduler
     knows whether that matters. Then the program's word, except that a full disk is the machine's failure; then
     the exit code, which of a gang is that of the rank that ended it. An error that names a variable which the trial was
-    not given (`withheld`) says so.
+    not given (`withheld`) says so. `waited_s` is how long it lived, where it never asked for its configuration; 0 where
+    it did.
     """
     who = ""
     if finished is not None and finished.exit_code:
@@ -112,7 +116,9 @@ def classify(
         )
     if exit_code == _DAEMON_GONE:
         error = f"it could not reach its worker (exit status {exit_code})"
-        return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error, exit_code=exit_code)
+        reached = waited_s < _LONG_S
+        outcome = worker_pb2.EXIT_OUTCOME_LOST if reached else worker_pb2.EXIT_OUTCOME_UNREACHED
+        return Verdict(outcome=outcome, error=error, exit_code=exit_code)
     error = f"{who and who + 'ended with '}exit status {exit_code}" + (
         f": {last_line}{hint(last_line, withheld)}" if last_line else ""
     )
@@ -132,9 +138,23 @@ def perhaps_of_device(verdict: Verdict, words: str, failures: int) -> Verdict:
     return replace(verdict, device_words=words, device_failures=failures) if words else verdict
 
 
+def not_started(error: str, *, by_machine: bool) -> Verdict:
+    """A program that could not be started: by its own fault, or by its machine's."""
+    outcome = worker_pb2.EXIT_OUTCOME_UNREACHED if by_machine else worker_pb2.EXIT_OUTCOME_FAILED
+    return Verdict(outcome=outcome, error=_ERROR.kept(error))
+
+
+def without_folder(verdict: Verdict) -> Verdict:
+    """What a failed program's end comes to whose folder on the worker was deleted: nobody is charged for it."""
+    if verdict.outcome != worker_pb2.EXIT_OUTCOME_FAILED:
+        return verdict
+    error = _ERROR.kept(f"its folder on the worker was deleted; the program said: {verdict.error}")
+    return replace(verdict, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
+
+
 def for_all(verdict: Verdict, *, members: int, out_of_memory: bool) -> Verdict:
     """What the end of a bundle's process comes to for each of its members: success is theirs, a failure nobody's."""
-    if verdict.outcome == worker_pb2.EXIT_OUTCOME_FINISHED:
+    if verdict.outcome in (worker_pb2.EXIT_OUTCOME_FINISHED, worker_pb2.EXIT_OUTCOME_UNREACHED):
         return verdict
     trials = "1 trial" if members == 1 else f"{members} trials"
     what = f"its bundle of {trials} {'ran out of memory' if out_of_memory else 'ended'}"

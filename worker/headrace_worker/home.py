@@ -1,21 +1,36 @@
 """The worker's home: its lock, its identity, and what an earlier daemon left in it.
 
+    lock the home → ask a scheduler → it takes this worker → bury the daemon before → run trials
+
 A daemon that died at any instant left its leases in the outbox. The next one on the same home buries it: it kills what
 outlived it, reports its leases lost, and delivers what it could not.
+
+A home can be copied, with all that is written in it, while its daemon runs. A copy has the identity of the first, but
+another lock, for a lock is of a file and not of its name. So a scheduler can tell the two apart, and refuses the copy
+while the first is there. Until a scheduler has taken it, a daemon changes nothing outside its home. Where it is taken,
+but the home was another one when its daemon was taken last (it was copied or moved, or the machine has restarted
+since), what the files say of processes and of uploads is of another place: it reports the leases lost, and kills and
+deletes nothing.
+
+A home that vanishes below its daemon is made again (`ground`).
 """
 
 import fcntl
 import logging
 import os
 import uuid
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
+
+import psutil
 
 from headrace.durable import replace
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker import own_groups
-from headrace_worker.outbox import DurableOutbox, Entry, Outbox
+from headrace_worker.courier import Courier
+from headrace_worker.outbox import DurableOutbox, Entry, RecordedLease
 from headrace_worker.own_groups import Group
 from headrace_worker.process import bury, end_group, end_strays
 from headrace_worker.session_core import SessionCore
@@ -23,36 +38,82 @@ from headrace_worker.standby import family
 
 log = logging.getLogger(__name__)
 _PAGE = 256
+_TAKEN = "taken-with"
+"""Says with which lock a daemon was taken last."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class AlreadyRunningError(Exception):
     """Another daemon uses the same home."""
 
 
-@dataclass(slots=True)
-class only_one:  # noqa: N801 - used as a context manager
-    """Holds the home's lock: two daemons on one outbox would both number their messages."""
+class Home:
+    """A home, whose lock is held while it is entered: two daemons on one outbox would both number their messages."""
 
-    home: Path
-    _file: IO[str] | None = None
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.identity = ""
+        # A daemon was taken here with another lock, so that what it left may be of another place.
+        self.copied = False
+        self._file: IO[str] | None = None
 
-    def __enter__(self) -> None:
-        self._file = (self.home / "lock").open("w")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise AlreadyRunningError(
-                f"another worker already runs with --home {self.home}; give this one another --name or --home"
-            ) from None
+    def __enter__(self) -> "Home":
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._file = self._locked()
+        self.identity = identity(self.path)
+        with suppress(FileNotFoundError):
+            self.copied = (self.path / _TAKEN).read_text() != self.lock
+        return self
 
     def __exit__(self, *_: object) -> None:
         assert self._file is not None
         self._file.close()
 
+    @property
+    def lock(self) -> str:
+        """Names the lock that is held: no other daemon can have it while this one lives, and no copy ever has it."""
+        assert self._file is not None
+        found = os.fstat(self._file.fileno())
+        return f"{_boot()}-{found.st_dev:x}-{found.st_ino:x}"
+
+    def settle(self) -> None:
+        """A scheduler has taken the daemon, and what was left is cleared up: from now on all in here is its own."""
+        replace(self.path / _TAKEN, self.lock.encode())
+        self.copied = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file that is locked still lies in its place."""
+        assert self._file is not None
+        with suppress(OSError):
+            return os.path.samestat(os.fstat(self._file.fileno()), (self.path / "lock").stat())
+        return False
+
+    def make_again(self) -> None:
+        """Takes the place of a home that has vanished. Raises `AlreadyRunningError` where another daemon has."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = self._locked()
+        assert self._file is not None
+        self._file.close()
+        self._file = file
+        replace(self.path / "id", self.identity.encode())
+        if not self.copied:
+            self.settle()
+
+    def _locked(self) -> IO[str]:
+        file = (self.path / "lock").open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise AlreadyRunningError(
+                f"another worker already runs with --home {self.path}; give this one another --name or --home"
+            ) from None
+        return file
+
 
 def identity(home: Path) -> str:
-    """What tells this home from all others: drawn once, kept in a file."""
+    """What tells this home from all others but its copies: drawn once, kept in a file."""
     path = home / "id"
     try:
         return path.read_text().strip()
@@ -61,21 +122,29 @@ def identity(home: Path) -> str:
         return path.read_text()
 
 
-async def bury_predecessor(outbox: Outbox, home: Path) -> None:
-    """Ends what an earlier daemon left running, and reports its leases lost."""
-    for recorded in outbox.leases():
-        killed = bury(recorded)
-        if killed and recorded.pid is not None:
-            log.warning("%s: killed %s, left by an earlier daemon", recorded.lease.trial, killed)
-            await end_group(recorded.pid)
-        await end_strays(recorded.carried)
+async def bury_predecessor(
+    courier: Courier, home: Path, recorded: Sequence[RecordedLease], *, copied: bool
+) -> None:
+    """Ends what an earlier daemon left running, unless its records may be of another place, and reports its leases
+    lost."""
+    for one in recorded:
+        if not copied:
+            await _end_left(one)
         exited = worker_pb2.Exited(
-            lease=recorded.lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker daemon died"
+            lease=one.lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error="the worker daemon died"
         )
-        outbox.append_exit(recorded.lease.lease_id, worker_pb2.SessionRequest(exited=exited))
+        await courier.post_exit(exited)
     ours = family(home)
     group = Group(own_groups.of_family(ours)) if os.geteuid() == 0 else None
     await end_strays(family=ours, group=group)
+
+
+async def _end_left(recorded: RecordedLease) -> None:
+    killed = bury(recorded)
+    if killed and recorded.pid is not None:
+        log.warning("%s: killed %s, left by an earlier daemon", recorded.lease.trial, killed)
+        await end_group(recorded.pid)
+    await end_strays(recorded.carried)
 
 
 async def recall(core: SessionCore, outbox: DurableOutbox) -> None:
@@ -97,3 +166,10 @@ def _lease_of(entry: Entry) -> tuple[event_pb2.LeaseRef, bool]:
             return request.restored.lease, False
         case _:
             return request.exited.lease, True
+
+
+def _boot() -> str:
+    """Names this start of this machine."""
+    with suppress(OSError):
+        return _BOOT_ID.read_text().strip()
+    return f"{psutil.boot_time():.0f}"

@@ -17,6 +17,7 @@ disk into waiting.
 
 import asyncio
 import logging
+import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from headrace.durable import flush, rename
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.aside import Aside
 from headrace_worker.backoff import Backoff
@@ -87,13 +89,33 @@ class Outbox:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         self.aside = Aside(path.parent / "aside")
-        # One thread at a time uses it (see DurableOutbox), but not always the one that opened it.
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
-        self._db.executescript(_SCHEMA)
+        self._db = _opened(path)
+        self._file = path.stat()
         self._upgrade()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file still lies in its place."""
+        with suppress(OSError):
+            return os.path.samestat(self._file, self._path.stat())
+        return False
+
+    def write_again(self) -> None:
+        """Writes the file again, which somebody has deleted, from what is still open of it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        new = self._path.with_name(f".{self._path.name}.new")
+        new.unlink(missing_ok=True)
+        with closing(sqlite3.connect(new)) as copy:
+            self._db.backup(copy)
+        flush(new)
+        for left in ("-wal", "-shm"):  # they go with the file that was deleted
+            self._path.with_name(self._path.name + left).unlink(missing_ok=True)
+        rename(new, self._path)
+        before, self._db = self._db, _opened(self._path)
+        self._file = self._path.stat()
+        before.close()  # SQLite sees that its file is gone, and leaves the new one's alone
 
     def _upgrade(self) -> None:
         """Takes over the file of an older worker. There an attempt was called `epoch`, without mark or proof."""
@@ -185,6 +207,10 @@ class Outbox:
         """Reads where uploads were under way."""
         return [uri for (uri,) in self._db.execute("SELECT uri FROM uploads ORDER BY rowid")]
 
+    def forget_uploads(self) -> None:
+        """Forgets all uploads that were under way, which may have been another worker's."""
+        self._db.execute("DELETE FROM uploads")
+
     def close(self) -> None:
         """Closes the file."""
         self._db.close()
@@ -220,6 +246,15 @@ class Outbox:
                 self._db.execute("ROLLBACK")
             raise
         return result
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    # One thread at a time uses it (see DurableOutbox), but not always the one that opened it.
+    found = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    found.execute("PRAGMA journal_mode=WAL")
+    found.execute("PRAGMA synchronous=FULL")
+    found.executescript(_SCHEMA)
+    return found
 
 
 def _entry(sequence: int, lease_id: str, body: bytes) -> Entry:
@@ -294,6 +329,19 @@ class DurableOutbox:
     async def uploads(self) -> list[str]:
         """See `Outbox.uploads`."""
         return await self._durably(self._outbox.uploads)
+
+    async def forget_uploads(self) -> None:
+        """See `Outbox.forget_uploads`."""
+        await self._durably(self._outbox.forget_uploads)
+
+    @property
+    def is_there(self) -> bool:
+        """See `Outbox.is_there`. For any thread: it touches no database."""
+        return self._outbox.is_there
+
+    async def write_again(self) -> None:
+        """See `Outbox.write_again`."""
+        await self._durably(self._outbox.write_again)
 
     def close(self) -> None:
         """Ends the thread and closes the file."""

@@ -3,9 +3,10 @@
 import asyncio
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from headrace.checkpoints import CheckpointStore
 from headrace.sources import SourceFile
@@ -31,7 +32,12 @@ class Place:
 
     devices: tuple[worker_pb2.Device, ...]
     bubbles: BubbleSlots
-    runtime: str
+    # Where trials find the daemon: the socket's address, as it is now.
+    runtime: Callable[[], str]
+    # What an earlier daemon left is cleared up.
+    ready: asyncio.Event
+    # Says why no trial can run here now, after what could be made again was; or nothing.
+    stands: Callable[[], Coroutine[Any, Any, str]]  # Any: Coroutine's own
     log_dir: Path
     scratch_dir: Path
     environ: Mapping[str, str]
@@ -69,7 +75,7 @@ class Place:
             assign,
             devices=(*self.devices, *self.bubbles.devices),
             gates=self.bubbles.gates,
-            runtime=self.runtime,
+            runtime=self.runtime(),
             log_dir=self.log_dir,
             environ=self.environ,
             cores=self.cores,

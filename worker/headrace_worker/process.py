@@ -12,6 +12,7 @@ environment; where trials run as another user, it is known by a group that it ca
 """
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -37,10 +38,24 @@ _OF_INTERPRETERS = ("LD_LIBRARY_PATH",)
 """What the daemon's own interpreter may need to start, and so the shim's."""
 _POLL_S = (0.01, 0.5)
 _START_TOLERANCE_S = 2.0
+_TOO_LONG = frozenset({errno.E2BIG, errno.ENAMETOOLONG})
+"""What a study's command line or environment may be."""
+_OF_THE_MACHINE = frozenset(
+    {
+        *(errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT),
+        *(errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+    }
+)
+"""Why a program cannot be started that is there: no memory or processes, a disk or a file server that fails."""
 
 
 class CannotStartError(Exception):
-    """The program could not be started; the text is for the user."""
+    """The program could not be started; the text is for the user. `by_machine`: another machine could, or this one
+    later."""
+
+    def __init__(self, text: str, *, by_machine: bool = False) -> None:
+        super().__init__(text)
+        self.by_machine = by_machine
 
 
 @dataclass(slots=True)
@@ -82,7 +97,12 @@ class TrialProcess:
                 )
         except (OSError, ValueError) as error:  # too many processes; a NUL in an argument
             os.close(read_end)
-            raise CannotStartError(f"program {launch.args[0]!r} cannot be started: {error}") from error
+            number = error.errno if isinstance(error, OSError) else None
+            raise CannotStartError(
+                f"program {launch.args[0]!r} cannot be started: {error}",
+                # The shim is the worker's own: that it is missing is no study's doing, nor is a lack of processes.
+                by_machine=number is not None and number not in _TOO_LONG,
+            ) from error
         finally:
             os.close(write_end)
         try:
@@ -92,7 +112,8 @@ class TrialProcess:
             raise
         if problem:
             await process.wait()
-            raise CannotStartError(problem)
+            code, _, text = problem.partition(" ")
+            raise CannotStartError(text, by_machine=int(code) in _OF_THE_MACHINE)
         mark = launch.env.get(LEASE_VARIABLE, "")
         marks = (mark,) if mark else ()
         return cls(process.pid, marks, _start_time(process.pid), process, group, launch.working_dir)

@@ -71,6 +71,8 @@ class Program:
         self._launch: Launch | None = None
         self._imported = False
         self.process: TrialProcess | None = None
+        self._lived_s = 0.0
+        self._attached = False
         # Where it runs, if that is not the folder that its template names.
         self.own_dir = ""
 
@@ -111,8 +113,11 @@ class Program:
             self.process = process
             if launch.archive is not None:
                 self.own_dir = process.working_dir
+            began_at = _now()
             await started(process)
-            return await self._supervise(process)
+            exit_code = await self._supervise(process)
+            self._lived_s = _now() - began_at
+            return exit_code
         finally:
             await process.group_gone()
             self.process = None
@@ -133,9 +138,15 @@ class Program:
 
     def attached(self) -> None:
         """It asked for its configuration. One that stood by has imported its module already."""
+        self._attached = True
         self.heard()
         if self._imported:
             self.trains()
+
+    @property
+    def waited_s(self) -> float:
+        """How long it lived without asking for its configuration; 0 where it did."""
+        return 0.0 if self._attached else self._lived_s
 
     def trains(self) -> None:
         """It trains now: it is time to start the process that the next trial here will find ready."""

@@ -7,12 +7,12 @@ kept of it; a trial that says more at once than a script can is answered with RE
 All trials share the socket, and the kernel says which process calls (`callers`). A process that a lease was not given
 to, and that does not descend from such a one, is answered with PERMISSION_DENIED. A connection that does not speak
 HTTP/2 is closed after a moment, and no call of one trial waits for another's.
+
+A socket that was deleted is made again (`keep`), at the same path where that is free. Connections that there are stay.
 """
 
 import asyncio
 import logging
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -30,16 +30,13 @@ from headrace_worker.bundle import Bundle
 from headrace_worker.callers import Callers, may_speak
 from headrace_worker.reports import LeaseOverError, ReportInvalidError, TooManyReportsError
 from headrace_worker.run_as import OtherUser, pass_through
+from headrace_worker.socket_folder import SOCKET, Owner, SocketFolder, delete_left, machine
 from headrace_worker.turns import TurnInvalidError
 
 log = logging.getLogger(__name__)
 _STARTING_S = 0.01
 _STARTING_LOOKS = 500
 _TOLD = 100
-# sockaddr_un holds 107 bytes.
-_LONGEST_PATH = 100
-_PREFIX = "headrace-worker-"
-_FOR_ALL = "/tmp"  # noqa: S108 - the folder that is made in it is new, and root's
 _OPTIONS = (
     # Far more than what is within bounds has.
     ("grpc.max_receive_message_length", 1 << 20),
@@ -193,42 +190,72 @@ class RuntimeServer:
         attempts: Mapping[str, Attempt],
         bundles: Mapping[str, Bundle],
         note: Path,
+        owner: Owner,
         user: OtherUser | None = None,
     ) -> None:
-        """`user`: whom trials run as, where they are not the daemon's user."""
+        """`note` says where the folder is, for the next daemon to remove it if this one cannot. `user`: whom trials run
+        as, where they are not the daemon's user."""
         self._user = user
         self._callers = Callers()
         self._servicer = _Servicer(attempts, bundles, self._callers)
-        # Says where the folder is, for the next daemon to remove it if this one cannot.
         self._note = note
-        self._folder = Path()
-        self._server: grpc.aio.Server | None = None
-        self.address = ""
+        self._owner = owner
+        self._folder = SocketFolder(owner, for_other_users=user is not None)
+        # The last one gets the new connections. Those of before have the old ones, as gRPC binds a server once.
+        self._servers: list[grpc.aio.Server] = []
+        self._left = ""
+
+    @property
+    def address(self) -> str:
+        """Where trials find it."""
+        return f"unix:{self._folder.path / SOCKET}"
+
+    async def keep(self) -> None:
+        """Makes the socket, or what of it is gone, again. Raises `OSError`."""
+        if not self._folder.is_there:
+            before = self._folder.path
+            log.warning("the socket for trials in %s is gone, and is made again", before)
+            await self._open()
+        if not self._note.exists():
+            self._note.write_text(self._folder.said())
+
+    def clear_up(self) -> None:
+        """Deletes the folder of the daemon before, where it is its own and that one is dead. For any thread."""
+        delete_left(self._left, self._owner.home)
 
     async def __aenter__(self) -> "RuntimeServer":
-        if self._note.exists() and (left := Path(self._note.read_text())).name.startswith(_PREFIX):
-            shutil.rmtree(left, ignore_errors=True)
-        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_FOR_ALL if self._user else None))
-        if len(str(self._folder / "rt")) > _LONGEST_PATH:
-            self._folder.rmdir()
-            self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
-        self._note.write_text(str(self._folder))
-        self.address = f"unix:{self._folder / 'rt'}"
-        self._server = grpc.aio.server(interceptors=(BoundsInterceptor(),), options=_OPTIONS)
-        runtime_pb2_grpc.add_TrialRuntimeServiceServicer_to_server(self._servicer, self._server)
-        self._server.add_insecure_port(f"unix:{self._folder / 'in'}")
-        await self._server.start()
-        await self._callers.listen(self._folder / "rt", self._folder / "in")
-        if self._user is not None:
-            self._user.give(self._folder / "rt")
-            pass_through(self._folder)
+        self._left = self._note.read_text(errors="replace") if self._note.exists() else ""
+        await self._open()
+        self._note.write_text(self._folder.said())
         return self
+
+    async def _open(self) -> None:
+        self._folder.make()
+        inner = f"in{len(self._servers) or ''}"  # a name of its own: a server removes its path at its end
+        server = grpc.aio.server(interceptors=(BoundsInterceptor(),), options=_OPTIONS)
+        runtime_pb2_grpc.add_TrialRuntimeServiceServicer_to_server(self._servicer, server)
+        folder = self._folder.path
+        try:
+            server.add_insecure_port(f"unix:{folder / inner}")
+        except RuntimeError as error:
+            raise OSError(f"no socket can be made in {folder}: {error}") from None
+        await server.start()
+        self._servers.append(server)
+        await self._callers.listen(folder / SOCKET, folder / inner)
+        if self._user is not None:
+            self._user.give(folder / SOCKET)
+            pass_through(folder)
+        self._folder.note(SOCKET, inner)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._server is not None:
-            await self._server.stop(grace=0.5)
+        await asyncio.gather(*(server.stop(grace=0.5) for server in self._servers))
         await self._callers.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.delete()
         self._note.unlink(missing_ok=True)
+
+
+def owner_of(home: str, instance: str) -> Owner:
+    """Whose a folder is that this daemon makes."""
+    return Owner(home=home, instance=instance, machine=machine())

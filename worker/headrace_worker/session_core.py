@@ -28,7 +28,7 @@ Calls take events and return effects, in the order in which they are to be carri
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from headrace.errors import LEASE_GONE
@@ -85,6 +85,7 @@ class Identity:
     cpus: int = 0
     host: str = ""
     home: str = ""
+    home_lock: str = ""
     speaks: Spoken = SPOKEN
 
 
@@ -148,6 +149,15 @@ class SessionCore:
         self._leaving[lease.lease_id] = lease
         return self._end(lease.lease_id)
 
+    def inherit(self, leases: Iterable[event_pb2.LeaseRef]) -> None:
+        """An earlier daemon held these, and their ends are going to be appended. Until the scheduler has read those, it
+        is not to end them by itself: reports may stand before them."""
+        self._leaving.update({lease.lease_id: lease for lease in leases})
+
+    def locked_again(self, home_lock: str) -> None:
+        """The home has another lock from now on."""
+        self._identity = replace(self._identity, home_lock=home_lock)
+
     def releasing(self, lease_id: str) -> None:
         """The lease's process was told to end, by whomever."""
         if held := self._held.get(lease_id):
@@ -190,6 +200,7 @@ class SessionCore:
             cpus=self._identity.cpus,
             host=self._identity.host,
             home=self._identity.home,
+            home_lock=self._identity.home_lock,
             takes_batches=True,
             leaving=self.leaving,
             withdrawn=self._withdrawn,

@@ -6,7 +6,8 @@ It exists because some things have to be done in the child, and the daemon may n
 child once gRPC has threads. It lets the OOM killer prefer the trial to the daemon, becomes another user
 (`UID:GID:GROUPS`; empty: stays the same) and asks the kernel to kill this process when the daemon dies. It undoes the
 signal settings of its own interpreter, sets the umask (octal; empty: leaves it), goes to the working directory and
-execs the program. If it cannot, it writes why to STATUS_FD, which is closed by a successful exec, and exits with 127.
+execs the program. If it cannot, it writes the number of the error and why to STATUS_FD, which is closed by a
+successful exec, and exits with 127.
 
 Where trials run as another user, it is root until then. So its own environment is the daemon's, and no variable of the
 study's reaches its loader or its interpreter: `LD_PRELOAD` would run the study's code as root. The trial's environment
@@ -53,12 +54,14 @@ def main(arguments: list[str]) -> None:
             try:
                 os.chdir(working_dir)
             except OSError as error:
-                _fail(status, f"working_dir {working_dir!r} cannot be entered: {error.strerror}. {_SHIP}")
+                _fail(
+                    status, error, f"working_dir {working_dir!r} cannot be entered: {error.strerror}. {_SHIP}"
+                )
         elif user and not os.access(".", os.X_OK):
             os.chdir("/")
         os.execvpe(program[0], program, environment)  # noqa: S606 - a program and its arguments, no shell
     except OSError as error:
-        _fail(status, f"program {program[0]!r} cannot be started: {error.strerror}")
+        _fail(status, error, f"program {program[0]!r} cannot be started: {error.strerror}")
 
 
 def _become(user: str) -> None:
@@ -90,8 +93,8 @@ def _prefer_for_oom_killer() -> None:
         pass
 
 
-def _fail(status: int, message: str) -> None:
-    os.write(status, message.encode(errors="replace"))
+def _fail(status: int, error: OSError, message: str) -> None:
+    os.write(status, f"{error.errno or 0} {message}".encode(errors="replace"))
     os._exit(CANNOT_START)
 
 

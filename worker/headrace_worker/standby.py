@@ -150,9 +150,14 @@ def family(home: Path) -> str:
     """Returns how the names begin of all processes that stand by, or stood by, for a daemon on this home.
 
     The folder itself is what tells two homes apart: in containers that see each other's processes, paths may be equal.
+    Its identity tells it from another one that is made where one was deleted, which may get the same number.
     """
     found = home.stat()
-    return f"standby-{found.st_dev:x}-{found.st_ino:x}-"
+    try:
+        identity = (home / "id").read_text().strip()
+    except FileNotFoundError:
+        identity = ""
+    return f"standby-{found.st_dev:x}-{found.st_ino:x}-{identity}-"
 
 
 def _nameless(launch: Launch) -> Launch:

@@ -95,7 +95,7 @@ SCHEMA = Gauge(
 for kind in ("away", "strained", "conflict"):  # shown from the start, so that their first increase is seen
     DATABASE_ERRORS.labels(kind)
     DATABASE_RETRIES.labels(kind)
-for outcome in ("FINISHED", "RELEASED", "FAILED", "LOST", "NO_CHECKPOINT"):
+for outcome in ("FINISHED", "RELEASED", "FAILED", "LOST", "NO_CHECKPOINT", "UNPREPARED", "UNREACHED"):
     ATTEMPTS_ENDED.labels(outcome)
 
 

@@ -146,12 +146,19 @@ def _says_ready(data_dir: Path) -> bool:
 
 
 def _servers(data_dir: Path) -> list[psutil.Process]:
-    """A server and all its processes stand in the data folder."""
+    """A server and all its processes stand in the data folder: in it, not in one that has the same path in a container
+    whose processes are seen here."""
     return [
         process
-        for process in psutil.process_iter(["name", "cwd"])
-        if process.info["name"] == "postgres" and process.info["cwd"] == str(data_dir)
+        for process in psutil.process_iter(["name"])
+        if process.info["name"] == "postgres" and _stands_in(process.pid, data_dir)
     ]
+
+
+def _stands_in(pid: int, folder: Path) -> bool:
+    with suppress(OSError):  # it has ended, or is another user's
+        return Path(f"/proc/{pid}/cwd").samefile(folder)
+    return False
 
 
 def _socket_dir(data_dir: Path) -> Path:

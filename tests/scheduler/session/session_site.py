@@ -121,12 +121,13 @@ class ScriptedWorker:
         held: tuple[event_pb2.LeaseRef, ...] = (),
         host: str = "",
         home: str = "",
+        home_lock: str = "",
+        name: str = "w",
         *,
         takes_batches: bool = False,
         protocol: int = 0,
-        name: str = "w",
     ) -> None:
-        """Open the session of a worker."""
+        """Open the session, as worker `w` unless another name is given."""
         devices = [
             worker_pb2.Device(index=index, kind=worker_pb2.DEVICE_KIND_CPU, model="cpu")
             for index in range(slots)
@@ -140,6 +141,7 @@ class ScriptedWorker:
                 log_dir="/l",
                 host=host,
                 home=home,
+                home_lock=home_lock,
                 takes_batches=takes_batches,
                 protocol=protocol,
             )

@@ -51,6 +51,64 @@ async def test_a_restart_with_the_same_home_takes_over_at_once(engine: AsyncEngi
         await again.hears("welcome")
 
 
+async def test_a_daemon_on_a_copy_of_the_home_is_refused_and_the_first_one_notices_nothing(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    async with worker(replica) as first:
+        site = await study(engine)
+        await first.hello(incarnation="a", host="alpha", home="1", home_lock="x")
+        await first.hears("welcome")
+        replica.hub.kick(site.study_id)
+        lease = (await first.hears("assign")).lease
+        copy = {"incarnation": "b", "host": "alpha", "home": "1", "home_lock": "y", "held": (lease,)}
+        said = await _refused(replica, **copy)
+        assert "a worker 'w' runs already on host 'alpha', from a home of which this one's is a copy" in said
+        said = await _refused(replica, **copy, name="v")
+        assert "home is a copy of that of worker 'w', which runs on host 'alpha'" in said
+        await first.report(lease, 1, 3, 0.5)
+        await first.hears("decision", lambda d: d.lease == lease)
+    await _until_disconnected(engine)
+    await _refused(replica, **copy)
+    await _refused(replica, **copy, name="v")
+    async with worker(replica) as back:
+        await back.hello(incarnation="a", held=(lease,), host="alpha", home="1", home_lock="x")
+        assert list((await back.hears("welcome")).held) == [lease]
+
+
+async def test_who_has_the_lock_takes_over_at_once_under_any_name(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    async with worker(replica) as first, worker(replica) as again, worker(replica) as renamed:
+        await first.hello(incarnation="a", host="alpha", home="1", home_lock="x")
+        await first.hears("welcome")
+        await again.hello(incarnation="b", host="alpha", home="1", home_lock="x")
+        await again.hears("welcome")
+        await renamed.hello(incarnation="c", host="alpha", home="1", home_lock="x", name="v")
+        await renamed.hears("welcome")
+
+
+async def test_a_daemon_whose_home_was_made_again_has_another_lock_and_is_the_same(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    async with worker(replica) as first, worker(replica) as again:
+        await first.hello(incarnation="a", host="alpha", home="1", home_lock="x")
+        await first.hears("welcome")
+        await again.hello(incarnation="a", host="alpha", home="1", home_lock="y")
+        await again.hears("welcome")
+
+
+async def test_a_home_that_was_moved_is_taken_when_its_worker_is_gone(
+    engine: AsyncEngine, replica: Replica
+) -> None:
+    async with worker(replica) as first:
+        await first.hello(incarnation="a", host="alpha", home="1", home_lock="x")
+        await first.hears("welcome")
+    await _until_disconnected(engine)
+    async with worker(replica) as moved:
+        await moved.hello(incarnation="b", host="beta", home="1", home_lock="y")
+        await moved.hears("welcome")
+
+
 async def test_while_a_connection_is_down_its_trials_keep_the_name(
     engine: AsyncEngine, replica: Replica
 ) -> None:

@@ -33,6 +33,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "cpus": Whole(0, 1_000_000),
         "host": NAME,
         "home": NAME,
+        "home_lock": NAME,
         "leaving": TROUBLE,
         "protocol": Whole(0, n.INT32),
         "oldest_protocol": Whole(0, n.INT32),

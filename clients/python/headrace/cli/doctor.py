@@ -245,6 +245,9 @@ def _kept_off(connected: Iterable[Worker]) -> Iterator[Finding]:
         if worker.cordoned:
             text = f"gets no trials, it is cordoned: {worker.cordoned}"
             yield Finding(Level.WARN, what, text, f"headrace uncordon {worker.name}")
+        if aside := wording.put_aside(worker):
+            remedy = "Fix what it names and restart the worker, or wait: it is tried again by itself."
+            yield Finding(Level.WARN, what, aside, remedy)
         for slot in worker.slots:
             if slot.defect:
                 text = f"slot {slot.index} ({slot.device}) gets no trials, its device failed: {slot.defect}"

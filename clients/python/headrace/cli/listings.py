@@ -130,8 +130,8 @@ def workers(context: typer.Context, as_json: AsJson = False) -> None:
     rows: list[list[Cell]] = []
     for worker in found:
         link = Text("connected", style="cyan") if worker.connected else Text("away", style="yellow")
-        if worker.connected and (worker.draining or worker.cordoned):
-            link = Text("draining" if worker.draining else "cordoned", style="yellow")
+        if worker.connected and (off := wording.off(worker)):
+            link = Text(off, style="yellow")
         labels = " ".join(f"{key}={value}" for key, value in worker.labels.items())
         seen = "now" if worker.connected else wording.ago(worker.last_seen)
         rows += [

@@ -292,6 +292,8 @@ def worker(info: Worker) -> Json:
             }
             for cordon in info.cordons
         ],
+        "put_aside": info.put_aside,
+        "next_try": info.next_try,
         "slots": [
             {
                 "index": s.index,

@@ -157,6 +157,22 @@ def grant(gpus: int, gpu_milli: int, cpus: int) -> str:
     return (plural(gpus, "GPU") if gpus else f"{gpu_milli / 1000:g} of a GPU") + cores
 
 
+def off(worker: Worker) -> str:
+    """In a word, why a worker that is connected gets no trials; empty where it does."""
+    if worker.draining or worker.cordoned:
+        return "draining" if worker.draining else "cordoned"
+    return "put aside" if worker.next_try is not None else ""
+
+
+def put_aside(worker: Worker) -> str:
+    """Why nothing starts on a worker for a while, and until when; empty where something does."""
+    if not worker.put_aside:
+        return ""
+    if worker.next_try is None:
+        return f"is tried again, after it was put aside: {worker.put_aside}"
+    return f"is put aside until {worker.next_try.astimezone():%H:%M:%S}: {worker.put_aside}"
+
+
 def kept_off(worker: Worker) -> list[str]:
     """What keeps trials off a worker and its slots, each in a sentence."""
     name, said = worker.name, []
@@ -165,6 +181,8 @@ def kept_off(worker: Worker) -> list[str]:
         said.append(f"{name} drains and gets no trials: {worker.draining}{left}")
     if worker.cordoned:
         said.append(f"{name} gets no trials, it is cordoned: {worker.cordoned}")
+    if aside := put_aside(worker):
+        said.append(f"{name} {aside}")
     said += [
         f"{name} slot {slot.index} gets no trials, its device failed: {slot.defect}. "
         f"When it is mended: `headrace uncordon {name} --device {slot.index}`."

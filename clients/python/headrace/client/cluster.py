@@ -54,6 +54,8 @@ def worker(proto: study_pb2.WorkerStatus) -> Worker:
             )
             for cordon in proto.cordons
         ),
+        put_aside=proto.put_aside,
+        next_try=proto.next_try_time.ToDatetime(UTC) if proto.HasField("next_try_time") else None,
     )
 
 

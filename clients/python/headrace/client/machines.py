@@ -146,6 +146,10 @@ class Worker:
     """Why nothing new starts on it, as a user said; empty while something may."""
     cordons: tuple[Cordon, ...] = ()
     """Its devices on which nothing starts."""
+    put_aside: str = ""
+    """Why nothing starts on it for a while: attempts in a row did not reach their programs. Empty while they do."""
+    next_try: datetime | None = None
+    """When it gets trials again; None where it is being tried, or is not put aside."""
 
     @property
     def trials(self) -> tuple[TrialRef, ...]:

@@ -2185,6 +2185,8 @@ class WorkerStatus(_message.Message):
     DRAIN_TIME_FIELD_NUMBER: _builtins.int
     CORDONED_FIELD_NUMBER: _builtins.int
     CORDONS_FIELD_NUMBER: _builtins.int
+    PUT_ASIDE_FIELD_NUMBER: _builtins.int
+    NEXT_TRY_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`workers/{worker}`."""
     connected: _builtins.bool
@@ -2201,6 +2203,8 @@ class WorkerStatus(_message.Message):
     """Why it is drained, by a user or because its daemon leaves; empty while it is not. It gets no trials."""
     cordoned: _builtins.str
     """Why nothing new starts on it, as a user said; empty while something may."""
+    put_aside: _builtins.str
+    """Why nothing starts on it for a while: attempts in a row did not reach their programs there. Empty while they do."""
     @_builtins.property
     def slots(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotStatus]: ...
     @_builtins.property
@@ -2229,6 +2233,10 @@ class WorkerStatus(_message.Message):
     def cordons(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceCordon]:
         """Its devices on which nothing starts."""
 
+    @_builtins.property
+    def next_try_time(self) -> _timestamp_pb2.Timestamp:
+        """When it is tried again; absent where it is being tried."""
+
     def __init__(
         self,
         *,
@@ -2248,10 +2256,12 @@ class WorkerStatus(_message.Message):
         drain_time: _timestamp_pb2.Timestamp | None = ...,
         cordoned: _builtins.str = ...,
         cordons: _abc.Iterable[Global___DeviceCordon] | None = ...,
+        put_aside: _builtins.str = ...,
+        next_try_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate_end", b"certificate_end", "drain_time", b"drain_time", "last_seen", b"last_seen", "reservation", b"reservation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate_end", b"certificate_end", "drain_time", b"drain_time", "last_seen", b"last_seen", "next_try_time", b"next_try_time", "reservation", b"reservation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoided_by", b"avoided_by", "certificate_end", b"certificate_end", "connected", b"connected", "cordoned", b"cordoned", "cordons", b"cordons", "cpus", b"cpus", "drain_time", b"drain_time", "draining", b"draining", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "reservation", b"reservation", "set_aside", b"set_aside", "slots", b"slots", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["avoided_by", b"avoided_by", "certificate_end", b"certificate_end", "connected", b"connected", "cordoned", b"cordoned", "cordons", b"cordons", "cpus", b"cpus", "drain_time", b"drain_time", "draining", b"draining", "labels", b"labels", "last_seen", b"last_seen", "name", b"name", "next_try_time", b"next_try_time", "put_aside", b"put_aside", "reservation", b"reservation", "set_aside", b"set_aside", "slots", b"slots", "trouble", b"trouble", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

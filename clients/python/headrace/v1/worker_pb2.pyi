@@ -92,6 +92,11 @@ class _ExitOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExitOutco
     """The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not charged:
     the study is tried on other workers, and fails where there is none.
     """
+    EXIT_OUTCOME_UNREACHED: _ExitOutcome.ValueType  # 7
+    """The program was not reached: this machine could not start it, or it never got through to the daemon. Not charged,
+    and no loss either. The trial is tried on another worker after the second time, and after three attempts in a row
+    that ended so the worker is put aside for a while.
+    """
 
 class ExitOutcome(_ExitOutcome, metaclass=_ExitOutcomeEnumTypeWrapper):
     """How a trial's process ended, and who is to blame."""
@@ -112,6 +117,11 @@ EXIT_OUTCOME_NO_CHECKPOINT: ExitOutcome.ValueType  # 5
 EXIT_OUTCOME_UNPREPARED: ExitOutcome.ValueType  # 6
 """The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not charged:
 the study is tried on other workers, and fails where there is none.
+"""
+EXIT_OUTCOME_UNREACHED: ExitOutcome.ValueType  # 7
+"""The program was not reached: this machine could not start it, or it never got through to the daemon. Not charged,
+and no loss either. The trial is tried on another worker after the second time, and after three attempts in a row
+that ended so the worker is put aside for a while.
 """
 Global___ExitOutcome: _TypeAlias = ExitOutcome  # noqa: Y015
 
@@ -308,6 +318,7 @@ class Hello(_message.Message):
     WITHDRAWN_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
     OLDEST_PROTOCOL_FIELD_NUMBER: _builtins.int
+    HOME_LOCK_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """The worker's name: stable over restarts, unique in the cluster."""
     incarnation: _builtins.str
@@ -335,6 +346,11 @@ class Hello(_message.Message):
     """The newest version of this protocol that the worker speaks; 0: one of before there were versions."""
     oldest_protocol: _builtins.int
     """The oldest that it understands of a scheduler."""
+    home_lock: _builtins.str
+    """Names the lock that the daemon holds on its home: the file, on this machine, since it was booted. A copy of a home has
+    another one. A worker of the same home and lock is the same again, and the daemon before it is gone. Empty: it is of
+    a release that does not say, and `home` alone decides.
+    """
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]: ...
     @_builtins.property
@@ -361,10 +377,11 @@ class Hello(_message.Message):
         withdrawn: _builtins.bool = ...,
         protocol: _builtins.int = ...,
         oldest_protocol: _builtins.int = ...,
+        home_lock: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "leaving", b"leaving", "log_dir", b"log_dir", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "takes_batches", b"takes_batches", "version", b"version", "withdrawn", b"withdrawn", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "home_lock", b"home_lock", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "leaving", b"leaving", "log_dir", b"log_dir", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "takes_batches", b"takes_batches", "version", b"version", "withdrawn", b"withdrawn", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

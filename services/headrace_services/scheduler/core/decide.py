@@ -68,6 +68,8 @@ ENDED_AT_ONCE = 256
 """How many trials that do not run one cycle terminates when their study has ended."""
 KEEP_EVERY_S = 1.0
 """A study whose trial fits nowhere looks this often whether slots are to be kept for it."""
+_FOR_OTHERS = frozenset({"UNPREPARED", "UNREACHED"})
+"""Ends after which other workers are asked for."""
 
 
 def named(inputs: Iterable[Input]) -> Named:
@@ -187,7 +189,7 @@ def _prepare(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
         state.unstarted = yield from ask(UnstartedCount())
     on_workers = state.study.spec.template is not None
     ends = [one.outcome for one in inputs if isinstance(one, ExitedArrived)]
-    if on_workers and ends and (not state.study.reports or "UNPREPARED" in ends):
+    if on_workers and ends and (not state.study.reports or not _FOR_OTHERS.isdisjoint(ends)):
         request = Request.of(state.study.spec.resources.each[-1], state.study.standing.avoided)
         state.able = yield from ask(AbleWorkers(request=request))
     yield from code_changes.look_ahead(state, inputs)

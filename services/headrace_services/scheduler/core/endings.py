@@ -2,6 +2,7 @@
 
 Failures of the machine are never charged to the configuration: the trial goes on from its last checkpoint. One whose
 checkpoint is not in the store any more begins anew.
+So it does where the worker could not start its program, or did not reach it (`core.unreached`).
 A worker that cannot prepare the study's program is avoided. Where none is left the study fails, and nobody is charged.
 Failures of the user's code are: a few retries, then the trial is over. Two kinds of failure that no retry can
 mend end the study with the reason: first trials that all fail before anything was reported, and a program
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from headrace.last_words import printed_last
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import code_changes, events, gone, seats, until
+from headrace_services.scheduler.core import code_changes, events, gone, seats, unreached, until
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     ExitedArrived,
@@ -67,6 +68,7 @@ def restored(state: CycleState, message: RestoredArrived) -> Outcome:
         return gone.gone(state, message)
     if message.code is not None:
         return Accepted() if code_changes.take(state, lease, message.code) else gone.gone(state, message)
+    unreached.over(state, lease.number)
     # Nothing is noted where nothing moves: a change without an event would be hidden from other replicas.
     if state.trials[lease.number].state is State.RESUMED and state.is_fresh(lease, message.sequence):
         before = state.trials[lease.number].read_s
@@ -120,6 +122,8 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
             _begins_anew(state, state.trials[number], lease, message.error)
         case "UNPREPARED":
             _unprepared(state, state.trials[number], lease, message.error or "it was not said why")
+        case "UNREACHED":
+            _unreached(state, state.trials[lease.number], lease, message.error or "it was not said why")
         case "DEFECT":
             _lost(state, state.trials[number], lease, message.error, defect=True)
         case _:
@@ -285,6 +289,15 @@ def _unprepared(state: CycleState, trial: Trial, lease: Lease, error: str) -> No
         state.move_study(
             StudyState.FAILED, f"no worker could prepare the program; the last one, {worker}: {error}"
         )
+
+
+def _unreached(state: CycleState, trial: Trial, lease: Lease, error: str) -> None:
+    """Its worker did not reach its program: nothing is known of the trial that was not known before."""
+    slots = state.slots.get(lease.id, ())
+    worker = slots[0].worker_name if slots else "unknown"
+    if slots:
+        unreached.note(state, trial.number, slots[0], error)
+    _interrupt(state, trial, f"worker {worker} did not reach its program: {error} (charged to nobody)")
 
 
 def _count_early_failure(state: CycleState, trial: Trial) -> None:

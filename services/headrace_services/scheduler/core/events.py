@@ -139,6 +139,15 @@ def worker_unprepared(worker: str, error: str) -> Event:
     return Event(number=None, kind="note", message=message, detail={})
 
 
+def trial_goes_elsewhere(number: int, worker: str, times: int, error: str) -> Event:
+    """A trial is placed on other workers for a while."""
+    message = (
+        f"trial {number} goes elsewhere: {times} times in a row worker {worker} did not reach its program, the last "
+        f"time: {error}"
+    )
+    return Event(number=number, kind="note", message=message, detail={})
+
+
 def bundles_sized(profile: Profile, found: Capacity) -> Event:
     """Another number of trials share a process than before."""
     alike = f" with {profile.key}" if profile.key not in ("", "[]") else ""

@@ -79,10 +79,12 @@ class RestoredArrived(Leased, frozen=True, kw_only=True):
 
 
 class ExitedArrived(Leased, frozen=True, kw_only=True):
-    """A trial's program ended. `outcome` is FINISHED, RELEASED, FAILED, LOST, NO_CHECKPOINT, UNPREPARED or DEFECT.
+    """A trial's program ended. `outcome` is FINISHED, RELEASED, FAILED, LOST, NO_CHECKPOINT, UNPREPARED, UNREACHED or
+    DEFECT.
 
     NO_CHECKPOINT: it never began, since the checkpoint that it was to go on from is not in the store any more.
     UNPREPARED: it never began, since its worker cannot have its code, or cannot install what it requires.
+    UNREACHED: it never began, since its worker could not start it, or the two did not get through to each other.
     DEFECT: the scheduler failed on a sound message of the trial. Nobody is charged for that.
     """
 

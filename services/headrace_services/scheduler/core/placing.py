@@ -4,7 +4,7 @@ from collections.abc import Container, Set
 
 from headrace.folders import study_folder
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import bubbles, events, quotas, seats, sharing
+from headrace_services.scheduler.core import bubbles, events, quotas, seats, sharing, unreached
 from headrace_services.scheduler.core.inputs import Assignment, ProposalComingError, Suggested
 from headrace_services.scheduler.core.lifecycle import Action, State, StudyState
 from headrace_services.scheduler.core.needs import Deciding, Named, ask
@@ -59,6 +59,7 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
         if number not in state.trials:
             state.take((yield from ask(Named(numbers=frozenset({number})))))
         trial = state.trials[number]
+        shunned = unreached.shunned(state.study, number) is not None
         placement = bundle = None
         if state.study.spec.template is not None:
             milestone = promotion.to_milestone if promotion else trial.milestone or state.study.spec.max_steps
@@ -69,7 +70,7 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
             if placement is None and not held_off and _let_go_of_stale(state, number):
                 placement = yield from sharing.find(state, trial, milestone)
             if placement is None:
-                hopeless |= {shape} if shape else set()
+                hopeless |= {shape} if shape and not shunned else set()
                 bundle = open_seats.of(trial, _params_after(trial, promotion))
             if placement is None and bundle is None and not _is_full(state):
                 placement = yield from bubbles.find(state, trial, milestone)
@@ -82,7 +83,9 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
                     quotas.note(state, trial)
                 passed_over.add(number)
                 smaller = _may_pass_over(state, trial, hopeless) or _kept_for(state, passed_over)
-                may_pass = (not held_off and smaller) or open_seats.any or bubbles.any_open(state)
+                may_pass = (
+                    (not held_off and (smaller or shunned)) or open_seats.any or bubbles.any_open(state)
+                )
                 if not pass_over or not may_pass:
                     break
                 continue

@@ -14,7 +14,16 @@ from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.steps import refusal
-from headrace_services.scheduler.core import closing, code_changes, events, gone, leaving, seats, until
+from headrace_services.scheduler.core import (
+    closing,
+    code_changes,
+    events,
+    gone,
+    leaving,
+    seats,
+    unreached,
+    until,
+)
 from headrace_services.scheduler.core.changes import RungChange
 from headrace_services.scheduler.core.inputs import Accepted, Outcome, ReportArrived
 from headrace_services.scheduler.core.lifecycle import (
@@ -67,6 +76,7 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
         return gone.gone(state, report)
     if state.trials[lease.number].state is State.RESUMED:
         state.move(lease.number, Action.RESTORED)
+    unreached.over(state, lease.number)
     progress = max(0, report.step - lease.step)
     lease = state.update_lease(lease, last_sequence=sequence, step=lease.step + progress)
     trial = _note_metrics(state, report, progress)

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 from msgspec.structs import replace
 
-from headrace_services.scheduler.core import events, quotas
+from headrace_services.scheduler.core import events, quotas, unreached
 from headrace_services.scheduler.core.claims import leave_to, own_claim, own_share, silent
 from headrace_services.scheduler.core.needs import Deciding, NextInLine, ask
 from headrace_services.scheduler.core.placement import (
@@ -81,7 +81,8 @@ def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement 
 
 def waiting_for(state: CycleState, trial: Trial, milestone: int) -> Waiting:
     """Return a trial as the placer sees it: what it takes, and for how long by measured times."""
-    request = request_at(state.study.spec, trial.params, trial.step, state.study.standing.avoided)
+    avoided = unreached.avoided_by(state.study, trial.number)
+    request = request_at(state.study.spec, trial.params, trial.step, avoided)
     free = [slot for slot in state.free if not slot.owner]  # no speed is learnt in bubbles
     kinds = kinds_of(free, request)
     known = kinds if request.slots == 1 else kinds | all_kinds(free)

@@ -101,6 +101,18 @@ class Progress(Struct, frozen=True, kw_only=True):
         return 0.0 if self.since_s is None else self.seen_s - self.since_s
 
 
+class Unreached(Struct, frozen=True, kw_only=True):
+    """Attempts of a trial in a row that did not reach its program on one worker (`core.unreached`)."""
+
+    worker: str
+    incarnation: str
+    times: int
+    shunned: bool
+    """Whether the trial is placed on other workers, until then."""
+    until_s: float
+    """Until when all this counts, on the database's clock."""
+
+
 class Standing(Struct, frozen=True, kw_only=True):
     """Where a study stands in the cluster: what other studies' cycles read of it before they take a slot."""
 
@@ -143,6 +155,8 @@ class Standing(Struct, frozen=True, kw_only=True):
     """For how long it had ended, in all, each time until a user let it continue."""
     closing: Closing | None = None
     """Set once something of `until` has come true; stays once the study has ended."""
+    unreached: Mapping[int, Unreached] = field(default_factory=dict)
+    """By trial."""
 
 
 class Leaving(Struct, frozen=True, kw_only=True):

@@ -401,6 +401,8 @@ def worker(view: WorkerView) -> study_pb2.WorkerStatus:
         draining=view.draining,
         drain_time=_time(view.drain_time),
         cordoned=view.cordoned,
+        put_aside=view.put_aside,
+        next_try_time=_time(view.next_try),
         cordons=[
             study_pb2.DeviceCordon(
                 device=cordon.index,

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import show_value
 from headrace.spec import BestOfSampler
 from headrace.spec.resources import WHOLE
+from headrace_services.scheduler.core import unreached
 from headrace_services.scheduler.core.lifecycle import LEASED, State, StudyState
 from headrace_services.scheduler.core.placement import Request, Waiting, request_at
 from headrace_services.scheduler.core.placement.wants import described, lacking
@@ -61,20 +63,27 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
     rest = [trial for trial in off if trial.runnable]
     if rest and (reason := await _of_the_study(conn, study)):
         return found | {trial.number: reason for trial in rest}
-    by_size: dict[tuple[int, int, int], str] = {}
+    by_size: dict[tuple[int, int, int, tuple[str, ...]], str] = {}
     quota = await _quota(conn, study) if rest else None
     for trial in rest:
-        request = request_at(study.spec, trial.params, trial.step, study.standing.avoided)
+        avoided = unreached.avoided_by(study, trial.number)
+        request = request_at(study.spec, trial.params, trial.step, avoided)
         if quota is not None and quota.keeps_off(request.size):
             found[trial.number] = quota.said(request.size) + _because(study, trial) + _or(study, trial)
             continue
-        if request.shape not in by_size:
+        key = (*request.shape, request.avoided)
+        if key not in by_size:
             waiting = Waiting(key=(study.id, trial.number), request=request, priority=study.spec.priority)
             drained = await machines.held_names(conn)
-            by_size[request.shape] = (
-                lacking(await placement.devices(conn, request), waiting) + _but(study) + _nor(drained)
+            by_size[key] = (
+                lacking(await placement.devices(conn, request), waiting)
+                + _but(study)
+                + _nor(drained)
+                + _nor_for_now(await machines.put_aside(conn))
             )
-        found[trial.number] = by_size[request.shape] + _because(study, trial) + _or(study, trial)
+        found[trial.number] = (
+            by_size[key] + _because(study, trial) + _or(study, trial) + _shunned(study, trial)
+        )
     return found
 
 
@@ -144,6 +153,23 @@ def _nor(drained: Sequence[str]) -> str:
         return ""
     shown = ", ".join(drained[:NAMED]) + (f" and {len(drained) - NAMED} more" if len(drained) > NAMED else "")
     return f"; {shown} {'gets' if len(drained) == 1 else 'get'} no trials (`headrace workers` says why)"
+
+
+def _nor_for_now(aside: Sequence[tuple[str, str, datetime]]) -> str:
+    """The workers that are there and put aside for a while."""
+    said = [
+        f"; {name} is put aside until {until.astimezone(UTC):%H:%M:%S} UTC, as it does not reach its programs: {why}"
+        for name, why, until in aside[:NAMED]
+    ]
+    return "".join(said) + (f"; so are {len(aside) - NAMED} more" if len(aside) > NAMED else "")
+
+
+def _shunned(study: Study, trial: Trial) -> str:
+    """The worker on which this trial is not tried for now."""
+    one = unreached.shunned(study, trial.number)
+    if one is None:
+        return ""
+    return f"; not on {one.worker} for now, which did not reach its program {one.times} times in a row"
 
 
 async def _of_the_study(conn: AsyncConnection, study: Study) -> str:

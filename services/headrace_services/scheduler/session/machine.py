@@ -10,6 +10,8 @@ from headrace.bounds.sessions import TROUBLE
 from headrace.errors import DatabaseUnavailableError
 from headrace.v1 import worker_pb2
 from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.session.doubts import Doubts
+from headrace_services.scheduler.session.refusals import Durable
 from headrace_services.scheduler.session.wishes import Wishes
 from headrace_services.scheduler.store import machines, workers
 from headrace_services.scheduler.store.database import transaction
@@ -35,6 +37,7 @@ class Machine:
         self._name = greeting.name
         self._worker_id = worker_id
         self._session = session
+        self._doubts = Doubts(engine, greeting.name, worker_id)
         defects = {device.index: device.defect for device in greeting.devices if device.defect}
         self.wishes = Wishes(say, defects=defects, leaving=greeting.leaving)
 
@@ -59,6 +62,7 @@ class Machine:
 
     async def ended(self, exited: worker_pb2.Exited) -> None:
         """Take devices out on which attempts failed again and again, before the trial of the last one is placed."""
+        await self._doubts.ended(exited)
         if exited.device_failures < machines.FAILURES_IN_ROW:
             return
         words = TROUBLE.kept(f"{exited.device_failures} trials in a row failed there: {exited.device_words}")
@@ -66,6 +70,14 @@ class Machine:
             found = await machines.quarantine(conn, self._worker_id, exited.lease.lease_id, words)
         if found:
             log.warning("worker '%s': devices %s are quarantined: %s", self._name, list(found), words)
+
+    async def reached(self, message: Durable) -> bool:
+        """Notice that an attempt got through to its program. Returns whether the worker gets trials again for it."""
+        return await self._doubts.reached(message)
+
+    async def try_again(self) -> bool:
+        """Let trials start again, where the worker was put aside for so long. Returns whether that was so."""
+        return await self._doubts.try_again()
 
     async def heed(self) -> tuple[tuple[Lease, str], ...]:
         """Pass on what users want of the daemon. Returns the leases that are to leave, with the reason."""

@@ -45,6 +45,7 @@ _OUTCOMES = {
     worker_pb2.EXIT_OUTCOME_LOST: "LOST",
     worker_pb2.EXIT_OUTCOME_NO_CHECKPOINT: "NO_CHECKPOINT",
     worker_pb2.EXIT_OUTCOME_UNPREPARED: "UNPREPARED",
+    worker_pb2.EXIT_OUTCOME_UNREACHED: "UNREACHED",
 }
 _TRIAL = re.compile(r"studies/([^/]+)/trials/([0-9]{1,18})")
 
@@ -88,6 +89,7 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
         cpus=hello.cpus,
         host=hello.host,
         home=hello.home,
+        home_lock=hello.home_lock,
         leaving=TROUBLE.kept(hello.leaving),
     )
 

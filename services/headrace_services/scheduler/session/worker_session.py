@@ -218,6 +218,8 @@ class WorkerSession:
             self._beat.set()
             if await self._machine.heard(request.heartbeat):
                 self.look_again()
+            if await self._machine.try_again():
+                self._hub.wake_waiting_studies()
             if wrong := bounds.violations(request):  # the worker lives, whatever else it says
                 log.warning("worker '%s': %s", self._name, wrong[0])
                 return
@@ -259,6 +261,8 @@ class WorkerSession:
             submission = Submission(input=checked, stream=self._in_flight)
             if isinstance(message, worker_pb2.Exited):
                 await self._machine.ended(message)
+            if await self._machine.reached(message):
+                self._hub.wake_waiting_studies()
             settled = await self._hub.submit(study_id, submission)
         except StudyNotFoundError:  # it was deleted
             self._studies.forget(study_id)

@@ -12,7 +12,7 @@ from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.placement.shares import Share, claim, virtual_time_s
 from headrace_services.scheduler.core.standing import Usage
-from headrace_services.scheduler.store import loads, machines, neighbours, placement, tables
+from headrace_services.scheduler.store import loads, machines, neighbours, placement, tables, unreached
 from headrace_services.scheduler.store.loads import MinuteLoad
 from headrace_services.scheduler.store.neighbours import readable_standing
 from headrace_services.scheduler.store.pipeline import pipeline
@@ -109,6 +109,10 @@ class WorkerView:
     cordoned: str = ""
     """Why nothing new starts on it; empty while something may."""
     cordons: list[CordonView] = field(default_factory=list)
+    put_aside: str = ""
+    """Why nothing starts on it for a while; empty while its attempts reach their programs."""
+    next_try: datetime | None = None
+    """When it is tried again; None where it is being tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,8 @@ async def workers(
             draining=machines.draining(row),
             drain_time=row.hold_time if row.hold == machines.DRAIN else None,
             cordoned=row.hold_why or "a user cordoned it" if row.hold == machines.CORDON else "",
+            put_aside=_put_aside(row),
+            next_try=row.aside_until,
         )
         for row in await conn.execute(query)
     }
@@ -228,6 +234,15 @@ async def workers(
         if row.study_name is not None:
             listed[-1].holders.append(_own_holder(row) if row.project == project else _other_holder(row))
     return list(found.values())
+
+
+def _put_aside(row: Any) -> str:
+    if row.unreached < unreached.IN_ROW:
+        return ""
+    return (
+        f"{row.unreached} attempts in a row did not reach their programs, the last one: "
+        f"{row.unreached_why or 'it was not said why'}"
+    )
 
 
 def _own_holder(row: Any) -> HolderView:

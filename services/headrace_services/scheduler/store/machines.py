@@ -8,6 +8,7 @@
     device cordoned  | a user                          | stay                   | `uncordon`
     quarantined      | the device failed               | leave at next report   | `uncordon`; also on another machine
     defect           | the device has no uuid          | leave at next report   | its daemon starts anew
+    put aside        | it reached no program           | stay                   | its pause is over (`unreached`)
 
 `slot.present` is computed from all of it, by `settle` alone; placement reads nothing else. Those that are to leave are
 asked with rows of `leave`, as where another study needs the slots. A cycle that places at the very moment may be
@@ -16,6 +17,7 @@ missed: the worker's next heartbeat asks again (`restate`).
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -184,6 +186,17 @@ async def held_names(conn: AsyncConnection) -> list[str]:
     return list((await conn.execute(query.order_by(_w.c.name))).scalars())
 
 
+async def put_aside(conn: AsyncConnection) -> list[tuple[str, str, datetime]]:
+    """The workers that are there and put aside: their names, why the last attempt did not reach its program, and until
+    when."""
+    query = select(_w.c.name, _w.c.unreached_why, _w.c.aside_until)
+    query = query.where(_w.c.connected, _w.c.expires_at > now, _w.c.aside_until.is_not(None))
+    return [
+        (row.name, row.unreached_why, row.aside_until)
+        for row in await conn.execute(query.order_by(_w.c.name))
+    ]
+
+
 async def wish_of(conn: AsyncConnection, worker_id: int) -> Wish | None:
     """What a user wants of a worker's daemon."""
     query = select(_w.c.name, *WISH).where(_w.c.id == worker_id)
@@ -239,7 +252,8 @@ WHY: Any = case((_w.c.hold == DRAIN, _w.c.hold_why), else_=_w.c.leaving)
 
 def _settling() -> Statement:
     cordoned = exists(select(_c.c.device).where(_c.c.device == DEVICE).correlate(_s, _w))
-    may = and_(_s.c.offered, _s.c.defect == "", _w.c.hold == "", _w.c.leaving == "", ~cordoned)
+    held = or_(_w.c.hold != "", _w.c.leaving != "", _w.c.aside_until.is_not(None))
+    may = and_(_s.c.offered, _s.c.defect == "", ~held, ~cordoned)
     query = update(_s).where(_s.c.worker_id == _worker, _w.c.id == _s.c.worker_id, _s.c.present != may)
     return compiled(query.values(present=may))
 

@@ -37,6 +37,7 @@ from headrace_services.scheduler.core.standing import (
     Reserved,
     Speeds,
     Standing,
+    Unreached,
     Usage,
 )
 
@@ -131,6 +132,7 @@ def standing(columns: Columns) -> Standing:
         started_s=columns["started_s"],
         over_s=columns["over_s"],
         closing=Closing(**columns["closing"]) if columns.get("closing") else None,
+        unreached={int(number): Unreached(**one) for number, one in columns["unreached"].items()},
     )
 
 
@@ -158,6 +160,7 @@ def standing_columns(record: Standing) -> Columns:
         "started_s": record.started_s,
         "over_s": record.over_s,
         "closing": asdict(record.closing) if record.closing else None,
+        "unreached": {str(number): asdict(one) for number, one in record.unreached.items()},
     }
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Float,
     and_,
     bindparam,
+    case,
     delete,
     exists,
     func,
@@ -27,7 +28,7 @@ from headrace.errors import WorkerNameTakenError
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.lifecycle import State, StudyState
 from headrace_services.scheduler.core.records import Lease, Trial
-from headrace_services.scheduler.store import bundles, leases, machines, rows, tables
+from headrace_services.scheduler.store import bundles, leases, machines, rows, tables, unreached
 from headrace_services.scheduler.store.defects import Defect, each
 from headrace_services.scheduler.store.pipeline import given
 
@@ -74,6 +75,8 @@ class Greeting:
     cpus: int = 0
     host: str = ""
     home: str = ""
+    home_lock: str = ""
+    """Names the lock that the daemon holds on its home."""
     certificate_until: datetime | None = None
     """The end of the certificate that it showed; None where it needs none."""
     leaving: str = ""
@@ -129,6 +132,7 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
     """
     w, s = tables.worker, tables.slot
     await _refuse_namesake(conn, greeting)
+    await _refuse_copy(conn, greeting)
     values: dict[str, Any] = {
         "incarnation": greeting.incarnation,
         "connected": True,
@@ -138,6 +142,7 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
         "cpus": greeting.cpus,
         "host": greeting.host,
         "home": greeting.home,
+        "home_lock": greeting.home_lock,
         "certificate_until": greeting.certificate_until,
         "leaving": greeting.leaving,
         "session_time": now,
@@ -146,7 +151,15 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
     }
     query = insert(w).values(name=greeting.name, session=1, **values)
     query = query.on_conflict_do_update(
-        index_elements=[w.c.name], set_={**values, "session": w.c.session + 1}
+        index_elements=[w.c.name],
+        set_={
+            **values,
+            **{
+                name: case((w.c.incarnation == greeting.incarnation, w.c[name]), else_=nothing)
+                for name, nothing in unreached.NOTHING.items()
+            },
+            "session": w.c.session + 1,
+        },
     )
     worker_id, session = (await conn.execute(query.returning(w.c.id, w.c.session))).one()
     unknown = {"offered": False, "present": False, "defect": ""}
@@ -164,21 +177,50 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
 async def _refuse_namesake(conn: AsyncConnection, greeting: Greeting) -> None:
     """Refuse a worker while another one of its name is there; the two would end each other's sessions for ever.
 
-    One with the same home is the same worker again. So is one on the same host, as soon as the stream of the one
-    before has ended: its home was lost. On another host the leases must have ended too, or their time be up.
+    One with the same home and lock is the same worker again. So is one on the same host with another home, as soon as
+    the stream of the one before has ended: its home was lost. On another host, or on a copy of the home, the leases
+    must have ended too, or their time be up.
     """
     w, le = tables.worker, tables.lease
     holds = exists().where(le.c.worker_id == w.c.id, le.c.live)
-    query = select(w.c.host, w.c.home, w.c.connected, holds.label("holds"))
+    query = select(w.c.host, w.c.home, w.c.home_lock, w.c.incarnation, w.c.connected, holds.label("holds"))
     query = query.where(w.c.name == greeting.name, w.c.expires_at > now)
     # Not FOR UPDATE: a cycle that places here holds slots and refers to the worker, and would wait for it.
     query = query.with_for_update(of=w, key_share=True)
     found = (await conn.execute(query)).one_or_none()
-    if found is None or found.home == greeting.home:
+    if found is None or found.incarnation == greeting.incarnation:
         return
-    if found.connected or (found.holds and found.host != greeting.host):
-        where = f" on host '{found.host}'" if found.host else ""
-        raise WorkerNameTakenError(f"a worker '{greeting.name}' runs already{where}")
+    same_home = found.home == greeting.home
+    if same_home and _locks_agree(found, greeting):
+        return
+    if found.connected or (found.holds and (same_home or found.host != greeting.host)):
+        copied = ", from a home of which this one's is a copy" if same_home else ""
+        raise WorkerNameTakenError(f"a worker '{greeting.name}' runs already{_on(found)}{copied}")
+
+
+async def _refuse_copy(conn: AsyncConnection, greeting: Greeting) -> None:
+    """Refuse a worker of another name on a copy of a home whose worker is there: what the outbox of the copy says of
+    leases is that worker's to say."""
+    w, le = tables.worker, tables.lease
+    holds = exists().where(le.c.worker_id == w.c.id, le.c.live)
+    query = select(w.c.name, w.c.host, w.c.home_lock)
+    query = query.where(w.c.home == greeting.home, w.c.name != greeting.name, w.c.expires_at > now)
+    for found in await conn.execute(query.where(or_(w.c.connected, holds))) if greeting.home else ():
+        if not _locks_agree(found, greeting):
+            raise WorkerNameTakenError(
+                f"this worker's home is a copy of that of worker '{found.name}', which runs{_on(found)}",
+                remedy="Give it a --home of its own, or stop the other one.",
+            )
+
+
+def _locks_agree(found: Any, greeting: Greeting) -> bool:
+    """Whether two daemons on one home have the same lock, so that the earlier one is gone; a worker of an earlier
+    release does not say."""
+    return not found.home_lock or not greeting.home_lock or found.home_lock == greeting.home_lock
+
+
+def _on(found: Any) -> str:
+    return f" on host '{found.host}'" if found.host else ""
 
 
 async def note_defects(conn: AsyncConnection, worker_id: int, session: int, defects: dict[int, str]) -> None:
