@@ -218,11 +218,18 @@ async def test_a_trial_whose_folder_was_deleted_is_not_charged(
 ) -> None:
     site.start()
     stream = await scheduler.stream()
-    program = site.program("mark('up'); report(1)\nwhile True: Path(me.checkpoint_dir, 'x').write_text('x')")
+    program = site.program(
+        """
+        report(1)
+        while not Path(os.environ["MARKS"], "deleted").exists():
+            time.sleep(0.01)
+        Path(me.checkpoint_dir, "x").write_text("x")
+        """
+    )
     stream.send(assign=site.assign(program))
     await stream.get("report")
-    shutil.rmtree(site.settings.home, ignore_errors=True)
-    shutil.rmtree(site.settings.home, ignore_errors=True)
+    shutil.rmtree(site.settings.home)
+    (site.marks / "deleted").touch()
     exited = await until(lambda: next((one for s in scheduler.streams for one in s.all("exited")), None))
     assert exited.outcome == worker_pb2.EXIT_OUTCOME_LOST
     assert "its folder on the worker was deleted" in exited.error
