@@ -221,6 +221,7 @@ class Daemon:
             self._ground = Ground(
                 held, outbox, runtime, furnish=furnish, moved=moved, lost=self._leaving.by_itself
             )
+            stack.push_async_callback(self._ground.close)
             shown = stack.enter_context(scraped(settings.metrics_listen, registry_of(self._figures)))
             environ = dict(os.environ)
             self._environments = Environments(
