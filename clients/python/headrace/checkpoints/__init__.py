@@ -10,6 +10,9 @@ the store.
 `put` returns only when the checkpoint is durable, may be repeated under the same name, and leaves
 nothing visible when it fails. `delete` removes the manifest's visibility first. Names sort by age.
 
+A store knows itself by its marker (`marker`). Where the marker is not seen the store is away: every method then raises
+`StoreUnavailableError`, rather than write there or take what it does not find for deleted.
+
 Implementations block; the daemon calls them through `asyncio.to_thread`.
 """
 
@@ -25,6 +28,7 @@ from headrace.checkpoints.errors import (
     CheckpointGoneError,
     CheckpointInvalidError,
     CheckpointMissingError,
+    CheckpointUnreadableError,
     StoreUnavailableError,
 )
 from headrace.checkpoints.manifest import CheckpointMeta, Manifest
@@ -38,6 +42,7 @@ __all__ = [
     "CheckpointMeta",
     "CheckpointMissingError",
     "CheckpointStore",
+    "CheckpointUnreadableError",
     "Manifest",
     "Place",
     "StoreUnavailableError",
@@ -58,6 +63,22 @@ class CheckpointStore(Protocol):
         """The folder that it is, on this machine or another; None for one that is no folder."""
         ...
 
+    expected: str
+    """The id that the store's marker must have; empty where any will do."""
+
+    def identity(self) -> str:
+        """The id in the store's marker; empty where there is none. Raises `StoreUnavailableError`."""
+        ...
+
+    def require(self) -> None:
+        """Raises `StoreUnavailableError` unless the store is there: its marker is, with the expected id."""
+        ...
+
+    def set_up(self, identity: str, *, used: bool) -> None:
+        """Writes the marker, unless there is one. `used`: checkpoints were stored at this address before there were
+        markers, and must be there. Raises `StoreUnavailableError`, `OSError`."""
+        ...
+
     def uri(self, trial: str, name: str) -> str:
         """Says where the checkpoint `name` of `trial` lies, or would lie."""
         ...
@@ -74,8 +95,9 @@ class CheckpointStore(Protocol):
     def fetch(self, ref: trial_pb2.CheckpointRef, local_dir: Path) -> Manifest:
         """Copies the checkpoint into `local_dir`, a folder that does not exist yet, verifying every byte.
 
-        Raises `CheckpointMissingError` (a `CheckpointGoneError` where the store is there), `CheckpointCorruptError`, or
-        `OSError` where the store cannot be reached.
+        Raises `CheckpointMissingError` (a `CheckpointGoneError` where the store is there), `CheckpointUnreadableError`
+        (a `CheckpointCorruptError` where the bytes differ), `StoreUnavailableError`, or another `OSError` where
+        `local_dir` cannot be written.
         """
         ...
 
