@@ -3,9 +3,10 @@
 import asyncio
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from headrace.checkpoints import CheckpointStore
 from headrace.v1 import trial_pb2, worker_pb2
@@ -43,6 +44,8 @@ class Place:
     # Where checkpoints of such trials go before they are in the store.
     taken_dir: Path
     store: CheckpointStore
+    # Waits until it is known what the store is; raises `StoreUnavailableError` where it is not there.
+    require_store: Callable[[], Coroutine[Any, Any, None]]  # Any: a coroutine's own parameters
     courier: Courier
     standbys: Standbys
     programs: Programs

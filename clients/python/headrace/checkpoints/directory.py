@@ -282,8 +282,11 @@ def _mkdir_durably(folder: Path, root: Path) -> None:
 
 
 def _mkdir(folder: Path, root: Path) -> None:
-    """Makes a folder below the root, and never the root itself."""
+    """Makes a folder below the root, and never the root itself. Raises `StoreUnavailableError` where that is gone."""
     made = root
-    for part in folder.relative_to(root).parts:
-        made /= part
-        made.mkdir(exist_ok=True)
+    try:
+        for part in folder.relative_to(root).parts:
+            made /= part
+            made.mkdir(exist_ok=True)
+    except FileNotFoundError as error:
+        raise StoreUnavailableError(f"{root} went away while something was stored in it") from error

@@ -92,6 +92,13 @@ class _ExitOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExitOutco
     """The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not charged:
     the study is tried on other workers, and fails where there is none.
     """
+    EXIT_OUTCOME_UNREADABLE_CHECKPOINT: _ExitOutcome.ValueType  # 8
+    """The checkpoint to continue from is in the store, and cannot be loaded: its bytes are not what was stored, the store
+    does not give them, or the trial's library cannot read them. Not charged: it is tried again after a pause, then the
+    checkpoint before it.
+    """
+    EXIT_OUTCOME_STORE_AWAY: _ExitOutcome.ValueType  # 9
+    """The worker's store is away, or is not the one where the checkpoint lies. Not charged: the trial waits."""
 
 class ExitOutcome(_ExitOutcome, metaclass=_ExitOutcomeEnumTypeWrapper):
     """How a trial's process ended, and who is to blame."""
@@ -113,6 +120,13 @@ EXIT_OUTCOME_UNPREPARED: ExitOutcome.ValueType  # 6
 """The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not charged:
 the study is tried on other workers, and fails where there is none.
 """
+EXIT_OUTCOME_UNREADABLE_CHECKPOINT: ExitOutcome.ValueType  # 8
+"""The checkpoint to continue from is in the store, and cannot be loaded: its bytes are not what was stored, the store
+does not give them, or the trial's library cannot read them. Not charged: it is tried again after a pause, then the
+checkpoint before it.
+"""
+EXIT_OUTCOME_STORE_AWAY: ExitOutcome.ValueType  # 9
+"""The worker's store is away, or is not the one where the checkpoint lies. Not charged: the trial waits."""
 Global___ExitOutcome: _TypeAlias = ExitOutcome  # noqa: Y015
 
 class _LogTrouble:
@@ -308,6 +322,7 @@ class Hello(_message.Message):
     WITHDRAWN_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
     OLDEST_PROTOCOL_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """The worker's name: stable over restarts, unique in the cluster."""
     incarnation: _builtins.str
@@ -343,6 +358,10 @@ class Hello(_message.Message):
     def held(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.LeaseRef]:
         """The leases that this incarnation holds: their processes run, or their `Exited` is not acknowledged yet."""
 
+    @_builtins.property
+    def store(self) -> Global___Store:
+        """The worker's store of checkpoints, as it finds it now."""
+
     def __init__(
         self,
         *,
@@ -361,14 +380,76 @@ class Hello(_message.Message):
         withdrawn: _builtins.bool = ...,
         protocol: _builtins.int = ...,
         oldest_protocol: _builtins.int = ...,
+        store: Global___Store | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "leaving", b"leaving", "log_dir", b"log_dir", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "takes_batches", b"takes_batches", "version", b"version", "withdrawn", b"withdrawn", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "leaving", b"leaving", "log_dir", b"log_dir", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "store", b"store", "takes_batches", b"takes_batches", "version", b"version", "withdrawn", b"withdrawn", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Store(_message.Message):
+    """A store of checkpoints. Its marker, a small file in its root, holds its id."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URL_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    UNSEEN_FIELD_NUMBER: _builtins.int
+    url: _builtins.str
+    id: _builtins.str
+    """What its marker says; empty where there is none."""
+    unseen: _builtins.bool
+    """Nobody could look yet, as the store does not answer: whether there is a marker is not known."""
+    def __init__(
+        self,
+        *,
+        url: _builtins.str = ...,
+        id: _builtins.str = ...,
+        unseen: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "unseen", b"unseen", "url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Store: _TypeAlias = Store  # noqa: Y015
+
+@_typing.final
+class StoreOrder(_message.Message):
+    """What the cluster knows of a worker's store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    SET_UP_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """The id that its marker must have. Without it the store is away, or is another one: nothing is saved there, and what is
+    not found there is not taken for deleted. Empty where that depends on what the worker has not seen yet.
+    """
+    set_up: _builtins.bool
+    """The worker is to write the marker if there is none: no worker has used this address before."""
+    used: _builtins.bool
+    """Checkpoints were stored there before there were markers, so an empty place is not the store."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        set_up: _builtins.bool = ...,
+        used: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "set_up", b"set_up", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoreOrder: _TypeAlias = StoreOrder  # noqa: Y015
 
 @_typing.final
 class Device(_message.Message):
@@ -473,6 +554,7 @@ class Heartbeat(_message.Message):
     DEFECTS_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     UNACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     trouble: _builtins.str
     """For people: what keeps the worker from its work now (a full disk), empty while nothing does. It goes on trying."""
@@ -486,6 +568,8 @@ class Heartbeat(_message.Message):
     """
     unacknowledged: _builtins.int
     """How many durable messages the worker keeps until they are acknowledged."""
+    store_id: _builtins.str
+    """As in Store: what the marker of the worker's store says now."""
     @_builtins.property
     def telemetry(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceTelemetry]: ...
     @_builtins.property
@@ -509,10 +593,11 @@ class Heartbeat(_message.Message):
         defects: _abc.Iterable[Global___DeviceDefect] | None = ...,
         leaving: _builtins.str = ...,
         unacknowledged: _builtins.int = ...,
+        store_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "sequence", b"sequence", "set_aside", b"set_aside", "telemetry", b"telemetry", "trouble", b"trouble", "unacknowledged", b"unacknowledged"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "sequence", b"sequence", "set_aside", b"set_aside", "store_id", b"store_id", "telemetry", b"telemetry", "trouble", b"trouble", "unacknowledged", b"unacknowledged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -740,6 +825,7 @@ class Exited(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     UNSAVED_FIELD_NUMBER: _builtins.int
     BY_ITSELF_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     outcome: Global___ExitOutcome.ValueType
     error: _builtins.str
@@ -770,6 +856,12 @@ class Exited(_message.Message):
     def checkpoint(self) -> _trial_pb2.CheckpointRef:
         """With FINISHED: what the program saved at its end. Durable already; absent when it saved nothing."""
 
+    @_builtins.property
+    def stored(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With UNREADABLE_CHECKPOINT and NO_CHECKPOINT: the addresses of the complete checkpoints in the same place, the newest
+        ones first.
+        """
+
     def __init__(
         self,
         *,
@@ -785,10 +877,11 @@ class Exited(_message.Message):
         checkpoint: _trial_pb2.CheckpointRef | None = ...,
         unsaved: _builtins.str = ...,
         by_itself: _builtins.bool = ...,
+        stored: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint", b"checkpoint", "device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence", "unsaved", b"unsaved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint", b"checkpoint", "device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence", "stored", b"stored", "unsaved", b"unsaved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -809,6 +902,7 @@ class Welcome(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     OLDEST_PROTOCOL_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
     scheduler: _builtins.str
     """The replica's host and process id, for the worker's log."""
     takes_batches: _builtins.bool
@@ -830,6 +924,10 @@ class Welcome(_message.Message):
     def held(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.LeaseRef]:
         """Of the leases that the worker named, those that are still its own. It kills the others."""
 
+    @_builtins.property
+    def store(self) -> Global___StoreOrder:
+        """Absent from a scheduler of before there were markers, and for a worker that names no store."""
+
     def __init__(
         self,
         *,
@@ -842,10 +940,11 @@ class Welcome(_message.Message):
         protocol: _builtins.int = ...,
         oldest_protocol: _builtins.int = ...,
         version: _builtins.str = ...,
+        store: Global___StoreOrder | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease_ttl", b"lease_ttl"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease_ttl", b"lease_ttl", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "held", b"held", "lease_ttl", b"lease_ttl", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "scheduler", b"scheduler", "takes_batches", b"takes_batches", "takes_leaving", b"takes_leaving", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "held", b"held", "lease_ttl", b"lease_ttl", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "scheduler", b"scheduler", "store", b"store", "takes_batches", b"takes_batches", "takes_leaving", b"takes_leaving", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
