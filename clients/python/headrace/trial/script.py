@@ -25,6 +25,7 @@ from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.local import LocalRuntime
 from headrace.trial.runtime import (
     TOLD,
+    UNREADABLE,
     Assignment,
     DaemonGone,
     Ended,
@@ -129,7 +130,8 @@ def finish_with(runtime: Runtime, error: BaseException, trial: Trial | None = No
         runtime.finish(error="", traceback="", own=trial._own_end() if trial is not None else TOLD)
         return
     line, trace = raised.words(error)
-    runtime.finish(error=line, traceback=trace)
+    own = UNREADABLE if raised.unreadable(error) else TOLD
+    runtime.finish(error=line, traceback=trace, own=own)
 
 
 def _find_runtime(defaults: Defaults, argv: Sequence[str] | None) -> tuple[Runtime, Observer | None]:
