@@ -24,6 +24,7 @@ class Left:
         self.folder = f"{name}-{uid}"
         self.logs = root / "w1/logs" / self.folder
         self.logs.mkdir(parents=True)
+        store_from_url((root / "store").as_uri()).set_up("0123456789abcdef", used=False)
         (self.logs / "bundle-g1.log").write_bytes(b"x" * 10)
         for moment in self.script.moments:
             moment.study.uid = uid

@@ -65,14 +65,23 @@ def _directory(tmp_path: Path) -> Bench:
     root = tmp_path / "store with space"
     store = store_from_url(root.as_uri())
     store.set_up(IDENTITY, used=False)
+
+    def away() -> None:
+        root.rename(root.with_name("away"))
+        root.mkdir()
+
+    def back() -> None:
+        shutil.rmtree(root)
+        root.with_name("away").rename(root)
+
     return Bench(
         store=store,
         read=lambda key: (root / key).read_bytes(),
         write=lambda key, data: (root / key).write_bytes(data) and None,
         remove=lambda key: (root / key).unlink(),
         names=lambda: sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()),
-        away=lambda: root.rename(root.with_name("away")) and root.mkdir(),
-        back=lambda: (shutil.rmtree(root), root.with_name("away").rename(root)) and None,
+        away=away,
+        back=back,
     )
 
 
@@ -402,7 +411,9 @@ def test_a_store_that_goes_away_during_a_put_has_stored_nothing(
     assert [path for path in root.rglob("*") if path.is_file()] == []
 
 
-def test_a_file_that_cannot_be_read_is_no_missing_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_no_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = DirectoryStore(tmp_path / "store")
     store.set_up(IDENTITY, used=False)
     ref = store.put(_local(tmp_path), _meta())
@@ -414,7 +425,7 @@ def test_a_file_that_cannot_be_read_is_no_missing_one(tmp_path: Path, monkeypatc
         return opened(path, *args, **options)
 
     monkeypatch.setattr(Path, "open", failing)
-    with pytest.raises(CheckpointUnreadableError, match="state.pt cannot be read: Input/output error"):
+    with pytest.raises(CheckpointUnreadableError, match=r"state\.pt cannot be read: Input/output error"):
         store.fetch(ref, tmp_path / "back")
 
 

@@ -32,8 +32,10 @@ from headrace.checkpoints import (
     CheckpointGoneError,
     CheckpointMissingError,
     CheckpointUnreadableError,
-    Place as CheckpointPlace,
     StoreUnavailableError,
+)
+from headrace.checkpoints import (
+    Place as CheckpointPlace,
 )
 from headrace.sources import SourceFile
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2, worker_pb2
@@ -394,7 +396,10 @@ class Attempt:
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_NO_CHECKPOINT, error=str(error))
         except CheckpointUnreadableError as error:
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_UNREADABLE_CHECKPOINT, error=str(error))
-        except (StoreUnavailableError, CheckpointMissingError) as error:  # the second: it lies in another store
+        except (
+            StoreUnavailableError,
+            CheckpointMissingError,
+        ) as error:  # the second: it lies in another store
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_STORE_AWAY, error=str(error))
         except (CheckpointError, OSError) as error:
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=str(error))

@@ -223,7 +223,7 @@ class Daemon:
                 keep_log=keeper.keep,
             )
             async with self._tasks as tasks:
-                sweeper = tasks.create_task(self._cleaning.sweep(), name="sweep uploads")
+                sweeper = tasks.create_task(self._sweep(), name="sweep uploads")
                 cutter = tasks.create_task(self._cut_logs(), name="cut logs")
                 cleaner = tasks.create_task(courier.clean(), name="delete acknowledged messages")
                 watcher = tasks.create_task(self._store_watch.run(), name="watch the store")
@@ -428,6 +428,11 @@ class Daemon:
         await self._courier.post_exit(
             worker_pb2.Exited(lease=lease, outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
         )
+
+    async def _sweep(self) -> None:
+        """Deletes leftover uploads, as soon as the store is there: where it is away, nothing is found of them."""
+        await self._store_watch.until_there()
+        await self._cleaning.sweep()
 
     async def _cut_logs(self) -> None:
         """Keeps every trial's log within its bound."""

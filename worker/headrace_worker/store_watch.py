@@ -5,13 +5,15 @@ Hello which address it uses and which id it finds there. Welcome answers with th
 first worker that uses an address to write the marker. Nothing starts here before that answer.
 
 Later the worker looks again every few seconds, in a thread of its own: a file system that hangs must keep nothing else
-from its work. While the store is away its heartbeats say so, trials that start are given back, and those that save wait.
+from its work. While the store is away its heartbeats say so, trials that start are given back, and those that save
+wait.
 
 A scheduler of before there were markers says nothing of the store: the worker then sets it up by itself.
 """
 
 import asyncio
 import logging
+import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,9 +35,11 @@ class StoreWatch:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._order: worker_pb2.StoreOrder | None = None
         self._ordered = asyncio.Event()
+        self._setting_up = threading.Lock()
         self._soon = asyncio.Event()
         self._seen = asyncio.Event()
-        self._is_awaited = False
+        self._there = asyncio.Event()
+        self._is_awaited = self._is_set_up = False
         self.appeared: Callable[[], None] = lambda: None
         """Called when the store is seen for the first time, where a scheduler waits for that."""
         self.found = worker_pb2.Store(url=store.url, unseen=True)
@@ -57,6 +61,7 @@ class StoreWatch:
         self._order = order
         if order is not None:
             self._store.expected = order.id
+            self._is_set_up = self._is_set_up and not order.set_up
         self._ordered.set()
         self._soon.set()
 
@@ -68,6 +73,10 @@ class StoreWatch:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._soon.wait()
+
+    async def until_there(self) -> None:
+        """Returns when the store is there, as its marker says."""
+        await self._there.wait()
 
     async def require(self) -> None:
         """Waits until a scheduler said what the store is. Raises `StoreUnavailableError` where it is not there."""
@@ -84,29 +93,40 @@ class StoreWatch:
             found = await asyncio.get_running_loop().run_in_executor(self._thread, look)
         except StoreUnavailableError as error:
             self.found.id = ""
+            self._there.clear()
             self._note(str(error))
             return
         self.found.id, self.found.unseen = found, False
         self._note("")
         self._seen.set()
+        if look == self._require:
+            self._there.set()
         if self._is_awaited:
             self._is_awaited = False
             self.appeared()
 
     def _require(self) -> str:
         """The id of the store, which is set up if it is to be. Raises `StoreUnavailableError`."""
-        order = self._order
         try:
-            if order is None:
-                self._store.set_up(uuid.uuid4().hex, used=False)
-            elif order.set_up:
-                self._store.set_up(order.id, used=order.used)
+            with self._setting_up:
+                self._set_up(self._order)
         except StoreUnavailableError:
             raise
         except OSError as error:
             raise StoreUnavailableError(f"store {self._store.url} cannot be set up: {error}") from error
         self._store.require()
         return self._store.identity()
+
+    def _set_up(self, order: worker_pb2.StoreOrder | None) -> None:
+        """Makes the marker, once: one that vanishes later is a store that went away."""
+        if self._is_set_up:
+            return
+        if order is None:
+            self._store.set_up(uuid.uuid4().hex, used=False)
+            self._store.expected = self._store.identity()
+        elif order.set_up:
+            self._store.set_up(order.id, used=order.used)
+        self._is_set_up = True
 
     def _note(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:

@@ -2,7 +2,7 @@
 
 A mount point without its file system is an empty folder, and a bucket that was made again is an empty bucket. Neither
 has the marker, so neither is taken for the store: nothing is saved there, and what is not found there is not taken for
-deleted. A marker is written once, when the first worker of a cluster uses the address (`docs/explanation/architecture.md`).
+deleted. A marker is written once, when the first worker of a cluster uses the address (`headrace_worker.store_watch`).
 """
 
 import re
@@ -45,7 +45,9 @@ class Marked(ABC):
         except StoreUnavailableError:
             raise
         except OSError as error:
-            raise StoreUnavailableError(f"store {self.url} cannot be read: {error.strerror or error}") from error
+            raise StoreUnavailableError(
+                f"store {self.url} cannot be read: {error.strerror or error}"
+            ) from error
         found = (content or b"").decode(errors="replace").strip()
         return found if _ID.fullmatch(found) else ""
 

@@ -191,6 +191,9 @@ def _first_there(trial: TrialInfo, found: list[Checkpoint], use: Callable[[Check
                 raise  # it is where the files were to go
             raise _not_permitted(one) from error
         except StoreUnavailableError as error:
+            if one.uri.startswith("file:"):  # a folder of another machine
+                missing = missing or error
+                continue
             raise NoCheckpointError(
                 f"{error}.", remedy="Give this machine the workers' AWS_* variables, or run this on theirs."
             ) from error

@@ -149,8 +149,8 @@ def read(folder: Path, rank: int = 0) -> dict[str, Any]:
 
 
 def read_to_continue(folder: Path, rank: int = 0) -> dict[str, Any]:
-    """The same for a trial that continues from it. Raises `UnreadableError`; an `ImportError` where PyTorch is not there,
-    with which it was written, and a `MemoryError` say nothing of the checkpoint."""
+    """The same for a trial that continues from it. Raises `UnreadableError`; an `ImportError`, where PyTorch is not
+    there, and a `MemoryError` say nothing of the checkpoint."""
     try:
         return read(folder, rank)
     except (ImportError, MemoryError):

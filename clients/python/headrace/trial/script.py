@@ -97,7 +97,11 @@ def current(*, defaults: Mapping[str, Value] | None = None, steps: int = 1, seed
         runtime, observer = _find_runtime(found, None)
         assignment = runtime.attach()
         rng.seed_all(assignment.seed)
-        _current = Trial(assignment, runtime, observer)
+        try:
+            _current = Trial(assignment, runtime, observer)
+        except BaseException as error:
+            finish_with(runtime, error)
+            raise
         _finish_at_exit(runtime, _current)
     return _current
 
