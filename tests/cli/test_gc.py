@@ -9,6 +9,7 @@ from commands_run import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import Script, race
 
+from headrace.checkpoints import store_from_url
 from headrace.errors import PermissionDeniedError
 from headrace.v1 import study_pb2
 
