@@ -182,12 +182,15 @@ def test_a_large_file_goes_in_parts(bench: Bench, tmp_path: Path) -> None:
         (lambda b, k: b.write(k + "/state.pt", b"other"), CheckpointCorruptError),
         (lambda b, k: b.write(k + "/state.pt", b"Weights" * 1000), CheckpointCorruptError),
         (lambda b, k: b.remove(k + "/state.pt"), CheckpointCorruptError),
-        (lambda b, k: b.remove(k + "/manifest.json"), CheckpointGoneError),
+        (lambda b, k: b.remove(k + "/manifest.json"), (CheckpointGoneError, CheckpointCorruptError)),
         (lambda b, k: b.write(k + "/manifest.json", b"{}"), CheckpointCorruptError),
     ],
 )
 def test_harm_is_noticed(
-    bench: Bench, tmp_path: Path, harm: Callable[[Bench, str], None], error: type[Exception]
+    bench: Bench,
+    tmp_path: Path,
+    harm: Callable[[Bench, str], None],
+    error: type[Exception] | tuple[type[Exception], ...],
 ) -> None:
     ref = bench.store.put(_local(tmp_path), _meta())
     harm(bench, f"{TRIAL}/{_meta().name}")
@@ -363,6 +366,18 @@ def test_a_store_of_before_markers_is_taken_over_where_its_studies_are(bench: Be
     bench.back()
     bench.store.set_up(IDENTITY, used=True)
     assert bench.store.fetch(ref, tmp_path / "back").step == 9
+
+
+def test_a_folder_without_its_manifest_is_damaged_and_without_itself_it_is_gone(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    store.set_up(IDENTITY, used=False)
+    ref = store.put(_local(tmp_path), _meta())
+    (tmp_path / "store" / TRIAL / _meta().name / "manifest.json").unlink()
+    with pytest.raises(CheckpointCorruptError):
+        store.fetch(ref, tmp_path / "back")
+    store.delete(ref.uri)
+    with pytest.raises(CheckpointGoneError):
+        store.fetch(ref, tmp_path / "back")
 
 
 def test_a_root_that_vanishes_is_not_made_again(tmp_path: Path) -> None:

@@ -109,7 +109,9 @@ class DirectoryStore(Marked):
     def fetch(self, ref: trial_pb2.CheckpointRef, local_dir: Path) -> Manifest:
         """Copies and verifies a checkpoint; see `CheckpointStore.fetch`."""
         folder = self._folder(ref.uri)
-        gone = CheckpointGoneError(f"checkpoint {ref.uri} is not there: no {MANIFEST}")
+        # Deletion takes the whole folder away: one that lacks its manifest was harmed.
+        kind = CheckpointCorruptError if folder.is_dir() else CheckpointGoneError
+        gone = kind(f"checkpoint {ref.uri} is not there: no {MANIFEST}")
         manifest = parse_manifest(b"".join(self._read(folder / MANIFEST, ref.uri, gone)), ref)
         local_dir.mkdir(parents=True)
         for entry in manifest.files:
