@@ -4,16 +4,19 @@ import pytest
 from reopened_site import train
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
-from study_site import StudySite, gone, make_spec
+from study_site import StudySite, gone, lock_study, make_spec
 
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_services.scheduler.core.inputs import ExitedArrived, RetryTrials
+from headrace_services.scheduler.core.needs import Named
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.core.unread import DAMAGED_TRIES, FIRST_PAUSE_S, LONGEST_PAUSE_S
 from headrace_services.scheduler.replay.replaying import replay
+from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.session.messages import checked_input
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.load import load
 
 GONE = "checkpoint file:///s/ is not there: no manifest.json"
 DAMAGED = "checkpoint file:///s/: state.json has SHA-256 1, its manifest says 2"
@@ -125,6 +128,19 @@ async def test_between_two_attempts_there_is_a_pause_in_which_the_study_is_not_o
     assert site.last is not None
     assert 0 < (site.last.effects.rests_s or 0) <= FIRST_PAUSE_S, "somebody looks again then"
     assert (await wait_out(site)).resume == lease.resume
+
+
+async def test_why_says_that_a_trial_waits_for_its_next_try(engine: AsyncEngine) -> None:
+    site, lease = await retried(engine)
+    for _ in range(6):  # a pause of 32 s: it is not over when the rows are read
+        lease = await again(site, lease, "STORE_AWAY", AWAY)
+    await lose(site, lease, "STORE_AWAY", AWAY)
+    async with transaction(engine) as conn:
+        study = await lock_study(conn, site.study_id)
+        assert study is not None
+        (trial,) = (await load(conn, site.study_id, Named(numbers=frozenset({0})))).trials
+        said = await waits_for(conn, study, [trial])
+    assert said == {0: f"its next try, after a pause: {AWAY}; it is tried again in 60 s"}
 
 
 async def test_a_damaged_checkpoint_is_tried_with_growing_pauses_and_charged_to_nobody(
