@@ -59,6 +59,8 @@ class Round:
         )
         self.study = self.client.create_study(self.name, spec)
         until(lambda: len(self.checkpoints()) >= 2, "checkpoints")
+        if kept > 1:
+            until(lambda: len(self.checkpoints()) > len(self.newest()), "a trial with two of them")
 
     def checkpoints(self) -> list[Path]:
         """The checkpoints of the study that are complete, of those trials that are not over."""

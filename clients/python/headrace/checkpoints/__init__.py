@@ -16,8 +16,6 @@ A store knows itself by its marker (`marker`). Where the marker is not seen the 
 Implementations block; the daemon calls them through `asyncio.to_thread`.
 """
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -32,6 +30,7 @@ from headrace.checkpoints.errors import (
     StoreUnavailableError,
 )
 from headrace.checkpoints.manifest import CheckpointMeta, Manifest
+from headrace.folders import Place
 from headrace.v1 import trial_pb2
 
 __all__ = [
@@ -139,30 +138,6 @@ class CheckpointStore(Protocol):
     def clear(self, trial: str) -> None:
         """Removes all that lies in a trial's place; a missing one is no error."""
         ...
-
-
-_PLACE = re.compile(r"(?P<store>.+)/(?P<study>studies/[^/]+)/(?P<trial>trials/\d+)/[^/]+/?")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a checkpoint lies, read from its address."""
-
-    # The store's URL.
-    store: str
-    # The study's place in the store, `studies/{study}-{uid}`.
-    study: str
-    # The trial's place in the store, `studies/{study}-{uid}/trials/{number}`.
-    trial: str
-
-    @classmethod
-    def of(cls, uri: str) -> "Place | None":
-        """None for an address that no store of ours gave out, such as one of a user's own loop."""
-        found = _PLACE.fullmatch(uri)
-        if found is None or not uri.startswith(("file://", "s3://")):
-            return None
-        study = unquote(found["study"])
-        return cls(store=found["store"], study=study, trial=f"{study}/{found['trial']}")
 
 
 def store_from_url(url: str) -> CheckpointStore:

@@ -18,8 +18,7 @@ earlier ones. Where there is none the trial begins anew.
 
 from msgspec.structs import replace
 
-from headrace.checkpoints import Place
-from headrace.folders import study_folder
+from headrace.folders import Place, study_folder
 from headrace_services.scheduler.core.inputs import ExitedArrived
 from headrace_services.scheduler.core.lifecycle import Action
 from headrace_services.scheduler.core.needs import Deciding, EarlierCheckpoint, ask
