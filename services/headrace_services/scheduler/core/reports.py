@@ -77,6 +77,8 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
     if state.trials[lease.number].state is State.RESUMED:
         state.move(lease.number, Action.RESTORED)
     unreached.over(state, lease.number)
+    if state.trials[lease.number].unread is not None:
+        state.update(lease.number, unread=None)
     progress = max(0, report.step - lease.step)
     lease = state.update_lease(lease, last_sequence=sequence, step=lease.step + progress)
     trial = _note_metrics(state, report, progress)

@@ -17,6 +17,7 @@ from headrace_services.scheduler.core.needs import (
     Candidates,
     Decisions,
     Devices,
+    EarlierCheckpoint,
     FoldIn,
     FreeSlots,
     Left,
@@ -103,6 +104,8 @@ def _load(need: Needs, rows: StudyRows, studies: Studies, cluster: ClusterRows) 
             return sum(trial.user_paused for trial in rows.unfinished())
         case AnyRunnable():
             return rows.pending
+        case EarlierCheckpoint():
+            return None  # a simulated checkpoint can be read
         case Surroundings():
             return _surroundings(need, rows, studies, cluster)
         case NextInLine():

@@ -37,6 +37,7 @@ from headrace_services.scheduler.core.needs import (
     Deciding,
     Decisions,
     Devices,
+    EarlierCheckpoint,
     FoldIn,
     FreeSlots,
     Left,
@@ -58,7 +59,15 @@ from headrace_services.scheduler.core.needs import (
     Waiting,
 )
 from headrace_services.scheduler.core.plan import Plan
-from headrace_services.scheduler.core.records import Decision, History, Over, RungView, Slot, Study
+from headrace_services.scheduler.core.records import (
+    Checkpoint,
+    Decision,
+    History,
+    Over,
+    RungView,
+    Slot,
+    Study,
+)
 from headrace_services.scheduler.core.results import Result
 from headrace_services.scheduler.store import (
     bundles,
@@ -161,6 +170,8 @@ async def load(conn: AsyncConnection, study_id: int, need: Needs) -> Any:
             return await _user_paused_count(conn, study_id)
         case AnyRunnable():
             return await placement.runnable_exists(conn, study_id)
+        case EarlierCheckpoint():
+            return await _earlier_checkpoint(conn, study_id, need)
         case Surroundings():
             return await _surroundings(conn, study_id, need)
         case NextInLine():
@@ -277,17 +288,38 @@ async def _surroundings(conn: AsyncConnection, study_id: int, need: Surroundings
 
 async def _candidates(conn: AsyncConnection, study_id: int, need: Candidates) -> Waiting:
     async with pipeline(conn) as sent:
-        runnable = sent.run(_RUNNABLE, study=study_id, most=need.limit)
-        live = sent.run(_LIVE_COUNT, study=study_id)
+        runnable = sent.run(_RUNNABLE, study=study_id, most=need.limit, now_s=need.now_s)
+        live = sent.run(_LIVE_COUNT, study=study_id, now_s=need.now_s)
         seats = bundles.ask_open(sent, study_id, need.bundles) if need.bundles else None
         asked = _Asked(sent, study_id, Named(numbers=need.numbers))
     assert live.row is not None
     return Waiting(
         runnable=tuple(rows.trial(row) for row in runnable.rows),
         live=live.row.live,
+        rests_until_s=live.row.rests_until_s,
         rows=asked.rows(),
         bundles=bundles.read(seats) if seats else (),
     )
+
+
+async def _earlier_checkpoint(
+    conn: AsyncConnection, study_id: int, need: EarlierCheckpoint
+) -> Checkpoint | None:
+    r, x = tables.report, tables.exploit
+    copies = select(x.c.checkpoint, x.c.time).where(x.c.study_id == study_id, x.c.number == need.owner)
+    copies = copies.where(x.c.checkpoint["step"].as_integer() < need.step).order_by(x.c.rung.desc()).limit(1)
+    copied = (await conn.execute(copies)).one_or_none()
+    own = select(r.c.checkpoint).where(
+        r.c.study_id == study_id,
+        r.c.number == need.owner,
+        r.c.step < need.step,
+        r.c.checkpoint["uri"].as_string().in_(list(need.stored)),
+    )
+    if copied is not None:
+        own = own.where(r.c.time > copied.time)
+    last = own.order_by(r.c.step.desc(), r.c.attempt.desc(), r.c.sequence.desc()).limit(1)
+    found = (await conn.execute(last)).scalar_one_or_none()
+    return rows.checkpoint(found if found is not None else copied and copied.checkpoint)
 
 
 async def _decisions(
@@ -410,6 +442,8 @@ def _locking(*columns: Any) -> Statement:
 
 
 _t, _le = tables.trial, tables.lease
+_WAITS = "state IN ('PENDING', 'PAUSED') AND milestone IS NOT NULL AND NOT user_paused"
+"""As the index of runnable trials says it."""
 _OWN = [column for column in tables.study.c if column.computed is None]
 _LOCK_STUDY = _locking(*_OWN)
 _LOCK_KNOWN_STUDY = _locking(*(column for column in _OWN if column.name != "spec"))
@@ -426,8 +460,14 @@ _LEASES = compiled(
 )
 _TRIALS = compiled(select(_t).where(_t.c.study_id == _study, _t.c.number == any_(_numbers)))
 _held_by = func.coalesce(_le.c.grant_id, _le.c.id)
+_now_s = bindparam("now_s", type_=Double)
+_RESTS_UNTIL = select(func.min(_t.c.not_before_s)).where(
+    _t.c.study_id == _study, text("not_before_s IS NOT NULL"), _t.c.not_before_s > _now_s, text(_WAITS)
+)
 _LIVE_COUNT = compiled(
-    select(func.count(_held_by.distinct()).label("live")).where(_le.c.study_id == _study, _le.c.live)
+    select(
+        func.count(_held_by.distinct()).label("live"), _RESTS_UNTIL.scalar_subquery().label("rests_until_s")
+    ).where(_le.c.study_id == _study, _le.c.live)
 )
 _LIVE_NUMBERS = compiled(select(_le.c.number).where(_le.c.study_id == _study, _le.c.live))
 _UNLEASED = compiled(
@@ -441,9 +481,8 @@ _RUNNABLE = compiled(
     select(_t)
     .where(
         _t.c.study_id == _study,
-        text(
-            "state IN ('PENDING', 'PAUSED') AND milestone IS NOT NULL AND NOT user_paused"
-        ),  # as its index says it
+        text(_WAITS),
+        or_(_t.c.not_before_s.is_(None), _t.c.not_before_s <= _now_s),
     )
     .order_by(text("(attempt = 0)"), _t.c.number)
     .limit(bindparam("most", type_=BigInteger))

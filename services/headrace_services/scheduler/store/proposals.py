@@ -347,7 +347,8 @@ async def studies_to_propose_for(conn: AsyncConnection) -> list[int]:
 
 def _runnable(t: Any) -> tuple[Any, ...]:
     waiting = t.c.state.in_([State.PENDING.value, State.PAUSED.value])
-    return waiting, t.c.milestone.is_not(None), ~t.c.user_paused
+    rests = t.c.not_before_s > func.extract("epoch", func.clock_timestamp())
+    return waiting, t.c.milestone.is_not(None), ~t.c.user_paused, or_(t.c.not_before_s.is_(None), ~rests)
 
 
 def _measured(row: Any) -> Measured:

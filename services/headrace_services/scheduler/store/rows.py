@@ -28,6 +28,7 @@ from headrace_services.scheduler.core.records import (
     Slot,
     Study,
     Trial,
+    Unread,
 )
 from headrace_services.scheduler.core.scales import ScaleChoice
 from headrace_services.scheduler.core.standing import (
@@ -477,6 +478,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "metrics": metrics_of_json,
     "checkpoint": checkpoint,
     "best_checkpoint": checkpoint,
+    "unread": lambda columns: convert(columns, Unread) if columns else None,
     "speeds": speeds,
     "bubbles": tuple,
     "recent": tuple,
@@ -493,6 +495,7 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "metrics": finite_json,
     "checkpoint": checkpoint_columns,
     "best_checkpoint": checkpoint_columns,
+    "unread": to_builtins,
     "speeds": dict,
     "bubbles": list,
     "earlier_ends": _earlier_end_columns,

@@ -28,7 +28,15 @@ from headrace.errors import WorkerNameTakenError
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.lifecycle import State, StudyState
 from headrace_services.scheduler.core.records import Lease, Trial
-from headrace_services.scheduler.store import bundles, leases, machines, rows, tables, unreached
+from headrace_services.scheduler.store import (
+    bundles,
+    checkpoint_stores,
+    leases,
+    machines,
+    rows,
+    tables,
+    unreached,
+)
 from headrace_services.scheduler.store.defects import Defect, each
 from headrace_services.scheduler.store.pipeline import given
 
@@ -81,6 +89,8 @@ class Greeting:
     """The end of the certificate that it showed; None where it needs none."""
     leaving: str = ""
     """Why the daemon leaves; empty while it does not."""
+    store: checkpoint_stores.Found | None = None
+    """None of a release of before there were markers."""
 
 
 class StudyInfo:
