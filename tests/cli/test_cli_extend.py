@@ -63,9 +63,11 @@ def test_an_extension_names_the_trials_that_only_wait(fake: FakeStudyService, in
 
 
 def test_an_extension_says_what_there_is_now(fake: FakeStudyService, invoke: Invoke) -> None:
-    fake.scripts["studies/digits"].final.study.state = study_pb2.STUDY_STATE_ACTIVE
-    done = invoke("extend", "digits", "--trials", "5")
-    assert (done.code, done.out) == (0, "Study digits tries 32 configurations in all.\n")
+    script = race("more")
+    script.final.study.state = study_pb2.STUDY_STATE_ACTIVE
+    fake.add(script)
+    done = invoke("extend", "more", "--trials", "5")
+    assert (done.code, done.out) == (0, "Study more tries 32 configurations in all.\n")
     assert (
         "a full budget of 27 steps, with rungs at 1, 3, 9" in invoke("extend", "digits", "--steps", "81").out
     )
