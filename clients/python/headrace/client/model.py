@@ -262,7 +262,7 @@ class TrialInfo:
     """Every objective in the report that counts, by metric; empty where there is one objective only. That is the last
     report, or the last one of an earlier end that counts (`counted_end`)."""
     feasible: bool | None = None
-    """Whether that report meets every constraint; None without constraints, and before the first report."""
+    """Whether the report that counts meets every constraint; None without constraints, and before the first report."""
     generation: int | None = None
     """The generation that an evolutionary sampler proposed it for."""
     source: int | None = None
