@@ -115,8 +115,9 @@ class Outcome:
 
     def counted(self, trial: TrialInfo) -> dict[str, float | None]:
         """These, and what the constraints read beside them."""
-        read = {one.metric: trial.counted_metrics.get(one.metric) for one in self.study.spec.constraints}
-        return {**read, **self.values(trial)}
+        counted = self.values(trial)
+        limits = [one.metric for one in self.study.spec.constraints if one.metric not in counted]
+        return counted | {metric: trial.counted_metrics.get(metric) for metric in limits}
 
     @staticmethod
     def value_at(trial: TrialInfo, step: int) -> float | None:

@@ -23,7 +23,7 @@ from headrace.report.rungs import rung_occupancy
 from headrace.report.table import trial_table
 
 _WHAT_COUNTS_OF_SEVERAL = (
-    "with the values that count: those of its last report, or an earlier result that it keeps"
+    "the values that count: those of its last report, or an earlier result that it keeps"
 )
 
 SORT_SCRIPT = """
@@ -96,7 +96,7 @@ def _fronts(data: StudyData) -> list[str]:
     if not figures:
         return []
     what = (
-        f"One point per trial, {_WHAT_COUNTS_OF_SEVERAL}. No other trial beats those on the Pareto front in every "
+        f"One point per trial, with {_WHAT_COUNTS_OF_SEVERAL}. No other trial beats those on the Pareto front in every "
         "objective."
     )
     if len(figures) > 1:
