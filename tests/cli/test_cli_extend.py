@@ -92,6 +92,9 @@ def test_a_schedule_that_ends_before_the_new_budget_is_warned_of_before_anything
     said = " ".join(refused.err.split())
     assert "3 trials track OneCycleLR as 'schedule', which ends at step 27: it raises" in said
     assert "`if schedule.last_epoch < schedule.total_steps: schedule.step()`" in said
+    assert (
+        "Unless your script stops stepping it there already, change it before you extend to step it" in said
+    )
     assert "step 90" not in said
     assert "Add --yes" in said
     assert "which ends at step 27" in invoke("extend", "cycle", "--steps", "81", "--yes").err

@@ -159,9 +159,10 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
     spec = state.study.spec
     if message.unsaved:
         state.emit(events.trial_warned(trial.number, message.unsaved))
-    ended = "its client completed it" if spec.template is None else "its program ended"
+    asked = spec.template is None and not message.by_itself  # by a loop that asked for the trial
+    ended = "its client completed it" if asked else "its program ended"
     if spec.objective.metric in trial.metrics:
-        own = "" if spec.template is None else " by itself"
+        own = "" if asked else " by itself"
         why = f"{ended}{own} at step {trial.step} of {spec.max_steps}"
         if message.unsaved:
             why = f"{why}; {message.unsaved}"

@@ -101,8 +101,8 @@ class ExitedArrived(Leased, frozen=True, kw_only=True):
     unsaved: str = ""
     """Why it saved nothing there, though it tracks its state; empty where it did, or tracks nothing."""
     by_itself: bool = False
-    """Whether it chose to end within a step, as early stopping does: that it reported nothing more is no sign of
-    trouble."""
+    """Whether it chose to end within a step, as early stopping does, or is a function of the user's own process that
+    returned: that it reported nothing more is no sign of trouble."""
     stored: tuple[str, ...] = ()
     """Where its checkpoint could not be loaded: the addresses of those that lie beside it."""
 
