@@ -201,6 +201,7 @@ def _prepare(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
         request = Request.of(state.study.spec.resources.each[-1], state.study.standing.avoided)
         state.able = yield from ask(AbleWorkers(request=request))
     yield from unread.look_ahead(state, exits)
+    yield from until.look_ahead(state, inputs)
     yield from code_changes.look_ahead(state, inputs)
     yield from surroundings.look_for_spare(state)
     yield from idle_slots.look_ahead(state, inputs)

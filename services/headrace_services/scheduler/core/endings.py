@@ -172,9 +172,8 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
         state.terminate(
             trial.number, Reason.COMPLETED, why, checkpoint=message.checkpoint or trial.checkpoint
         )
-        if not (trial.rungs or trial.baseline):
-            until.tried(state, trial.number)
-            until.look(state)
+        until.compare(state, trial)
+        until.look(state)
     else:
         why = f"{ended} without reporting '{spec.objective.metric}'; {_unreported(spec, trial, lease)}"
         if _is_the_workers(state, trial, lease, why):

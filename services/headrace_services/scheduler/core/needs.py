@@ -213,6 +213,17 @@ class ResultsAfter(Need[tuple[Result, ...]], frozen=True, kw_only=True):
     number: int
 
 
+class BestScored(Need[tuple[Trial, ...]], frozen=True, kw_only=True):
+    """Of the trials that do not train on (`Trial.trains_on`), without those `apart`: the best one (`scores.ranked`),
+    and the named ones."""
+
+    apart: frozenset[int]
+    named: frozenset[int]
+    maximize: bool
+    full_first: bool
+    """Whether one that completed is before all others."""
+
+
 class Left(Struct, frozen=True, kw_only=True):
     """What is left of a study that has ended."""
 
@@ -266,6 +277,7 @@ Needs = (
     | Candidates
     | Devices
     | ResultsAfter
+    | BestScored
     | Unfinished
     | OverTrials
     | FoldIn

@@ -218,6 +218,11 @@ class Trial(Struct, frozen=True, kw_only=True):
         return tuple(rung for rung in due if self.milestone is None or rung >= self.milestone)
 
     @property
+    def trains_on(self) -> bool:
+        """Whether it is on its way to its next rung; else it is over, or waits for a promotion."""
+        return self.state is not State.TERMINATED and self.milestone is not None
+
+    @property
     def leased(self) -> bool:
         """Whether it is on a worker."""
         return self.state in LEASED

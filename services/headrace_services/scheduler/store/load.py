@@ -33,6 +33,7 @@ from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.needs import (
     AbleWorkers,
     AnyRunnable,
+    BestScored,
     Candidates,
     Deciding,
     Decisions,
@@ -73,6 +74,7 @@ from headrace_services.scheduler.store import (
     bundles,
     counting,
     exploits,
+    leading,
     leases,
     neighbours,
     placement,
@@ -191,6 +193,8 @@ async def load(conn: AsyncConnection, study_id: int, need: Needs) -> Any:
             )
         case ResultsAfter():
             return await _results(conn, study_id, need)
+        case BestScored():
+            return await leading.best_scored(conn, study_id, need)
         case Unfinished():
             return await _unfinished(conn, study_id, need)
         case OverTrials():

@@ -33,6 +33,7 @@ from headrace_services.scheduler.core.records import (
 from headrace_services.scheduler.core.scales import ScaleChoice
 from headrace_services.scheduler.core.standing import (
     Closing,
+    Leader,
     Leaving,
     Progress,
     Reserved,
@@ -129,7 +130,9 @@ def standing(columns: Columns) -> Standing:
         early=columns["early"],
         ended_through=columns["ended_through"],
         avoided=columns["avoided"],
-        progress=Progress(**columns["progress"]),
+        progress=Progress(
+            **columns["progress"], leader=Leader(**columns["leader"]) if columns.get("leader") else None
+        ),
         started_s=columns["started_s"],
         over_s=columns["over_s"],
         closing=Closing(**columns["closing"]) if columns.get("closing") else None,
@@ -157,7 +160,8 @@ def standing_columns(record: Standing) -> Columns:
         "early": dict(record.early),
         "ended_through": record.ended_through,
         "avoided": dict(record.avoided),
-        "progress": asdict(record.progress),
+        "progress": {name: one for name, one in asdict(record.progress).items() if name != "leader"},
+        "leader": asdict(record.progress.leader) if record.progress.leader else None,
         "started_s": record.started_s,
         "over_s": record.over_s,
         "closing": asdict(record.closing) if record.closing else None,
