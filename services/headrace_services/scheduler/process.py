@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1.health import aio as health_aio
@@ -27,9 +27,9 @@ from headrace.protocol import SPOKEN
 from headrace.scraping import parse_listen, scraped
 from headrace.target import PEM
 from headrace.v1 import study_pb2
-from headrace_services.identity.authority import WORKER_LIVES, load
 from headrace_services.identity.gate import Gate
 from headrace_services.identity.known import KnownTokens
+from headrace_services.identity.lifetimes import WORKER_LIVES
 from headrace_services.identity.listening import asks_for_tokens, is_loopback
 from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
@@ -63,6 +63,9 @@ from headrace_services.scheduler.store.schema import UPDATE, SchemaError, head
 from headrace_services.scheduler.store.tokens import TokenRows
 from headrace_services.scheduler.suggesting.pool import Pool
 from headrace_services.scheduler.suggesting.suggester import Suggester
+
+if TYPE_CHECKING:
+    from headrace_services.identity.authority import Authority
 
 log = logging.getLogger(__name__)
 
@@ -381,9 +384,15 @@ def _has_tls(settings: Settings) -> bool:
     return settings.tls_cert is not None or (settings.ca is not None and not settings.insecure)
 
 
+def _authority(folder: Path) -> "Authority":
+    from headrace_services.identity.authority import load  # cryptography, where there is an authority
+
+    return load(folder)
+
+
 def _listeners(settings: Settings, gate: Gate | None) -> Bound:
     """The ports, taken before anything is begun, and what is signed at them. Raises HeadraceError."""
-    authority = load(settings.ca) if settings.ca is not None else None
+    authority = _authority(settings.ca) if settings.ca is not None else None
     credentials = None
     if settings.tls_cert and settings.tls_key:
         credentials = encrypted(PEM.bytes(settings.tls_key), PEM.bytes(settings.tls_cert))

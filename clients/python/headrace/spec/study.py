@@ -11,6 +11,7 @@ space is a list there) and the type of large floats (see `headrace.spec.scalars`
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Final, Self
 
@@ -26,7 +27,6 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import names
@@ -346,7 +346,7 @@ class _Parts:
         fields: dict[str, Any] = {}
         for name, field in StudySpec.model_fields.items():
             if name in data and name != "space":
-                ok, value = _sound_alone(_FIELDS[name], data[name])
+                ok, value = _sound_alone(_field(name), data[name])
                 if ok:
                     fields[name] = value
             elif not field.is_required():
@@ -356,7 +356,7 @@ class _Parts:
         named = [name for name in raw if isinstance(name, str)] if isinstance(raw, Mapping) else []
         declared = dict.fromkeys(named)
         for name in declared:
-            ok, domain = _sound_alone(_DOMAIN, raw[name])
+            ok, domain = _sound_alone(_domain(), raw[name])
             if ok:
                 space[name] = domain
         if isinstance(raw, Mapping):
@@ -443,8 +443,16 @@ class _Parts:
             yield problem.under(field, *index)
 
 
-def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
+@cache
+def _domain() -> TypeAdapter[Domain]:
+    """Validates one domain by itself."""
+    return TypeAdapter(Domain)
+
+
+@cache
+def _field(name: str) -> TypeAdapter[Any]:
     """Validates one field by itself."""
+    field = StudySpec.model_fields[name]
     extras = [*field.metadata, *([Field(discriminator=field.discriminator)] if field.discriminator else [])]
     annotation: Any = field.annotation
     for extra in extras:
@@ -452,8 +460,6 @@ def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
     return TypeAdapter(annotation)
 
 
-_FIELDS: Final = {name: _adapter(field) for name, field in StudySpec.model_fields.items()}
-_DOMAIN: Final = TypeAdapter[Domain](Domain)
 _TAGGED: Final[dict[str, dict[str, type[SpecModel]]]] = {
     "space": {"float": FloatDomain, "int": IntDomain, "categorical": CategoricalDomain},
     "policy": POLICIES,
