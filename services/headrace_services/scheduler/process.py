@@ -57,6 +57,7 @@ from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import REPLICA, Timing
+from headrace_services.scheduler.settling import settle
 from headrace_services.scheduler.store import log_reads, tokens
 from headrace_services.scheduler.store.database import open_engine, transaction
 from headrace_services.scheduler.store.schema import UPDATE, SchemaError, head
@@ -68,9 +69,6 @@ if TYPE_CHECKING:
     from headrace_services.identity.authority import Authority
 
 log = logging.getLogger(__name__)
-
-SETTLING_S = (5.0, 10.0, 15.0, 30.0, 60.0)
-"""Pauses after the start, while code is imported, statements are compiled and workers connect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +298,7 @@ async def _serve_bound(
         )
         background += [
             tasks.create_task(watch.run()),
-            tasks.create_task(_freeze_survivors()),
+            tasks.create_task(settle()),
             tasks.create_task(hub.run_waking()),
             tasks.create_task(heartbeats.run()),
             tasks.create_task(loads.run()),
@@ -342,17 +340,6 @@ def _info(metrics: str) -> study_pb2.GetServerInfoResponse:
         protocol=SPOKEN.newest,
         metrics=metrics,
     )
-
-
-async def _freeze_survivors() -> None:
-    """Exclude from later garbage collections what the start and the first streams have made: it stays to the end.
-
-    With hundreds of streams a collection that looks at all of it stops the event loop for 50 to 100 ms.
-    """
-    for pause_s in SETTLING_S:
-        await asyncio.sleep(pause_s)
-        gc.collect(1)  # what is old already and garbage is lost to the collections; it is little
-        gc.freeze()
 
 
 async def _drain(

@@ -119,10 +119,10 @@ class StudySpec(SpecModel):
 
     objective: Objective
     space: Space
-    sampler: Sampler = RandomSampler()
-    policy: Policy = AutoPolicy()
+    sampler: Sampler = Field(default_factory=RandomSampler)
+    policy: Policy = Field(default_factory=AutoPolicy)
     template: TrialTemplate | None = None
-    resources: Resources = Resources()
+    resources: Resources = Field(default_factory=Resources)
     max_trials: Count
     max_parallel: CountOrZero = 0
     max_steps: Steps
