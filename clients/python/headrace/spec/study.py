@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     FailFast,
     Field,
     ModelWrapValidatorHandler,
@@ -116,6 +117,8 @@ Space = Annotated[
 
 class StudySpec(SpecModel):
     """What a user asks for; see the messages of the same names in `spec.proto`."""
+
+    model_config = ConfigDict(defer_build=False)
 
     objective: Objective
     space: Space
