@@ -28,7 +28,6 @@ from headrace.spec import RandomSampler as RandomSpec
 from headrace_services.scheduler.core.policies import make_policy
 from headrace_services.scheduler.core.records import Params
 from headrace_services.scheduler.core.sampling import Sampler, is_pooled, pooled_from
-from headrace_services.scheduler.samplers.grid import Grid
 from headrace_services.scheduler.samplers.history import History, Result
 from headrace_services.scheduler.samplers.protocol import ByNumber, Learner, Suggestion
 from headrace_services.scheduler.samplers.random import RandomSampler
@@ -54,6 +53,8 @@ def make_sampler(spec: StudySpec) -> Sampler:
     """The sampler of a study by the number of the proposal."""
     match spec.sampler:
         case GridSampler() as grid:
+            from headrace_services.scheduler.samplers.grid import Grid
+
             return Grid(spec, grid)
         case SobolSampler():
             from headrace_services.scheduler.samplers.sobol import SobolSampler as Sobol
