@@ -19,7 +19,7 @@ from headrace_services.scheduler.rpc import convert as rpc_convert
 from headrace_services.scheduler.store import exploits, tables, trials
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.load import load
-from headrace_services.scheduler.store.pipeline import Pipeline, compiled, pipeline
+from headrace_services.scheduler.store.pipeline import Pipeline, Statement, pipeline
 
 PBT = {"kind": "pbt", "interval": 2, "quantile": 0.25}
 
@@ -161,7 +161,9 @@ async def test_a_rolled_back_step_leaves_neither_half(engine: AsyncEngine) -> No
         def dies(sent: Pipeline, *_: object) -> None:
             """Fails in the database, when all that comes before the exploit is written there."""
             sent.run(
-                compiled(select(cast(literal("killed between the clone and the mutation", Text), Integer)))
+                Statement(
+                    lambda: select(cast(literal("killed between the clone and the mutation", Text), Integer))
+                )
             )
 
         patch.setattr(exploits, "append", dies)
