@@ -139,7 +139,7 @@ async def test_a_command_runs_in_its_copy_and_a_cached_archive_that_rots_is_fetc
     archive.chmod(0o600)
     archive.write_bytes(archive.read_bytes().replace(b"scratch.txt", b"scretch.txt"))
     end = await once(1)
-    assert (end.outcome, "damaged" in end.error) == (worker_pb2.EXIT_OUTCOME_LOST, True)
+    assert (end.outcome, "damaged" in end.error) == (worker_pb2.EXIT_OUTCOME_UNREACHED, True)
     assert (await once(2)).outcome == worker_pb2.EXIT_OUTCOME_RELEASED
     assert codes.asked == [digest, digest]
 

@@ -6,6 +6,7 @@ import os
 import random
 import socket
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic, perf_counter
 
@@ -263,8 +264,6 @@ class WorkerSession:
             submission = Submission(input=checked, stream=self._in_flight)
             if isinstance(message, worker_pb2.Exited):
                 await self._machine.ended(message)
-            if await self._machine.reached(message):
-                self._hub.wake_waiting_studies()
             settled = await self._hub.submit(study_id, submission)
         except StudyNotFoundError:  # it was deleted
             self._studies.forget(study_id)
@@ -295,6 +294,10 @@ class WorkerSession:
                 elif isinstance(message, worker_pb2.Exited):
                     self._reconciler.end(message.lease.lease_id)
                 self._outgoing.acknowledge(message.sequence)
+                # Behind the cycle: a message that waited before it would be overtaken by the next one.
+                with suppress(DatabaseUnavailableError):  # a later attempt shows it too
+                    if await self._machine.reached(message):
+                        self._hub.wake_waiting_studies()
             case _:
                 raise AssertionError(f"{settled.outcome} is no answer to a worker")
 
