@@ -197,10 +197,13 @@ async def test_a_machine_that_cannot_start_programs_is_charged_to_nobody(
 
 def test_the_shim_says_which_error_it_was(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
+    environment = os.open(os.devnull, os.O_RDONLY)
+    given = (write_end, environment)
     shim = Path(process.__file__).with_name("shim.py")
-    arguments = (str(os.getpid()), str(write_end), "", "", str(tmp_path / "none"), "true")
-    done = subprocess.run((sys.executable, "-I", "-S", shim, *arguments), pass_fds=(write_end,), check=False)
-    os.close(write_end)
+    arguments = (str(os.getpid()), *map(str, given), "", "", str(tmp_path / "none"), "true")
+    done = subprocess.run((sys.executable, "-I", "-S", shim, *arguments), pass_fds=given, check=False)
+    for descriptor in given:
+        os.close(descriptor)
     with os.fdopen(read_end) as said:
         assert said.read().startswith(f"{errno.ENOENT} working_dir ")
     assert done.returncode == 127
