@@ -1,4 +1,4 @@
-"""By `scope: best` a continued trial keeps the model of its best value until it finds a better one."""
+"""By `scope: best` a trial that continues keeps the model of its best value until it finds a better one."""
 
 import pytest
 from msgspec.structs import replace

@@ -20,6 +20,7 @@ from headrace_services.scheduler import store
 from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.needs import (
     AnyRunnable,
+    BestScored,
     Decisions,
     Devices,
     OverTrials,
@@ -155,6 +156,8 @@ LOADED = (
     AnyRunnable(),
     Devices(request=Request(slots=1, gpu=True)),
     ResultsAfter(number=5),
+    BestScored(apart=frozenset({1}), named=frozenset({5}), maximize=False, full_first=False),
+    BestScored(apart=frozenset({1}), named=frozenset(), maximize=True, full_first=True),
     Unfinished(after=5, limit=500),
     OverTrials(number=5, reasons=frozenset({Reason.FAILED}), cut_off=True),
     RoomForStudies(),

@@ -31,6 +31,7 @@ def test_what_a_function_returns_is_its_result_at_the_full_budget(
     one_rung: RecordingRuntime, returned: Any, metrics: dict[str, float]
 ) -> None:
     assert run(lambda _: returned, one_rung) == [(4, metrics)]
+    assert [report.returned for report in one_rung.reports] == [True]
     assert one_rung.finished == [""]
 
 
@@ -40,12 +41,17 @@ def test_what_a_function_returns_after_a_report_does_not_count(one_rung: Recordi
         return 7.0
 
     assert run(train, one_rung) == [(4, {"loss": 0.1})]
+    assert [report.returned for report in one_rung.reports] == [False]
 
 
 def test_a_result_that_jumps_over_a_rung_is_refused() -> None:
     runtime = RecordingRuntime(checkpoint_dir=None, rungs=(1, 4), metric="loss")
-    with pytest.raises(ValueError, match="step 4 jumps over the rung at 1"):
+    with pytest.raises(
+        ValueError, match=r"the function returned its result, .* at step 4; .* at 1 too"
+    ) as refused:
         run(lambda _: 0.5, runtime)
+    assert "jumps over" not in str(refused.value), "the script has no report that could jump"
+    assert runtime.reports == []
 
 
 def test_a_result_that_is_no_number_is_refused(one_rung: RecordingRuntime) -> None:

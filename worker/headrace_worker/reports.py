@@ -251,6 +251,7 @@ class Reports:
                 warnings=request.warnings,
                 turn=request.turn if request.HasField("turn") else None,
                 schedules=request.schedules if request.HasField("schedules") else None,
+                returned=request.returned,
                 code=running.since(self._code_told),
             )
             await self._courier.room_for(self._lease.lease_id, MAX_KEPT, MAX_KEPT_BYTES)

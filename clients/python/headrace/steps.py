@@ -124,6 +124,18 @@ def over(step: int, max_steps: int) -> str:
     )
 
 
+def returned_early(since: int, rungs: Sequence[int], max_steps: int) -> str | None:
+    """Why what a function returned, without a report on its way, cannot be its result; None where it can be."""
+    crossed = [rung for rung in rungs if since < rung < max_steps]
+    if not crossed:
+        return None
+    return (
+        f"the function returned its result, which is one of the full budget, at step {max_steps}; this study compares "
+        f"its trials at {_listed(crossed)} too. Call t.report(...) in each turn of `for step in t.steps():`, or create "
+        "a study for a function that returns its result: with `steps: 1`, or with `policy: run_all`"
+    )
+
+
 def _past(step: int, since: int, rungs: Sequence[int], max_steps: int, own: str, scale: int | None) -> str:
     if scale:  # the script counts something smaller than its turns, always as much of it
         budget = f"the study `steps: {scale * max_steps}`" if rungs else f"the run steps={scale * max_steps}"

@@ -97,6 +97,7 @@ def report(lease_id: str, told: Report, *, rank: int = 0) -> runtime_pb2.ReportR
         warnings=told.warnings,
         turn=_turn_cost(told.turn) if told.turn is not None else None,
         schedules=None if told.schedules is None else _schedules(told.schedules),
+        returned=told.returned,
     )
 
 

@@ -178,6 +178,8 @@ class Report:
     turn: TurnCost | None = None
     # The schedules that end; None where they are as it was said before.
     schedules: tuple[Schedule, ...] | None = None
+    # The function has returned this result, and reported nothing on its way.
+    returned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

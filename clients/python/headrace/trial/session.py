@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from headrace.elsewhere import TRIAL, no_attribute
 from headrace.metrics import MetricError, metrics_of, to_floats
-from headrace.steps import TOGETHER, begun_anew, counted, counted_anew, may_begin_anew, over, refusal, whole
+from headrace.steps import (
+    TOGETHER,
+    begun_anew,
+    counted,
+    counted_anew,
+    may_begin_anew,
+    over,
+    refusal,
+    returned_early,
+    whole,
+)
 from headrace.trial import cores, elsewhere, memory, models
 from headrace.trial.best import Best
 from headrace.trial.codec import try_encode
@@ -362,6 +372,7 @@ class Trial:
                 save_time_s=time.monotonic() - started if folder is not None else 0.0,
                 warnings=tuple(self._to_tell),
                 schedules=self._schedules.at_report(self._tracked, step),
+                returned=self._returned,
             )
         )
         self._to_tell.clear()
@@ -387,15 +398,19 @@ class Trial:
         One that continues from a checkpoint of the full budget has nothing left to report. A gang saves nothing here.
 
         A number is the objective; a mapping has metrics by name. Raises `TypeError` for anything else; with `required`
-        also for None.
+        also for None. Raises `ValueError` where the trial is compared before the full budget too.
         """
         metric, further = self._assignment.metric, self._assignment.further_metrics
         if self._sequence or self._furthest_step >= self.max_steps or not metric:
             return
         if returned is None and not required:
             return
+        result = metrics_of(returned, (metric, *further))
+        refused = returned_early(self._furthest_step, self._assignment.rungs, self.max_steps)
+        if refused is not None:
+            raise ValueError(refused)
         self._returned = True
-        self.report(metrics_of(returned, (metric, *further)), step=self.max_steps)
+        self.report(result, step=self.max_steps)
 
     def _own_end(self) -> OwnEnd:
         """How a program ends that nobody told to, with its state, filed under its last report: else a trial that stops

@@ -233,6 +233,7 @@ class ReportRequest(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
     SCHEDULES_FIELD_NUMBER: _builtins.int
+    RETURNED_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     sequence: _builtins.int
     """Counts this process's reports from 1; a repeat has the same sequence."""
@@ -245,6 +246,8 @@ class ReportRequest(_message.Message):
     """Above 0: another rank of the gang, which reports nothing of its own and is answered what rank 0 is answered
     on the same sequence. All ranks fill one folder, so `checkpoint_dir` is the same for all.
     """
+    returned: _builtins.bool
+    """The function has returned this result, and reported nothing on its way."""
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -277,10 +280,11 @@ class ReportRequest(_message.Message):
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         turn: _event_pb2.TurnCost | None = ...,
         schedules: _trial_pb2.Schedules | None = ...,
+        returned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["save_time", b"save_time", "schedules", b"schedules", "train_time", b"train_time", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "lease_id", b"lease_id", "metrics", b"metrics", "rank", b"rank", "save_time", b"save_time", "schedules", b"schedules", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "turn", b"turn", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_dir", b"checkpoint_dir", "lease_id", b"lease_id", "metrics", b"metrics", "rank", b"rank", "returned", b"returned", "save_time", b"save_time", "schedules", b"schedules", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "turn", b"turn", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

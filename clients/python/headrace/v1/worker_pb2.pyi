@@ -708,11 +708,14 @@ class Report(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
     SCHEDULES_FIELD_NUMBER: _builtins.int
+    RETURNED_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """The worker's own count of durable messages; increases over restarts of the daemon too."""
     step: _builtins.int
     """In the trial's unit; a step that is not greater than the last one is recorded but moves nothing."""
+    returned: _builtins.bool
+    """As in ReportRequest."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
@@ -755,11 +758,12 @@ class Report(_message.Message):
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         turn: _event_pb2.TurnCost | None = ...,
         schedules: _trial_pb2.Schedules | None = ...,
+        returned: _builtins.bool = ...,
         code: _event_pb2.AttemptCode | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "code", b"code", "lease", b"lease", "schedules", b"schedules", "train_time", b"train_time", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "code", b"code", "lease", b"lease", "metrics", b"metrics", "schedules", b"schedules", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "turn", b"turn", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "code", b"code", "lease", b"lease", "metrics", b"metrics", "returned", b"returned", "schedules", b"schedules", "sequence", b"sequence", "step", b"step", "train_time", b"train_time", "turn", b"turn", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -68,6 +68,8 @@ class ReportArrived(Leased, frozen=True, kw_only=True):
     """The schedules of the trial that end; None where they are as it said before."""
     code: AttemptCode | None = None
     """With the attempt's first report, and where its code has grown since."""
+    returned: bool = False
+    """Whether the trial's function has returned this result, and reported nothing on its way."""
 
 
 class RestoredArrived(Leased, frozen=True, kw_only=True):

@@ -214,12 +214,13 @@ def _require_extensible(state: CycleState, command: ExtendStudy, after: StudySpe
         raise _refused(field, value, "cannot extend a study that failed", remedy)
     until.require_unmet(state, field)
     if command.steps:
-        _require_steps(spec, command.steps, after)
+        _require_steps(state, command.steps, after)
     else:
         _require_trials(state, command.trials)
 
 
-def _require_steps(spec: StudySpec, steps: int, after: StudySpec) -> None:
+def _require_steps(state: CycleState, steps: int, after: StudySpec) -> None:
+    spec = state.study.spec
     if steps <= spec.max_steps:
         said = f"is not more than the full budget, which is {spec.max_steps}"
         raise _refused("steps", steps, said, "Give the new full budget, and not what it grows by.")
@@ -231,6 +232,13 @@ def _require_steps(spec: StudySpec, steps: int, after: StudySpec) -> None:
     if len(after.budgets) > numbers.EXTENSIONS:
         said = f"would be one budget more than the {numbers.EXTENSIONS} that a study may have had"
         raise _refused("steps", steps, said, "Create a study with this budget.")
+    if state.study.standing.returns:
+        said = "lets no trial continue: their function returns its result and reports nothing on its way, so it is over"
+        remedy = (
+            f"Try more configurations: `headrace extend {state.study.name} --trials N`. For {steps} steps create a "
+            f"study, which may begin from these results: `warm_start: {{study: {state.study.name}}}`."
+        )
+        raise _refused("steps", steps, said, remedy)
     rungs = after.count_rungs()
     if too_many_rungs(spec.policy, rungs):
         remedy = "Choose fewer steps, or create a study with a larger interval."

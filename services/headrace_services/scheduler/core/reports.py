@@ -86,6 +86,9 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
     if progress and lease.model and report.train_time_s > 0 and not lease.bubbles:
         state.learn_speed(lease, progress, report.train_time_s)
         trial = state.trials[lease.number]
+    returns = state.study.standing.returns
+    if returns is None or (returns and not report.returned):
+        state.stand(returns=report.returned)
     state.emit(events.report_recorded(lease, sequence, report))
     if report.turn is not None:
         seats.learn(state, lease, report.turn)

@@ -165,6 +165,9 @@ class Standing(Struct, frozen=True, kw_only=True):
     """When its first trial was first started, by the database's clock."""
     over_s: float = 0.0
     """For how long it had ended, in all, each time until a user let it continue."""
+    returns: bool | None = None
+    """Whether all results are what functions returned: then no trial has anything to continue. None before the first
+    report."""
     closing: Closing | None = None
     """Set once something of `until` has come true; stays once the study has ended."""
     unreached: Mapping[int, Unreached] = field(default_factory=dict)

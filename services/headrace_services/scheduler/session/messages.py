@@ -158,6 +158,7 @@ def _report(message: worker_pb2.Report, number: int, worker_id: int) -> ReportAr
         schedules=tuple(map(schedule, message.schedules.schedules))
         if message.HasField("schedules")
         else None,
+        returned=message.returned,
     )
 
 

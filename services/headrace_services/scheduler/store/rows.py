@@ -135,6 +135,7 @@ def standing(columns: Columns) -> Standing:
         ),
         started_s=columns["started_s"],
         over_s=columns["over_s"],
+        returns=columns["returns"],
         closing=Closing(**columns["closing"]) if columns.get("closing") else None,
         unreached={int(number): Unreached(**one) for number, one in columns["unreached"].items()},
     )
@@ -164,6 +165,7 @@ def standing_columns(record: Standing) -> Columns:
         "leader": asdict(record.progress.leader) if record.progress.leader else None,
         "started_s": record.started_s,
         "over_s": record.over_s,
+        "returns": record.returns,
         "closing": asdict(record.closing) if record.closing else None,
         "unreached": {str(number): asdict(one) for number, one in record.unreached.items()},
     }
