@@ -7,7 +7,8 @@ import pytest
 from forked import launch_segment
 
 from headrace.check import CheckReport, Kind, render, run_check
-from headrace.check.runner import pauses
+from headrace.check.plan import RESTORES, affordable, needed, pauses
+from headrace.check.report import Verdict
 from headrace.check.segment import Segment
 from headrace.check.snapshot import LEAST, Control, End
 from headrace.trial.runtime import Action, Report
@@ -163,6 +164,18 @@ def test_where_restores_are_tried() -> None:
     assert pauses(steps, 3, ends_by_itself=False) == (10, 70, 80)
     assert pauses(steps, 5, ends_by_itself=True) == (10, 20, 50, 80, 90)
     assert pauses(steps[:1], 3, ends_by_itself=False) == ()
+    many = range(1, 101)
+    assert len(pauses(many, RESTORES, ends_by_itself=True)) == RESTORES
+    for most in range(1, RESTORES):
+        assert set(pauses(many, most, ends_by_itself=True)) < set(pauses(many, most + 1, ends_by_itself=True))
+    assert needed(many, ends_by_itself=True) == (1, 99, 100)
+    assert needed(many, ends_by_itself=False) == (1, 98, 99)
+
+
+def test_slow_imports_leave_time_for_the_restores_that_tell_most() -> None:
+    assert affordable(limit_s=60.0, spent_s=45.0, train_s=15.0) == LEAST
+    assert affordable(limit_s=60.0, spent_s=10.0, train_s=5.0) == 9
+    assert affordable(limit_s=60.0, spent_s=1.0, train_s=1.0) == RESTORES
 
 
 def test_the_time_limit_ends_a_run_at_a_report_but_not_before_three_steps(tmp_path: Path) -> None:
@@ -193,7 +206,8 @@ def test_the_time_limit_ends_a_run_at_a_report_but_not_before_three_steps(tmp_pa
     assert segment.result().end is End.CUT
 
 
-def test_a_late_check_goes_to_the_end_without_further_restores(tmp_path: Path) -> None:
+def late_check(source: str, tmp_path: Path) -> CheckReport:
+    """A check whose second process in the resumed run, and each after it, begins when its time is over."""
     now, started = 0.0, 0
 
     def launch(control_file: Path, log_file: Path, ranks: int) -> None:
@@ -202,7 +216,46 @@ def test_a_late_check_goes_to_the_end_without_further_restores(tmp_path: Path) -
         now, started = now + (5.0 if not started else 50.0), started + 1
 
     file = tmp_path / "script.py"
-    file.write_text(script(*IN_STATE, first=DECIDE_FIRST))
-    report = run_check(file, launch=launch, clock=lambda: now)
+    file.write_text(source)
+    return run_check(file, launch=launch, clock=lambda: now)
+
+
+def test_a_late_check_makes_the_restores_that_tell_most_and_names_the_others(tmp_path: Path) -> None:
+    report = late_check(script(*IN_STATE, first=DECIDE_FIRST), tmp_path)
     assert report.passed, render(report)
-    assert report.restored_after == (1, 2, 5), "the one at the end stays"
+    assert report.restored_after == (1, 2, 4, 5), "those at the end, and one step before it, stay"
+    assert report.not_restored_after == (3,)
+    said = render(report)
+    assert said.startswith("PASSED IN PART  script.py: a pause after steps 1, 2, 4, 5 changes nothing\n")
+    assert "NOT COVERED: pauses after step 3, for want of time" in said
+
+
+def test_a_late_check_finds_a_patience_in_plain_variables(tmp_path: Path) -> None:
+    """As a framework saves that its training is over: then only a restore before the end shows that the count is
+    lost."""
+    before, count = IN_VARIABLES
+    ends = script(before, f"{count}; t.state['over'] = bad >= 3", first="if t.state.get('over'): break")
+    report = late_check(ends, tmp_path)
+    assert report.verdict is Verdict.FAILED, render(report)
+    assert "keep it in t.state['bad'], which is saved" in render(report)
+
+
+def test_a_variable_that_there_was_no_time_to_test_leaves_the_check_undecided(
+    check: Check, tmp_path: Path
+) -> None:
+    counted = script(before="seen = 0", count="seen += 1")
+    for report in (check(source=counted, steps=None, limit_s=0.0), late_check(counted, tmp_path)):
+        assert not report.passed
+        assert report.verdict is Verdict.UNDECIDED
+        said = render(report)
+        assert said.startswith("UNDECIDED  script.py: ")
+        assert "but loses variables, and there was no time to test all that may read them" in said
+        assert "what others change was not tested" in said
+        assert "depends on it" not in said
+
+
+def test_only_where_every_pause_was_tested_nothing_is_said_to_depend_on_a_variable(check: Check) -> None:
+    short = script(before="seen = 0", count="seen += 1").replace("steps=12", "steps=3")
+    assert "0 after the restore. No metric and no end depends on it" in render(check(source=short))
+    said = render(check(source=short.replace("steps=3", "steps=9")))
+    assert "Pauses after steps 1, 2 change nothing up to step 3; what others change was not tested" in said

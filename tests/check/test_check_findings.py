@@ -76,6 +76,82 @@ def test_a_generator_seeded_after_the_restore_is_named_with_its_line(check: Chec
     )
 
 
+COUNT = (REPORT, "seen += 2; t.report(loss=loss, seen=seen)")
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize(
+    ("place", "seeds"),
+    [
+        (LOOP, "seen = 0; torch.manual_seed(t.seed)\n    " + LOOP),
+        (LOOP, "seen = 0\n    " + LOOP + "\n        torch.manual_seed(epoch); random.seed(epoch)"),
+    ],
+    ids=["before the loop, which restores", "in each step, with its number"],
+)
+def test_a_seed_that_changes_no_random_number_is_not_blamed(check: Check, place: str, seeds: str) -> None:
+    report = check((place, seeds), COUNT)
+    assert findings(report) == [(Kind.VALUE, "variable `seen` is 2 when saved, and 0 after the restore")], (
+        render(report)
+    )
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize(
+    ("before", "value", "path", "remedy"),
+    [
+        (
+            "def smooth(value, hist=[]):\n    hist.append(value); return sum(hist)\n",
+            "smooth(loss.item())",
+            "smooth(hist)",
+            "keep it in t.state['hist'], which is saved, and give it to smooth(...)",
+        ),
+        (
+            "def smooth(value, *, seen={'sum': 0.0}):\n    seen['sum'] += value; return seen['sum']\n",
+            "smooth(loss.item())",
+            "smooth(seen)",
+            "keep it in t.state['seen'], which is saved, and give it to smooth(...)",
+        ),
+        (
+            "def smooth(value):\n    smooth.sum += value; return smooth.sum\nsmooth.sum = 0.0\n",
+            "smooth(loss.item())",
+            "smooth.sum",
+            "keep it in t.state['smooth.sum'], which is saved",
+        ),
+        (
+            "class Meter:\n    sum = 0.0\ndef add(value):\n    Meter.sum += value; return Meter.sum\n",
+            "add(loss.item())",
+            "Meter.sum",
+            "keep it in t.state['Meter.sum'], which is saved",
+        ),
+        (
+            "import counting\n",
+            "counting.add(loss.item())",
+            "counting.total",
+            "keep it in t.state['counting.total'], which is saved",
+        ),
+    ],
+)
+def test_state_in_functions_classes_and_modules_is_found(
+    check: Check, tmp_path: Path, before: str, value: str, path: str, remedy: str
+) -> None:
+    (tmp_path / "counting.py").write_text(
+        "total = 0.0\ndef add(value):\n    global total\n    total += value\n    return total\n"
+    )
+    report = check(("def train(t):", f"{before}\ndef train(t):"), (REPORT, f"t.report(mean={value})"))
+    (missing,) = report.missing
+    assert f"`{path}` " in missing.finding, render(report)
+    assert missing.remedy.startswith(remedy)
+
+
+def test_what_is_too_large_to_look_at_is_named_where_nothing_explains(check: Check) -> None:
+    report = check(
+        (LOOP, "book = {n: 0.0 for n in range(2000)}\n    " + LOOP),
+        (REPORT, "book[1999] += 1.0; t.report(kept=book[1999])"),
+    )
+    assert report.missing == ()
+    assert "beside book, too large or too deep to look at whole" in render(report)
+
+
 @pytest.mark.full
 def test_a_second_model_is_to_be_tracked_under_a_name_of_its_own(check: Check) -> None:
     report = check(

@@ -80,8 +80,39 @@ KEPT = """class Kept(TrialCallback):
 
 
 def train("""
+COUNTING = """class Stop(pl.Callback):
+    def __init__(self) -> None:
+        self.best, self.bad = 9.0, 0
+
+    def on_train_epoch_end(self, trainer, module):
+        loss = trainer.callback_metrics["val_loss"].item()
+        self.best, self.bad = (loss, 0) if loss < self.best - 0.3 else (self.best, self.bad + 1)
+        trainer.should_stop |= self.bad >= 2
+
+
+def train("""
+SAVED = """    def state_dict(self):
+        return {"best": self.best, "bad": self.bad}
+
+    def load_state_dict(self, state):
+        self.best, self.bad = state["best"], state["bad"]
+
+
+def train("""
+OWN_STOP = (WHOLE, ("[callback]", "[Stop(), callback]"), ("def train(", COUNTING))
 LIGHTNING: Cases = {
     "as it stands": (EXACT, ()),
+    "no checkpoints of Lightning's own": (
+        EXACT,
+        (("max_epochs", "enable_checkpointing=False, max_epochs"), STOPS[1]),
+    ),
+    "a part of an epoch": (r"Trainer\(fast_dev_run=\.\.\.\)", (("max_epochs", "fast_dev_run=True, max_epochs"),)),
+    "no logs": (r"Trainer\(barebones=True\)", (("max_epochs", "barebones=True, max_epochs"),)),
+    "a callback of one's own that counts": (
+        r"variable `Stop\.bad` is .*\n     remedy: return `bad` from Stop\.state_dict\(\) and set it in load_state_",
+        OWN_STOP,
+    ),
+    "a callback of one's own that saves what it counts": (EXACT, (*OWN_STOP, ("\ndef train(", SAVED))),
     "a plateau schedule, and another callback with a state": (
         EXACT,
         (
@@ -173,6 +204,38 @@ EARLY = (
     ('eval_strategy="epoch",', f'eval_strategy="epoch", {BEST}'),
 )
 STOPS_TRAINER = (WHOLE, *EARLY, ("[callback]", "[EarlyStoppingCallback(2, 0.3), callback]"))
+PLATEAU_STOPS = """class Plateau(TrainerCallback):
+    def __init__(self) -> None:
+        self.best, self.bad = 9.0, 0
+
+    def on_evaluate(self, args, state, control, metrics, **_):
+        loss = metrics["eval_loss"]
+        self.best, self.bad = (loss, 0) if loss < self.best - 0.3 else (self.best, self.bad + 1)
+        control.should_training_stop |= self.bad >= 2
+
+
+def train("""
+OWN_PLATEAU = (
+    WHOLE,
+    ("import Trainer,", "import TrainerCallback, Trainer,"),
+    ("[callback]", "[Plateau(), callback]"),
+    ("def train(", PLATEAU_STOPS),
+)
+EXPORTED = (
+    ("Plateau(TrainerCallback)", "Plateau(TrainerCallback, ExportableState)"),
+    (
+        "from headrace import",
+        "from transformers.trainer_callback import ExportableState\nfrom headrace import",
+    ),
+    (
+        "\ndef train(",
+        """    def state(self):
+        return {"args": {}, "attributes": {"best": self.best, "bad": self.bad}}
+
+
+def train(""",
+    ),
+)
 TRAINER: Cases = {
     "as it stands": (EXACT, ()),
     "early stopping": (EXACT, STOPS_TRAINER),
@@ -194,6 +257,11 @@ TRAINER: Cases = {
             ),
         ),
     ),
+    "a callback of one's own that counts": (
+        r"\AFAILED .* loses 2 pieces of state(?s:.)*variable `Plateau\.bad` is .*\n     remedy: make Plateau an Export",
+        OWN_PLATEAU,
+    ),
+    "a callback of one's own that saves what it counts": (EXACT, (*OWN_PLATEAU, *EXPORTED)),
     "early stopping that starts over": (
         "EarlyStoppingCallback would start over after a pause: .*restore_callback_states_from_checkpoint=True",
         (*STOPS_TRAINER, ("    callback = ", "    del TrialCallback.on_init_end\n    callback = ")),

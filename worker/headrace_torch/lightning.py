@@ -19,18 +19,23 @@ are not in it, or come at the wrong time, and are done here:
   is paused or killed at that epoch would train one more.
 
 The report is in `on_train_epoch_end`, after validation, after the module's own hook, and after every other callback:
-Lightning calls callbacks that are `Checkpoint`s last, and this one must be the last of these.
+Lightning calls callbacks that are `Checkpoint`s last, and this one must be the last of these. As it is one, Lightning
+writes no checkpoints of its own. With `enable_checkpointing=False` Lightning's constructor refuses every `Checkpoint`,
+before any hook is called. This callback is none while it is asked there.
 """
 
 import importlib
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from headrace.trial import Trial
 from headrace_torch.turns import Turns, refuse_other_budget, refuse_ranks
 
 _FILE = "trainer.ckpt"
+_NEAR = 4
+"""So many frames from a question of Lightning's constructor to the callback's answer, at most."""
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """The two names under which Lightning is installed; their classes are not the same."""
 
@@ -43,9 +48,14 @@ class TrialCallback:
     """
 
     def __new__(cls, *_: Any) -> "TrialCallback":
-        """An instance of Lightning's `Checkpoint` too, of the package that the script uses."""
-        base = _checkpoint_class()
-        return object.__new__(cls if issubclass(cls, base) else type(cls.__name__, (cls, base), {}))
+        """An instance of `Callback`, and to `isinstance` of `Checkpoint` too, of the package that the script uses."""
+        base, checkpoint = _callback_classes()
+        if issubclass(cls, base):
+            return object.__new__(cls)
+        seen_as = type(cls.__name__, (cls, checkpoint), {})
+        as_seen = property(lambda me: type(me) if _checkpoints_are_refused() else seen_as)
+        own = type(cls.__name__, (cls, base), {"__class__": as_seen})
+        return object.__new__(own)
 
     def __init__(self, t: Trial) -> None:
         self._turns = Turns(t, "TrialCallback")
@@ -139,6 +149,17 @@ class TrialCallback:
 
 
 def _refuse(trainer: Any, callback: TrialCallback, t: Trial) -> None:
+    # These two change other settings, which the script did not give; so they are named first.
+    if trainer.fast_dev_run:
+        raise ValueError(
+            "Trainer(fast_dev_run=...) trains a few batches, and a step of the trial is an epoch: leave it out, and "
+            "give the study fewer steps"
+        )
+    if getattr(trainer, "barebones", False):
+        raise ValueError(
+            "Trainer(barebones=True) logs nothing, so there is nothing to report: leave it out, and switch off what "
+            "costs time by itself, as with enable_checkpointing=False and enable_progress_bar=False"
+        )
     refuse_ranks(trainer.world_size, where="the Trainer", remedy="Give Trainer(devices=1)")
     if trainer.max_steps != -1:
         raise ValueError(
@@ -179,13 +200,29 @@ def _steps_of_plateaus(trainer: Any) -> dict[str, float]:
     return due
 
 
-def _checkpoint_class() -> type:
-    """Lightning's base class for callbacks that save, of the package that the script has imported."""
+def _checkpoints_are_refused() -> bool:
+    """Whether a trainer that is made with `enable_checkpointing=False` asks which of its callbacks save.
+
+    Nothing else says so in time: Lightning looks at the types of the callbacks before it calls one.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_NEAR):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == "checkpoint_callbacks":
+            asks = frame.f_back
+            return asks is not None and asks.f_locals.get("enable_checkpointing") is False
+        frame = frame.f_back
+    return False
+
+
+def _callback_classes() -> tuple[type, type]:
+    """Lightning's base classes for callbacks, and for those that save, of the package that the script has imported."""
     name = next((name for name in _PACKAGES if name in sys.modules), None)
     if name is None:
         raise ImportError(
             "TrialCallback is for a script that uses Lightning, and this one has imported neither lightning.pytorch "
             "nor pytorch_lightning. Run `pip install 'headrace[lightning]'`"
         )
-    found: type = importlib.import_module(f"{name}.callbacks").Checkpoint
-    return found
+    callbacks = importlib.import_module(f"{name}.callbacks")
+    return callbacks.Callback, callbacks.Checkpoint

@@ -6,21 +6,14 @@ loop. What was in the first and is not in the last was not restored; what change
 second was changed too late to be saved. Because each boundary is judged by its own two processes, a loss at
 one is not blamed again on everything that it disturbs later.
 
-Only when the curves or the ends part and no photograph explains it are weaker signs used: a counter in a variable, a
-generator seeded once more, an iterator that starts over. A variable that a restore resets is always reported: where
-nothing that was compared depends on it, as a warning.
+Only when the curves or the ends part and no photograph explains it are weaker signs used (`suspects.py`).
 """
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 
-from headrace.check.report import THE_END, Difference, Missing
-from headrace.check.snapshot import End, Kind, Moment, Piece, SegmentResult, Snapshot
+from headrace.check.report import THE_END, UNTRACKED, Difference, Missing
+from headrace.check.snapshot import End, Framework, Kind, Moment, Piece, Reported, SegmentResult, Snapshot
 
-# What follows a container's name on the way to one of its items.
-_ITEMS = re.compile(r"(\[[^\[\]]*\])+$")
 _ROLES = {
     Kind.WEIGHTS: "model",
     Kind.MOMENTS: "optimizer",
@@ -46,6 +39,12 @@ _DECIDE_FIRST = (
     "`if t.state['bad'] >= 3: break`"
 )
 _LOOP = "loop over t.steps(), which hands out the steps that are left, and keep what ends the loop in t.state"
+_IN_FRAMEWORK = {
+    Framework.LIGHTNING: "keep what ends the fit in what Lightning saves: the state_dict() of the callback that ends "
+    "it, or the module's on_save_checkpoint()",
+    Framework.TRANSFORMERS: "keep what ends the training in what the Trainer saves: make the callback that ends it "
+    "an ExportableState",
+}
 
 
 def losses(chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
@@ -63,6 +62,31 @@ def losses(chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
     return tuple(sorted(found.values(), key=lambda missing: (order.index(missing.kind), missing.step)))
 
 
+def restore_failed(result: SegmentResult, step: int) -> Missing:
+    """What to say of a process that failed after a restore from this step; 0: before any."""
+    return Missing(
+        kind=Kind.VALUE,
+        finding=f"{'the resumed process' if step else 'saving'} fails: {result.error}",
+        remedy="track the same objects, of the same shapes, in every process",
+        step=step,
+        evidence=tuple(line for line in result.traceback.splitlines()[-6:-1] if line.strip()),
+    )
+
+
+def nothing_saved(result: SegmentResult) -> Missing:
+    """What to say of a process that left no checkpoint."""
+    saved = result.last(Moment.REPORTED)
+    untracked = {piece.subject: None for piece in saved.pieces if not piece.saved_as} if saved else {}
+    return Missing(
+        kind=Kind.VALUE,
+        finding=UNTRACKED,
+        remedy="call t.track(model=..., optimizer=..., lr_scheduler=..., batches=...) before the loop, or keep what "
+        "has no state_dict() in t.state, as bytes: t.state['model'] = pickle.dumps(model)",
+        step=saved.step if saved else 0,
+        evidence=tuple(f"not tracked: {subject}" for subject in untracked),
+    )
+
+
 def first_difference(
     straight: SegmentResult, chain: Sequence[SegmentResult], *, to_the_end: bool = True
 ) -> Difference | None:
@@ -71,11 +95,8 @@ def first_difference(
     for mine, other in zip(straight.reports, resumed, strict=False):
         if mine.step != other.step:
             return Difference(step=mine.step, what="the step", straight=str(mine.step), other=str(other.step))
-        for name in sorted(mine.metrics.keys() | other.metrics.keys()):
-            values = mine.metrics.get(name, ""), other.metrics.get(name, "")
-            if values[0] != values[1]:
-                shown = [_shown(value) for value in values]
-                return Difference(step=mine.step, what=name, straight=shown[0], other=shown[1])
+        for difference in _differing(mine, other):
+            return difference
     if not to_the_end:
         return None
     if len(straight.reports) != len(resumed):
@@ -84,6 +105,15 @@ def first_difference(
             step=len(straight.reports), what="the number of reports", straight=counts[0], other=counts[1]
         )
     return _first_state_difference(straight, chain)
+
+
+def metric_differences(straight: SegmentResult, again: SegmentResult) -> Iterator[Difference]:
+    """Each metric that differs in two runs, where it does so first."""
+    found: dict[str, Difference] = {}
+    for mine, other in zip(straight.reports, again.reports, strict=False):
+        for difference in _differing(mine, other):
+            found.setdefault(difference.what, difference)
+    yield from found.values()
 
 
 def end_difference(straight: SegmentResult, chain: Sequence[SegmentResult]) -> Difference | None:
@@ -111,24 +141,15 @@ def ends_elsewhere(straight: SegmentResult, chain: Sequence[SegmentResult]) -> t
     else:
         where = f"resumed after step {since}, the script" if since else "the script"
         finding, remedy = f"{where} {_told_end(other_kind, other)}: {trains}", _LOOP
+    remedy = _IN_FRAMEWORK[straight.framework] if straight.framework is not None else remedy
     return (Missing(kind=Kind.END, finding=finding, remedy=remedy, step=since or step),)
 
 
-def resets(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
-    """The variables that a restore resets, each once.
-
-    One that is reset again and again never comes far in the resumed run: a patience that starts over with every process
-    counts nothing. So a variable counts as reset too where it had changed by then in the straight run.
-    """
-    found: dict[str, Missing] = {}
-    unpaused = _reported_by_step([straight])
-    for before, after in pairwise(chain):
-        saved = before.last(Moment.REPORTED)
-        without = unpaused.get(saved.step) if saved is not None else None
-        for start, at in ((before.begun, saved), (straight.begun, without)):
-            for missing in _variables_reset(start, at, after.begun):
-                found.setdefault(missing.remedy, missing)
-    return tuple(found.values())
+def _differing(mine: Reported, other: Reported) -> Iterator[Difference]:
+    for name in sorted(mine.metrics.keys() | other.metrics.keys()):
+        values = mine.metrics.get(name, ""), other.metrics.get(name, "")
+        if values[0] != values[1]:
+            yield Difference(step=mine.step, what=name, straight=_shown(values[0]), other=_shown(values[1]))
 
 
 def _end_of(chain: Sequence[SegmentResult]) -> tuple[End, int]:
@@ -147,27 +168,6 @@ def _told_end(end: End, step: int) -> str:
             return f"ends with its budget, after step {step}"
         case _:
             return f"still trains at step {step}"
-
-
-def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
-    """What may explain that the curves part, where `losses` found nothing."""
-    steps = tuple(_steps_repeated(straight)) or tuple(_loop_variables(straight, chain))
-    if steps:
-        return steps
-    found: dict[str, Missing] = {}
-    for before, after in pairwise(chain):
-        signs = (
-            *_seeded_again(after),
-            *_variables_reset(before.begun, before.last(Moment.REPORTED), after.begun),
-            *_iterators_restarted(before, after),
-            *_fetched_ahead(before),
-        )
-        for missing in signs:
-            # A variable is named once, whatever its values at later boundaries.
-            found.setdefault(missing.remedy if missing.kind is Kind.VALUE else missing.finding, missing)
-    for missing in resets(straight, chain):
-        found.setdefault(missing.remedy, missing)
-    return tuple(found.values()) or tuple(_loop_of_its_own(straight))
 
 
 def _lost_at(saved: Snapshot, result: SegmentResult, restored: SegmentResult | None) -> Iterator[Missing]:
@@ -270,142 +270,9 @@ def _steps_counted_anew(result: SegmentResult) -> Iterator[Missing]:
         )
 
 
-def _steps_repeated(straight: SegmentResult) -> Iterator[Missing]:
-    counts = Counter(reported.step for reported in straight.reports)
-    step, count = counts.most_common(1)[0]
-    if count > 1:
-        yield Missing(
-            kind=Kind.STEP,
-            finding=f"step {step} is reported {count} times: a pause at the first loses what the others trained",
-            remedy="report each step once, when it is done",
-            step=step,
-        )
-
-
-def _loop_variables(straight: SegmentResult, chain: Sequence[SegmentResult]) -> Iterator[Missing]:
-    """A variable that counted the steps in the straight run, and does not in the resumed one."""
-    mine, others = _reported(straight), _reported_by_step(chain)
-    if len(mine) < 2:
-        return
-    for name in sorted(name for name in mine[0].variables if name.isidentifier()):
-        behind = _counts_steps(name, mine)
-        if behind is None:
-            continue
-        start = "t.step" if behind else "t.step + 1"
-        for at in mine:
-            other = others.get(at.step)
-            if other is not None and other.variables.get(name) != str(at.step - behind):
-                yield Missing(
-                    kind=Kind.STEP,
-                    finding=f"`{name}` is {other.variables.get(name)} at step {at.step}: it counts the steps anew",
-                    remedy=f"write `for {name} in t.steps()`{', which counts from 1' * (behind == 1)}, "
-                    f"or start at {start}, read before the loop",
-                    step=at.step,
-                )
-                break
-
-
-def _counts_steps(name: str, reported: Sequence[Snapshot]) -> int | None:
-    """By how much the variable, whole, is behind the step at every report; None where that differs."""
-    values = [at.variables.get(name, "") for at in reported]
-    if not all(value.isdecimal() for value in values):
-        return None
-    behind = {at.step - int(value) for at, value in zip(reported, values, strict=True)}
-    return behind.pop() if behind in ({0}, {1}) else None
-
-
-def _loop_of_its_own(straight: SegmentResult) -> Iterator[Missing]:
-    """What is left to suspect where the script reports outside `t.steps()`."""
-    if straight.last(Moment.BEGUN) is None:
-        yield Missing(
-            kind=Kind.STEP,
-            finding="it reports outside t.steps(): a loop of its own, as over range(...), begins anew in each process",
-            remedy="loop over t.steps(), or begin after t.step, read before the loop",
-            step=0,
-        )
-
-
-def _seeded_again(result: SegmentResult) -> Iterator[Missing]:
-    for call in result.seeded:
-        yield Missing(
-            kind=Kind.RNG,
-            finding=f"{call} seeds again after the restore: the random numbers repeat",
-            remedy="seed before t.track(...), or not at all: the trial has been seeded with t.seed",
-            step=result.resume_step,
-        )
-
-
-def _variables_reset(
-    start: Snapshot | None, saved: Snapshot | None, restored: Snapshot | None
-) -> Iterator[Missing]:
-    """What had changed since the loop began when it was saved, and is something else after the restore."""
-    if saved is None or start is None or restored is None:
-        return
-    modules = {piece.variable for piece in saved.pieces if piece.kind is Kind.WEIGHTS and piece.variable}
-    at_start, at_save, at_restore = (_by_name(moment.variables) for moment in (start, saved, restored))
-    for name in sorted(at_start.keys() & at_save.keys() & at_restore.keys()):
-        if at_start[name] != at_save[name] != at_restore[name]:
-            yield _variable_reset(
-                name, at_start[name], at_save[name], at_restore[name], step=saved.step, modules=modules
-            )
-
-
-_Values = dict[str, str]
-
-
-def _by_name(variables: _Values) -> dict[str, _Values]:
-    """The values by name: a dictionary or a list, and all that it holds, is one."""
-    found: dict[str, _Values] = {}
-    for path, value in variables.items():
-        found.setdefault(_ITEMS.sub("", path), {})[path] = value
-    return found
-
-
-def _variable_reset(
-    name: str, start: _Values, saved: _Values, restored: _Values, *, step: int, modules: set[str]
-) -> Missing:
-    """A name and its values. One that is long, or is a tensor, stands as its digest."""
-    plain = saved.get(name, "#"), restored.get(name, "#")
-    if not any(value.startswith("#") for value in plain):
-        finding = f"variable `{name}` is {plain[0]} when saved, and {plain[1]} after the restore"
-    elif restored == start:
-        finding = f"`{name}` is not saved: after the restore it is as it was before the loop"
-    else:
-        finding = f"`{name}` is not saved: after the restore it is another"
-    owner, _, attribute = name.rpartition(".")
-    remedy = f"keep it in t.state[{name!r}], which is saved"
-    if owner in modules and plain[0].startswith("#"):
-        remedy = f"make it a buffer, {owner}.register_buffer({attribute!r}, ...), or {remedy}"
-    return Missing(kind=Kind.VALUE, finding=finding, remedy=remedy, step=step)
-
-
-def _iterators_restarted(before: SegmentResult, after: SegmentResult) -> Iterator[Missing]:
-    saved, restored = before.last(Moment.REPORTED), after.begun
-    if saved is None or restored is None:
-        return
-    for name in sorted(set(saved.iterators) & set(restored.iterators)):
-        yield Missing(
-            kind=Kind.DATA,
-            finding=f"`{name}` is an iterator, which no checkpoint can hold: it starts again",
-            remedy="draw batches from trial.ResumableBatches, and track it",
-            step=saved.step,
-        )
-
-
-def _fetched_ahead(before: SegmentResult) -> Iterator[Missing]:
-    saved = before.last(Moment.REPORTED)
-    for name in saved.ahead if saved is not None else ():
-        yield Missing(
-            kind=Kind.DATA,
-            finding=f"the workers of DataLoader `{name}` fetch batches ahead of the loop: a save skips them",
-            remedy="report at the end of an epoch of the loader, or use num_workers=0",
-            step=saved.step if saved is not None else 0,
-        )
-
-
 def _first_state_difference(straight: SegmentResult, chain: Sequence[SegmentResult]) -> Difference | None:
-    others = _reported_by_step(chain)
-    for mine in _reported_by_step([straight]).values():
+    others = reported_by_step(chain)
+    for mine in reported_by_step([straight]).values():
         other = others.get(mine.step)
         for pieces in _by_object(mine, other) if other is not None else ():
             piece, parts = pieces[0]
@@ -416,14 +283,15 @@ def _first_state_difference(straight: SegmentResult, chain: Sequence[SegmentResu
     return None
 
 
-def _reported(result: SegmentResult) -> list[Snapshot]:
+def reported_in(result: SegmentResult) -> list[Snapshot]:
+    """Its snapshots at reports."""
     return [found for found in result.snapshots if found.moment is Moment.REPORTED]
 
 
-def _reported_by_step(chain: Iterable[SegmentResult]) -> dict[int, Snapshot]:
+def reported_by_step(chain: Iterable[SegmentResult]) -> dict[int, Snapshot]:
     """The first one of each step."""
     first: dict[int, Snapshot] = {}
-    for found in (found for result in chain for found in _reported(result)):
+    for found in (found for result in chain for found in reported_in(result)):
         first.setdefault(found.step, found)
     return first
 

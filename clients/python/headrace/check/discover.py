@@ -1,10 +1,11 @@
 """Finds the training state of a process without being told where it is.
 
 Two ways lead to it. The script's own variables are walked, from the outermost frame inwards and then
-through attributes, containers, closures and suspended generators: this gives names, and finds generators
-that the collector does not know. And the garbage collector lists every module, optimizer, schedule, scaler
-and loader, wherever it hides. Code of the standard library and of installed packages is not looked into:
-their variables are not the script's.
+through attributes, containers, closures, defaults of arguments, its own modules and classes, and
+suspended generators: this gives names, and finds generators that the collector does not know. And
+the garbage collector lists every module, optimizer, schedule, scaler, loader and callback, wherever it
+hides. Code of the standard library and of installed packages is not looked into: their variables are not
+the script's.
 """
 
 import functools
@@ -14,7 +15,7 @@ import random
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
@@ -25,6 +26,7 @@ import headrace
 _MOST_OBJECTS = 20_000
 _MOST_ITEMS = 256
 _DEPTH = 5
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _FOREIGN = (
     str(Path(headrace.__file__).parent),
     sysconfig.get_path("stdlib"),
@@ -54,31 +56,40 @@ class Found:
 
 
 def walk(
-    frames: list[FrameType], is_plain: Callable[[Any], bool], closed: Set[int] = frozenset()
+    variables: Iterable[tuple[str, Any]],
+    is_plain: Callable[[Any], bool],
+    closed: Set[int] = frozenset(),
+    unread: dict[str, None] | None = None,
 ) -> Iterator[Found]:
-    """Every object that the frames' variables lead to, breadth first. What is `closed`, by its id, is not looked into.
+    """Every object that the variables lead to, breadth first. What is `closed`, by its id, is not looked into.
 
-    A plain value is found on every way to it, since Python shares small numbers; any other object once.
+    A plain value is found on every way to it, since Python shares small numbers; any other object once. `unread` takes
+    the ways to what the script's own variables hold beyond the limits.
     """
     seen: set[int] = set()
     count = 0
-    layer = [Found(name, value, own=True) for name, value in _variables(frames)]
+    unread = {} if unread is None else unread
+    layer = [Found(name, value, own=True) for name, value in variables]
     for _ in range(_DEPTH):
         deeper: list[Found] = []
         for found in layer:
             value = found.value
-            if id(value) in seen or isinstance(value, ModuleType | type):
+            if id(value) in seen or (isinstance(value, ModuleType | type) and not is_transparent(value)):
                 continue
             yield found
             count += 1
             if count > _MOST_OBJECTS:
+                unread.update((left.path, None) for left in (*layer, *deeper) if left.own)
                 return
             if is_plain(value) or id(value) in closed:
                 continue
             seen.add(id(value))
             own = found.own and is_transparent(value)
+            if own and isinstance(value, _CONTAINERS) and len(value) > _MOST_ITEMS:
+                unread[found.path] = None
             deeper.extend(Found(path, child, own) for path, child in _children(found.path, value))
         layer = deeper
+    unread.update((left.path, None) for left in layer if left.own and id(left.value) not in seen)
 
 
 def locals_of(frames: list[FrameType]) -> dict[str, Any]:
@@ -95,7 +106,7 @@ def attributes_of(variables: dict[str, Any]) -> dict[str, Any]:
     """What the objects of the script's own classes among the variables hold, as `variable.attribute`."""
     found: dict[str, Any] = {}
     for name, value in variables.items():
-        if _is_of_script(value):
+        if is_of_script(value):
             found.update((f"{name}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())
     return found
 
@@ -118,7 +129,7 @@ class Heap:
 
     def find(self, classes: tuple[type, ...]) -> list[Any]:
         """Every live instance of the classes."""
-        return [*self._early, *self._instances(classes)]
+        return [found for found in self._early if issubclass(type(found), classes)] + self._instances(classes)
 
     def _instances(self, classes: tuple[type, ...]) -> list[Any]:
         gc.collect()
@@ -144,16 +155,24 @@ def _is_own(filename: str) -> bool:
 
 def is_transparent(value: Any) -> bool:
     """Whether what an object holds is the script's own: of its classes, of containers, and of modules."""
-    if isinstance(value, dict | list | tuple | set | frozenset | deque | SimpleNamespace):
+    if isinstance(value, (*_CONTAINERS, SimpleNamespace)):
         return True
+    if isinstance(value, ModuleType):
+        return _is_own(getattr(value, "__file__", None) or "<built in>")
+    if isinstance(value, type):
+        return _is_own_module(value.__module__)
     if isinstance(value, FunctionType | MethodType | functools.partial | GeneratorType):
         return True
-    return hasattr(type(value), "named_parameters") or _is_of_script(value)
+    return hasattr(type(value), "named_parameters") or is_of_script(value)
 
 
-def _is_of_script(value: Any) -> bool:
-    module = sys.modules.get(type(value).__module__)
-    return _is_own(getattr(module, "__file__", None) or "<built in>")
+def is_of_script(value: Any) -> bool:
+    """Whether its class is the script's own."""
+    return _is_own_module(type(value).__module__)
+
+
+def _is_own_module(name: str) -> bool:
+    return _is_own(getattr(sys.modules.get(name), "__file__", None) or "<built in>")
 
 
 def _is_of_framework(value: Any) -> bool:
@@ -161,12 +180,13 @@ def _is_of_framework(value: Any) -> bool:
     return any(
         hasattr(kind, "named_parameters")
         and not kind.__module__.startswith("torch.")
-        and not _is_own(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<built in>")
+        and not _is_own_module(kind.__module__)
         for kind in type(value).__mro__
     )
 
 
-def _variables(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
+def variables_of(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
+    """The frames' local variables, then their global ones."""
     for frame in frames:
         yield from ((name, value) for name, value in frame.f_locals.items() if not name.startswith("__"))
     for frame in frames:
@@ -178,10 +198,15 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         return
     if isinstance(value, dict):
         yield from ((f"{name}[{key!r}]", item) for key, item in list(value.items())[:_MOST_ITEMS])
-    elif isinstance(value, list | tuple | set | frozenset | deque):
+    elif isinstance(value, _CONTAINERS):
         yield from ((f"{name}[{i}]", item) for i, item in enumerate(list(value)[:_MOST_ITEMS]))
     elif isinstance(value, FunctionType):
         yield from inspect.getclosurevars(value).nonlocals.items()
+        if _is_own(value.__code__.co_filename):
+            yield from _defaults_of(value)
+            yield from _named_in(value.__name__, value.__dict__)
+    elif isinstance(value, ModuleType | type):
+        yield from _named_in(name, vars(value))
     elif isinstance(value, MethodType):
         yield f"{name}.__self__", value.__self__
     elif isinstance(value, functools.partial):
@@ -204,6 +229,18 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             children = attributes.get("_modules")
             if isinstance(children, dict):
                 yield from ((f"{name}.{key}", item) for key, item in children.items())
+
+
+def _defaults_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The defaults of its arguments, as `function(argument)`; a list among them keeps what a call puts into it."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    for argument, default in (*zip(names, defaults, strict=True), *(function.__kwdefaults__ or {}).items()):
+        yield f"{function.__name__}({argument})", default
+
+
+def _named_in(name: str, attributes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield from ((f"{name}.{key}", item) for key, item in list(attributes.items()) if not key.startswith("__"))
 
 
 def parts_of(value: Any) -> Iterator[tuple[str, Any]]:

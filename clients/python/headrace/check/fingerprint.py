@@ -10,15 +10,18 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from types import FrameType
 from typing import Any
 
 from headrace.check import discover
 from headrace.check.digest import digest
-from headrace.check.snapshot import Kind, Moment, Piece, Snapshot
+from headrace.check.snapshot import Framework, Kind, Moment, Owner, OwnerKind, Piece, Snapshot, name_of
 from headrace.trial import ResumableBatches, Trial, rng
 
 GLOBAL = "(global)"
+_LIGHTNING = ("pytorch_lightning", "lightning.pytorch")
+_MOST_UNREAD = 16
 _MOST_ELEMENTS = 1 << 22
 _MOST_ELEMENTS_IN_ALL = 1 << 25
 
@@ -29,20 +32,26 @@ def nameless_classes() -> tuple[type, ...]:
     return (*found.module, *found.optimizer, *found.schedule, *found.scaler, *found.loader)
 
 
+def heap_classes() -> tuple[type, ...]:
+    """All that is looked for on the heap."""
+    return (*nameless_classes(), *_Classes.imported().callback)
+
+
 def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment, step: int) -> Snapshot:
     """All the state that can be found from here."""
     frames = discover.script_frames(frame)
     finds = _Finds(t.tracked_objects(), t.shared_objects())
     ahead = []
-    variables: dict[str, str] = {}
-    room = _MOST_ELEMENTS_IN_ALL
-    for found in discover.walk(frames, _is_plain, _held_by_savers(t.tracked_objects())):
-        path, value = found.path, found.value
-        finds.add(value, path)
-        if issubclass(type(value), finds.classes.loader) and getattr(value, "num_workers", 0) > 0:
-            ahead.append(path)
-        if found.own and path not in variables and _is_plain(value) and (room := room - _elements(value)) > 0:
-            variables[path] = digest(value)
+    closed = _held_by_savers(t.tracked_objects())
+    values = _Variables(finds.classes)
+    for found in discover.walk(discover.variables_of(frames), _is_plain, closed, values.unread):
+        finds.add(found.value, found.path)
+        if issubclass(type(found.value), finds.classes.loader) and getattr(found.value, "num_workers", 0) > 0:
+            ahead.append(found.path)
+        values.add(found)
+    hidden = values.named(heap.find((*finds.classes.module, *finds.classes.callback)))
+    for found in discover.walk(hidden, _is_plain, closed, values.unread):
+        values.add(found)
     for value in heap.find(nameless_classes()):
         finds.add(value, "")
         for path, part in discover.parts_of(value):
@@ -54,10 +63,54 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         moment=moment,
         step=step,
         pieces=(*finds.pieces(), *_global_pieces(t)),
-        variables=variables,
+        variables=values.found,
+        owners=values.owners,
+        unread=tuple(islice(dict.fromkeys(map(name_of, values.unread)), _MOST_UNREAD)),
         iterators=tuple(sorted(name for name, value in local.items() if _is_iterator(value))),
         ahead=tuple(ahead),
     )
+
+
+class _Variables:
+    """The values of the script's own variables, and what the frameworks save of them."""
+
+    def __init__(self, classes: "_Classes") -> None:
+        self._classes = classes
+        self._reached: set[int] = set()
+        self._room = _MOST_ELEMENTS_IN_ALL
+        self.found: dict[str, str] = {}
+        self.owners: dict[str, Owner] = {}
+        self.unread: dict[str, None] = {}
+
+    def add(self, found: discover.Found) -> None:
+        path, value = found.path, found.value
+        if not found.own or path in self.found:
+            return
+        self._reached.add(id(value))
+        if (kind := self._classes.owner(value)) is not None:
+            self.owners[path] = Owner(kind=kind, label=type(value).__name__)
+        if _is_plain(value) and _elements(value) < self._room:
+            self._room -= _elements(value)
+            self.found[path] = digest(value)
+        elif _elements(value) > _MOST_ELEMENTS or _is_plain(value):
+            self.unread[path] = None
+
+    def named(self, hidden: list[Any]) -> Iterator[tuple[str, Any]]:
+        """Objects of the script's own classes that only a library's object leads to, such as a callback given to a
+        trainer; called by their class."""
+        counted: dict[str, int] = {}
+        for value in hidden:
+            if id(value) in self._reached or not discover.is_of_script(value):
+                continue
+            label = type(value).__name__
+            counted[label] = counted.get(label, 0) + 1
+            yield label if counted[label] == 1 else f"{label} {counted[label]}", value
+
+
+def framework_of(tracked: dict[str, Any]) -> Framework | None:
+    """Who owns the loop, by the callback that is tracked."""
+    modules = {kind.__module__ for value in tracked.values() for kind in type(value).__mro__}
+    return next((found for found in Framework if f"headrace_torch.{found.value}" in modules), None)
 
 
 def _held_by_savers(tracked: dict[str, Any]) -> set[int]:
@@ -83,6 +136,22 @@ class _Classes:
     loader: tuple[type, ...] = ()
     sampler: tuple[type, ...] = (ResumableBatches,)
     generator: tuple[type, ...] = (random.Random,)
+    lightning_callback: tuple[type, ...] = ()
+    lightning_module: tuple[type, ...] = ()
+    trainer_callback: tuple[type, ...] = ()
+
+    @property
+    def callback(self) -> tuple[type, ...]:
+        return (*self.lightning_callback, *self.trainer_callback)
+
+    def owner(self, value: Any) -> OwnerKind | None:
+        """What it is to a framework that saves its state."""
+        kinds = {
+            OwnerKind.LIGHTNING_CALLBACK: self.lightning_callback,
+            OwnerKind.LIGHTNING_MODULE: self.lightning_module,
+            OwnerKind.TRAINER_CALLBACK: self.trainer_callback,
+        }
+        return next((kind for kind, classes in kinds.items() if issubclass(type(value), classes)), None)
 
     @classmethod
     def imported(cls) -> "_Classes":
@@ -100,7 +169,16 @@ class _Classes:
             loader=(torch.utils.data.DataLoader,),
             sampler=(torch.utils.data.Sampler, ResumableBatches),
             generator=(*generators, torch.Generator),
+            lightning_callback=_named("Callback", *_LIGHTNING),
+            lightning_module=_named("LightningModule", *_LIGHTNING),
+            trainer_callback=_named("TrainerCallback", "transformers.trainer_callback"),
         )
+
+
+def _named(name: str, *modules: str) -> tuple[type, ...]:
+    """The class of this name in those of the modules that are imported."""
+    found = (getattr(sys.modules.get(module), name, None) for module in modules)
+    return tuple(kind for kind in found if isinstance(kind, type))
 
 
 class _Finds:

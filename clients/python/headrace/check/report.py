@@ -13,6 +13,7 @@ from headrace.trial.shared_files import is_checkpoint, is_numbered, listed, told
 
 UNTRACKED = "nothing is tracked: the script saves no checkpoint, so a trial starts again after a pause"
 """The finding on a script that leaves nothing to resume from."""
+_NO_TIME = "for want of time: --time-limit 600 allows ten minutes, --steps N runs N steps"
 THE_END = "the end"
 """What parts where two runs end at another step, or in another way."""
 
@@ -39,13 +40,25 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The first place where two runs part."""
+    """Where two runs part first, or a metric of them does."""
 
     step: int
     # The metric, or the piece of state.
     what: str
     straight: str
     other: str
+
+
+class Verdict(StrEnum):
+    """What a check came to. The value is its name in `--json`."""
+
+    # Nothing differs, and all that was asked for was covered.
+    PASSED = "passed"
+    # Nothing differs in what there was time for.
+    PASSED_IN_PART = "passed in part"
+    # The same, and a restore resets variables, on which what there was no time for may depend.
+    UNDECIDED = "undecided"
+    FAILED = "failed"
 
 
 class Limit(StrEnum):
@@ -72,7 +85,7 @@ class CheckReport:
     trajectory: Difference | None = None
     # How the resumed run ends otherwise; None where it ends at the same step, in the same way.
     end_difference: Difference | None = None
-    # Variables of the script that a restore resets, though nothing that was compared depends on them.
+    # Variables of the script that a restore resets, beside those that are missing.
     warnings: tuple[Missing, ...] = ()
     # Where two straight runs part: then a difference says nothing about checkpoints.
     nondeterminism: Difference | None = None
@@ -85,14 +98,28 @@ class CheckReport:
     limit: Limit | None = None
     # The steps after which it was restored.
     restored_after: tuple[int, ...] = ()
+    # Those after which it would have been, had there been time.
+    not_restored_after: tuple[int, ...] = ()
+    # The metrics that two straight runs report differently though all else is equal.
+    noise: tuple[Difference, ...] = ()
+    # What the script's variables hold beyond what is looked at.
+    unread: tuple[str, ...] = ()
     # What the runs wrote into the folder that all trials share.
     left_files: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Pausing and resuming changes nothing."""
-        differs = self.trajectory or self.end_difference or self.nondeterminism
-        return not self.missing and differs is None
+        """Pausing and resuming changes nothing of what was covered, and nothing hints that it does elsewhere."""
+        return self.verdict in (Verdict.PASSED, Verdict.PASSED_IN_PART)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The outcome in a word."""
+        if self.missing or (self.trajectory or self.end_difference or self.nondeterminism) is not None:
+            return Verdict.FAILED
+        if self.limit is not Limit.TIME and not self.not_restored_after:
+            return Verdict.PASSED
+        return Verdict.UNDECIDED if self.warnings else Verdict.PASSED_IN_PART
 
     @property
     def own_checkpoints(self) -> tuple[str, ...]:
@@ -108,19 +135,44 @@ def render(report: CheckReport) -> str:
 def _warnings(report: CheckReport) -> Iterator[str]:
     for warning in report.warnings:
         where = f" on rank {', '.join(map(str, warning.ranks))}" if warning.ranks else ""
-        yield f"  warning{where}: {warning.finding}. Nothing that was compared depends on it"
+        yield f"  warning{where}: {warning.finding}. {_tested(report)}"
         yield f"     if a later step reads it, {warning.remedy}"
+    for noise in report.noise if report.nondeterminism is None else ():
+        yield (
+            f"  warning: {noise.what} differs between two runs without a pause ({noise.straight} and {noise.other} at "
+            f"step {noise.step}), so it was not compared: no study should have it as its objective"
+        )
+
+
+def _tested(report: CheckReport) -> str:
+    """What is known of a variable that a restore resets."""
+    if report.verdict is Verdict.FAILED:
+        return "Whether anything depends on it shows when the rest is fixed"
+    if report.limit is None and _restored_everywhere(report):
+        return "No metric and no end depends on it"
+    part = f" up to step {report.last_step}" if report.limit is not None else ""
+    return f"Pauses after {_steps(report.restored_after)} change nothing{part}; what others change was not tested"
+
+
+def _steps(steps: tuple[int, ...]) -> str:
+    return f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
+
+
+def _restored_everywhere(report: CheckReport) -> bool:
+    return report.restores >= report.steps - (report.end is not End.RETURNED)
 
 
 def _coverage(report: CheckReport) -> Iterator[str]:
     if report.end is End.RETURNED:
         yield f"        both runs end by themselves after step {report.last_step} of {report.budget}"
-    if report.restores < report.steps - (report.end is not End.RETURNED):
-        yield f"        restored after steps {', '.join(map(str, report.restored_after))}"
+    if not _restored_everywhere(report):
+        yield f"        restored after {_steps(report.restored_after)}"
+    if report.not_restored_after:
+        yield f"        NOT COVERED: pauses after {_steps(report.not_restored_after)}, {_NO_TIME}"
     if report.limit is None:
         return
     why = {
-        Limit.TIME: "for want of time: --time-limit 600 allows ten minutes, --steps N runs N steps",
+        Limit.TIME: _NO_TIME,
         Limit.STEPS: "as --steps says",
         Limit.GANG: "as several ranks run 3 steps: --steps N runs more",
     }[report.limit]
@@ -146,9 +198,8 @@ def _left(report: CheckReport) -> Iterator[str]:
 
 
 def _lines(report: CheckReport) -> Iterator[str]:
-    if report.passed:
-        part = "" if report.limit is None else f" up to step {report.last_step}"
-        yield f"PASSED  {report.script}: pausing changes nothing{part}"
+    if report.verdict is not Verdict.FAILED:
+        yield f"{report.verdict.value.upper()}  {report.script}: {_in_what_was_covered(report)}"
         process = (
             "a new process"
             if report.world_size == 1
@@ -171,6 +222,12 @@ def _lines(report: CheckReport) -> Iterator[str]:
     if report.nondeterminism is not None:
         yield ""
         yield f"  two straight runs, no pause involved: {_parting(report.nondeterminism, 'second run')}"
+        if report.noise and len(report.noise) < len(report.metrics):
+            names = [noise.what for noise in report.noise]
+            yield (
+                f"  all else is equal, so the rest can be judged without {listed(tuple(names))}, unless a study asks "
+                f"for it: {' '.join(f'--ignore-metric {name}' for name in names)}"
+            )
         if report.own_checkpoints:
             files = listed(report.own_checkpoints)
             yield f"  the runs wrote {files} into the working folder: one that loads it goes on from the one before"
@@ -183,7 +240,26 @@ def _lines(report: CheckReport) -> Iterator[str]:
         for parting in partings:
             yield f"  {'what follows' if report.missing else 'but'}: {_parting(parting, 'resumed')}"
         if not report.missing:
-            yield "  look for what the next step reads outside the script's variables: files, caches, processes"
+            unread = (
+                f" beside {listed(report.unread)}, too large or too deep to look at whole"
+                if report.unread
+                else ""
+            )
+            yield (
+                "  look for what the next step reads outside the script's variables: files, caches, processes"
+                f"{unread}"
+            )
+
+
+def _in_what_was_covered(report: CheckReport) -> str:
+    part = "" if report.limit is None else f" up to step {report.last_step}"
+    if report.not_restored_after:
+        nothing = f"a pause after {_steps(report.restored_after)} changes nothing{part}"
+    else:
+        nothing = f"pausing changes nothing{part}"
+    if report.verdict is not Verdict.UNDECIDED:
+        return nothing
+    return f"{nothing}, but loses variables, and there was no time to test all that may read them"
 
 
 def _verdict(report: CheckReport) -> str:

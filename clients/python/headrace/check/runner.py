@@ -8,7 +8,9 @@ its own memory, as on another machine. A script that trains on several ranks run
 judged by itself.
 
 A budget may be long. So without a number of steps the straight run is cut after a third of the time limit, and the
-resumed run is restored as often as the rest of it allows. The report says which steps were not covered.
+resumed run is restored as often as the rest of it allows, but at least where that tells most (`plan.py`). The report
+says which steps and restores were not covered. A metric that differs between two straight runs alone, such as a time,
+is left out.
 """
 
 import os
@@ -16,18 +18,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from headrace.check.compare import end_difference, ends_elsewhere, first_difference, losses, resets, suspects
-from headrace.check.gangs import Ranks, by_rank, chain_of, failed, first_of
+from headrace.check.compare import ends_elsewhere, losses, nothing_saved, restore_failed
+from headrace.check.gangs import Ranks, by_rank, chain_of, failed
+from headrace.check.judge import Judged, is_measured, metrics_of, noise_of, without
+from headrace.check.plan import RESTORES, affordable, needed, pauses
 from headrace.check.populations import unused_parameter
-from headrace.check.report import UNTRACKED, CheckReport, Difference, Limit, Missing
-from headrace.check.snapshot import LEAST, Control, End, Kind, Moment, SegmentResult, result_of
+from headrace.check.report import CheckReport, Limit, Missing
+from headrace.check.snapshot import LEAST, Control, End, SegmentResult, result_of
 from headrace.check.source import parameters_read, training_function
+from headrace.check.suspects import resets, suspects
 from headrace.grants import WORLD_SIZE
 from headrace.trial.configuration import NO_PARAMETER
 from headrace.trial.runtime import Value
@@ -35,8 +40,6 @@ from headrace.trial.shared_files import times
 
 LIMIT_S = 60.0
 """The time limit where no number of steps is given."""
-RESTORES = 10
-"""At most so many restores are tried then."""
 
 Params = Mapping[str, Value]
 Progress = Callable[[str, int, int], None]
@@ -62,6 +65,8 @@ def run_check(
     max_steps: int | None = None,
     ranks: int = 1,
     mutations: Mapping[str, Params] | None = None,
+    objectives: Collection[str] = (),
+    ignored: Collection[str] = (),
     folder: Path | None = None,
     progress: Progress | None = None,
     launch: Launch | None = None,
@@ -75,7 +80,8 @@ def run_check(
     in a gang. `params` override the script's defaults. `callable` is `function` or `module:function` where the script
     does not call `trial.main` itself; left out, it is the function that takes a trial. `ranks` processes train
     together, as those of a study with `processes: per_slot` do. `mutations` are, by parameter, configurations in which
-    a population has changed it: each must have an effect. The script runs in `folder` (the current one), as a trial
+    a population has changed it: each must have an effect. Metrics that are `ignored` are not compared, and of others
+    than the `objectives` those that differ without a pause. The script runs in `folder` (the current one), as a trial
     runs in its study's `working_dir`: what it writes there stays. `progress(what, done, total)` is told before each
     process; the total is 0 where it is not known yet. Raises `CheckError` where the script fails without any pause.
     """
@@ -116,6 +122,8 @@ def run_check(
             Path(scratch),
             progress or _silent,
             launch or _launch,
+            objectives=objectives,
+            ignored=ignored,
             deadline_s=None if steps is not None else limit_s,
             clock=clock,
         )
@@ -144,10 +152,15 @@ class _Check:
         progress: Progress,
         launch: Launch,
         *,
+        objectives: Collection[str],
+        ignored: Collection[str],
         deadline_s: float | None,
         clock: Callable[[], float],
     ) -> None:
         """`deadline_s`: what it may take; None where each of a given number of steps is followed by a restore."""
+        self._objectives = frozenset(objectives)
+        self._left_out = frozenset(ignored)
+        self._reported: set[str] = set()
         self._deadline_s = deadline_s
         self._clock = clock
         self._began = clock()
@@ -169,11 +182,12 @@ class _Check:
             steps=len(first.steps),
             restores=0,
             world_size=world,
-            metrics=tuple(sorted({name for reported in first.reports for name in reported.metrics})),
+            metrics=metrics_of(straight),
             last_step=first.steps[-1],
             budget=first.max_steps,
             end=first.end,
             limit=self._limit(first),
+            unread=tuple({name: None for at in first.snapshots for name in at.unread}),
         )
         # The same budget, whatever ends the runs that follow; and no longer than it takes to see that one goes on.
         bounded = replace(
@@ -181,23 +195,34 @@ class _Check:
         )
         self._control = replace(bounded, until=first.steps[-1] if first.end is End.CUT else 0)
         chain, broken = self._resumed_run(first)
-        judged = _Judged.of(straight, chain, compared=not broken)
+        judged = Judged() if broken else Judged.of(straight, chain)
+        made = tuple(one[0].resume_step for one in chain if one[0].resume_step)
         report = replace(
             report,
             restores=max(0, len(chain) - 1),
-            restored_after=tuple(one[0].resume_step for one in chain if one[0].resume_step),
+            restored_after=made,
+            not_restored_after=tuple(step for step in self._wanted(first) if step not in made),
         )
         missing = (*by_rank(world, lambda rank: losses(chain_of(chain, rank))), *broken)
         reset = by_rank(world, lambda rank: resets(straight[rank], chain_of(chain, rank)))
-        if missing or judged.differs:
+        if missing or judged.first is not None:
             again = self._process("second straight run", self._control)
-            parting = _Judged.of(straight, [again], compared=True)
-            if parting.differs:
-                first_parting = parting.trajectory or parting.end
-                return replace(report, missing=missing, nondeterminism=first_parting, warnings=reset)
-            if not missing:
+            parting = Judged.of(straight, [again]).first
+            if parting is not None:
+                noise = noise_of(straight, again)
+                names = frozenset(difference.what for difference in noise)
+                report = replace(report, noise=noise)
+                if not names or not self._may_leave_out(names, report.metrics):
+                    return replace(report, missing=missing, nondeterminism=parting, warnings=reset)
+                self._left_out |= names
+                straight, chain = without(straight, names), [without(results, names) for results in chain]
+                judged = Judged() if broken else Judged.of(straight, chain)
+                report = replace(report, metrics=metrics_of(straight))
+            if not missing and judged.first is not None:
                 missing = by_rank(world, lambda rank: suspects(straight[rank], chain_of(chain, rank)))
-                if judged.end is not None and (not missing or first.left_after_report):
+                # A process of a framework that ends by itself always does so after its report.
+                after_report = first.left_after_report and first.framework is None
+                if judged.end is not None and (not missing or after_report):
                     missing += by_rank(
                         world, lambda rank: ends_elsewhere(straight[rank], chain_of(chain, rank))
                     )
@@ -218,6 +243,12 @@ class _Check:
         if self._control.limit_s is not None:
             return Limit.TIME
         return Limit.STEPS if self._deadline_s is None else Limit.GANG
+
+    def _may_leave_out(self, names: frozenset[str], reported: Collection[str]) -> bool:
+        """Whether the others can judge: by the study's objectives, or what the names of these say."""
+        if self._objectives:
+            return names.isdisjoint(self._objectives)
+        return len(names) < len(reported) and all(map(is_measured, names))
 
     def _unused(self, chain: list[Ranks]) -> Iterator[Missing]:
         """The parameters whose change between two steps, as in a population, has no effect or fails."""
@@ -240,33 +271,38 @@ class _Check:
         """The processes, each resumed from the one before, up to the end; and why there are no more of them."""
         chain: list[Ranks] = []
         control = replace(self._control, checkpoint_dir=str(self._folder / "checkpoints"))
-        ahead = pauses(first.steps, self._restores(first), ends_by_itself=first.end is End.RETURNED)
+        by_itself = first.end is End.RETURNED
+        always = needed(first.steps, ends_by_itself=by_itself)
+        ahead = pauses(first.steps, self._restores(first), ends_by_itself=by_itself)
         self._total = len(ahead) + 2 + len(self._mutations)
         while True:
             number = len(chain) + 1
             ahead = tuple(step for step in ahead if step > control.resume_step)
             if chain and self._is_late():
-                ahead = ahead[-1:]
+                ahead = tuple(step for step in ahead if step in always)
             control = replace(control, pause_at=ahead[0] if ahead else 0)
             results = self._process(f"resumed run, process {number}", control)
             if (broken := failed(results)) is not None:
-                return chain, (_restore_failed(broken, chain),)
+                return chain, (restore_failed(broken, chain[-1][0].checkpoint_step if chain else 0),)
             chain.append(results)
             result = results[0]
             if result.end is not End.PAUSED or (result.left and result.steps[-1] < first.steps[-1]):
                 return chain, ()
             if result.checkpoint_step <= control.resume_step:
-                return chain, (_nothing_saved(result),)
+                return chain, (nothing_saved(result),)
             control = replace(control, resume_step=result.checkpoint_step, restore_dir=result.checkpoint_dir)
+
+    def _wanted(self, first: SegmentResult) -> tuple[int, ...]:
+        """After which steps it restores where there is time."""
+        most = None if self._deadline_s is None else RESTORES
+        return pauses(first.steps, most, ends_by_itself=first.end is End.RETURNED)
 
     def _restores(self, first: SegmentResult) -> int | None:
         """How many restores there is time for; None: for all."""
         if self._deadline_s is None:
             return None
         spent_s = self._clock() - self._began
-        start_s = max(spent_s - first.train_s, 0.0)
-        left_s = self._deadline_s - spent_s - first.train_s
-        return min(RESTORES, max(LEAST, int(left_s / start_s) if start_s > 0 else RESTORES))
+        return affordable(limit_s=self._deadline_s, spent_s=spent_s, train_s=first.train_s)
 
     def _is_late(self) -> bool:
         return self._deadline_s is not None and self._clock() - self._began > self._deadline_s
@@ -288,7 +324,8 @@ class _Check:
         if len(results) < len(files) and failed(results) is None:
             tail = log_file.read_text(errors="replace")[-2000:] if log_file.exists() else ""
             raise CheckError(f"the {what} ended without a word (killed?); its output ends:\n{tail}")
-        return results
+        self._reported.update(metrics_of(results))
+        return without(results, self._left_out)
 
     def _require_sound(self, result: SegmentResult) -> None:
         name = Path(self._control.script).name
@@ -312,6 +349,14 @@ class _Check:
                 remedy="Call t.report(...) in the loop, and give the script a budget in which it reports twice "
                 f"or more{'' if self._control.max_steps is not None else '; a study file has one'}.",
             )
+        unknown = sorted(self._left_out - self._reported)
+        if unknown or (self._left_out and self._left_out == self._reported):
+            raise CheckError(
+                f"{name} reports {', '.join(sorted(self._reported))}, and of these nothing would be compared"
+                if not unknown
+                else f"{name} does not report {', '.join(unknown)}, which it is to be checked without",
+                remedy=f"Of --ignore-metric, give some of these, not all: {', '.join(sorted(self._reported))}.",
+            )
 
     @property
     def _or_its_study(self) -> str:
@@ -332,70 +377,6 @@ class _Check:
             remedy=f"Give them, as in `headrace check {name} {options}`, or check the study file instead, "
             "which has them: `headrace check STUDY.yaml`.",
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
-    """Where a run parts from the straight one."""
-
-    trajectory: Difference | None
-    end: Difference | None
-
-    @property
-    def differs(self) -> bool:
-        return self.trajectory is not None or self.end is not None
-
-    @classmethod
-    def of(cls, straight: Ranks, chain: Sequence[Ranks], *, compared: bool) -> "_Judged":
-        if not compared:
-            return cls(trajectory=None, end=None)
-        world = len(straight)
-        end = first_of(world, lambda rank: end_difference(straight[rank], chain_of(chain, rank)))
-        # Of runs of another length, only what both reported is compared.
-        trajectory = first_of(
-            world,
-            lambda rank: first_difference(straight[rank], chain_of(chain, rank), to_the_end=end is None),
-        )
-        return cls(trajectory=trajectory, end=end)
-
-
-def pauses(steps: Sequence[int], most: int | None, *, ends_by_itself: bool) -> tuple[int, ...]:
-    """The reported steps after which to restore, at most so many: first those at both ends, then some between.
-
-    The last step is one of them only where the script ends there by itself: a trial may be resumed from there.
-    """
-    found = tuple(steps if ends_by_itself else steps[:-1])
-    if most is None or len(found) <= most:
-        return found
-    last = len(found) - 1
-    at_ends = [last, 0, last - 1, 1][:most]
-    further = most - len(at_ends)
-    between = [round(place * last / (further + 1)) for place in range(1, further + 1)]
-    return tuple(found[place] for place in sorted({*at_ends, *between}))
-
-
-def _restore_failed(result: SegmentResult, chain: list[Ranks]) -> Missing:
-    step = chain[-1][0].checkpoint_step if chain else 0
-    return Missing(
-        kind=Kind.VALUE,
-        finding=f"{'the resumed process' if chain else 'saving'} fails: {result.error}",
-        remedy="track the same objects, of the same shapes, in every process",
-        step=step,
-        evidence=tuple(line for line in result.traceback.splitlines()[-6:-1] if line.strip()),
-    )
-
-
-def _nothing_saved(result: SegmentResult) -> Missing:
-    saved = result.last(Moment.REPORTED)
-    untracked = {piece.subject: None for piece in saved.pieces if not piece.saved_as} if saved else {}
-    return Missing(
-        kind=Kind.VALUE,
-        finding=UNTRACKED,
-        remedy="call t.track(model=..., optimizer=..., lr_scheduler=..., batches=...) before the loop, or keep what "
-        "has no state_dict() in t.state, as bytes: t.state['model'] = pickle.dumps(model)",
-        step=saved.step if saved else 0,
-        evidence=tuple(f"not tracked: {subject}" for subject in untracked),
-    )
 
 
 def _launch(control_file: Path, log_file: Path, ranks: int) -> None:

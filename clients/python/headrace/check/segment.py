@@ -43,7 +43,8 @@ from headrace.trial.session import Observer
 from headrace.trial.target import import_target
 
 _PHOTOGRAPHED = 16
-"""The state is looked at in so many first steps. After that it is where the process pauses, and ever more seldom."""
+"""The state is looked at in so many first steps. After that it is where the process pauses or ends, and ever more
+seldom."""
 _SEEDING = {"random": ("seed",), "numpy.random": ("seed",), "torch": ("manual_seed", "seed")}
 
 
@@ -82,7 +83,7 @@ class Segment:
         self.attached = True
         self._began = self._clock()
         _watch_seeding(self.seeding)
-        self._heap.settle(fingerprint.nameless_classes())
+        self._heap.settle(fingerprint.heap_classes())
         return Assignment(
             trial="studies/check/trials/0",
             params={**self._defaults.params, **control.params},
@@ -102,11 +103,13 @@ class Segment:
 
     def tracked(self, t: Trial) -> None:
         """As `t.track(...)` left it; a script may still change it before its loop."""
+        self._seeded.clear()  # what was seeded before is undone by the restore
         self._take(t, Moment.TRACKED, t.step)
 
     def begun(self, t: Trial) -> None:
         """As the first step will find it."""
         self._trial = t
+        self._seeded.clear()
         self._take(t, Moment.BEGUN, t.step)
 
     def reporting(self, t: Trial, step: int) -> None:
@@ -132,7 +135,7 @@ class Segment:
         if report.step >= self._budget:
             self._end = End.BUDGET
             return Decision(action=Action.STOP)
-        if self._has_seen_enough(report.step):
+        if self._has_seen_enough(report.step, len(self._steps)):
             self._end = End.CUT
             return Decision(action=Action.STOP)
         if self._pauses(report.step):
@@ -169,6 +172,7 @@ class Segment:
             max_steps=self._budget,
             train_s=self._clock() - self._began,
             seeded=tuple(self._seeded),
+            framework=fingerprint.framework_of(self._trial.tracked_objects()) if self._trial else None,
             rank=self._rank if self._control.ranks > 1 else None,
             error=self._error,
             traceback=self._traceback,
@@ -181,8 +185,8 @@ class Segment:
     def _pauses(self, step: int) -> bool:
         return 0 < self._control.pause_at <= step
 
-    def _has_seen_enough(self, step: int) -> bool:
-        control, count = self._control, len(self._steps)
+    def _has_seen_enough(self, step: int, count: int) -> bool:
+        control = self._control
         if 0 < control.until <= step or (control.most is not None and count >= control.most):
             return True
         limit_s = control.limit_s
@@ -191,7 +195,8 @@ class Segment:
     def _is_photographed(self, step: int) -> bool:
         """Whether the state at the report of this step, which comes next, is looked at: that takes its time."""
         count = len(self._steps) + 1
-        return count <= _PHOTOGRAPHED or count & (count - 1) == 0 or self._pauses(step)
+        ends = step >= self._budget or self._has_seen_enough(step, count)
+        return count <= _PHOTOGRAPHED or count & (count - 1) == 0 or ends or self._pauses(step)
 
     def _take(self, t: Trial, moment: Moment, step: int) -> None:
         self._snapshots.append(fingerprint.take(t, sys._getframe(1), self._heap, moment, step))

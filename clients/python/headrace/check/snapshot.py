@@ -3,9 +3,13 @@
 Everything here is plain data that goes through a file from the process that trained to the one that compares.
 """
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+
+# What follows a container's name on the way to one of its items.
+_ITEMS = re.compile(r"(\[[^\[\]]*\])+$")
 
 
 class Kind(StrEnum):
@@ -72,6 +76,29 @@ class Moment(StrEnum):
     BODY_ENDED = "body ended"
 
 
+class Framework(StrEnum):
+    """Who owns the loop, where it is not the script; a callback of `headrace_torch` makes it a trial."""
+
+    LIGHTNING = "lightning"
+    TRANSFORMERS = "transformers"
+
+
+class OwnerKind(StrEnum):
+    """An object of a class of the script's own, whose state a framework saves where it is asked to."""
+
+    LIGHTNING_CALLBACK = "Lightning callback"
+    LIGHTNING_MODULE = "Lightning module"
+    TRAINER_CALLBACK = "Trainer callback"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """What such an object is, and its class."""
+
+    kind: OwnerKind
+    label: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """All the state that could be found at one instant."""
@@ -85,6 +112,10 @@ class Snapshot:
     iterators: tuple[str, ...]
     # Loaders whose worker processes fetch ahead of the loop.
     ahead: tuple[str, ...] = ()
+    # Variables that are a framework's to save, with what they are.
+    owners: dict[str, Owner] = field(default_factory=dict)
+    # Variables that are too large, too deep or too many to be looked at.
+    unread: tuple[str, ...] = ()
 
     def by_key(self) -> dict[str, Piece]:
         """The pieces by key."""
@@ -122,6 +153,8 @@ class SegmentResult:
     train_s: float = 0.0
     # Where a global generator was seeded after the restore, as `torch.manual_seed (train.py:12)`.
     seeded: tuple[str, ...] = ()
+    # Who owns the loop; None: the script.
+    framework: Framework | None = None
     # Of a gang: which of its processes.
     rank: int | None = None
     # The exception's line and its traceback; empty for success.
@@ -166,6 +199,11 @@ class Control:
     limit_s: float | None = None
     # How many processes train together, each with a result file of its own (`result_of`).
     ranks: int = 1
+
+
+def name_of(path: str) -> str:
+    """The variable that a path leads into: a dictionary or a list, and all that it holds, is one."""
+    return _ITEMS.sub("", path)
 
 
 LEAST = 3

@@ -49,7 +49,8 @@ def check(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="About how long to take where --steps is not given. Three steps are always run.",
+            help="About how long to take where --steps is not given. Three steps are always run, and the restores "
+            "after the first step, and before and at the end, always made.",
             show_default="60",
         ),
     ] = None,
@@ -79,6 +80,16 @@ def check(
             show_default="1",
         ),
     ] = None,
+    ignored: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore-metric",
+            metavar="NAME",
+            help="Do not compare this metric, such as a time, which differs in each run. Give it again for a further "
+            "one.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Prove that pausing and resuming does not change what a script computes, or name what is missing.
@@ -87,9 +98,10 @@ def check(
     its space. One with `code: ship` is checked in a copy of what is shipped.
 
     Trains without a pause, then again with saves and restores in new processes, and compares every bit, and where and
-    how the script ends. Without --steps it covers the whole budget, or says which steps it had no time for. In a
-    population (policy pbt), each parameter that mutates must also have an effect.
-    Exits with 0 when all of this holds and with 1 when it does not.
+    how the script ends. Without --steps it covers the whole budget, or says which steps and pauses it had no time
+    for. In a population (policy pbt), each parameter that mutates must also have an effect.
+    Exits with 0 when all of this holds (PASSED), or holds as far as there was time (PASSED IN PART). Exits with 1 when
+    it does not (FAILED), or when a pause loses variables that steps may read for which there was no time (UNDECIDED).
 
     [bold]Examples[/bold]
 
@@ -103,7 +115,7 @@ def check(
     """
     output = Session.of(context).output
     with ExitStack() as stack:
-        length = _Length(steps=steps, time_limit_s=time_limit)
+        length = _Length(steps=steps, time_limit_s=time_limit, ignored=tuple(ignored or ()))
         passed = _checked(script, length, function, param, ranks, output, stack, as_json=as_json)
     if not passed:
         raise typer.Exit(FAILED)
@@ -111,10 +123,11 @@ def check(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Length:
-    """How much is run."""
+    """How much is run and compared."""
 
     steps: int | None
     time_limit_s: float | None
+    ignored: tuple[str, ...]
 
 
 def _checked(
@@ -182,6 +195,12 @@ def _run(
     *,
     as_json: bool,
 ) -> bool:
+    if asked := [name for name in length.ignored if name in wanted]:
+        raise CommandError(
+            f"--ignore-metric {asked[0]}: the study asks for this metric, so its trials cannot do without it.",
+            remedy="Leave the option out, or check the script by itself.",
+            code=USAGE,
+        )
     try:
         from headrace.check import LIMIT_S, CheckError, render, run_check
     except ModuleNotFoundError:
@@ -200,6 +219,8 @@ def _run(
             max_steps=max_steps,
             ranks=ranks,
             mutations=mutations,
+            objectives=wanted,
+            ignored=length.ignored,
             folder=folder,
             progress=progress,
         )
@@ -208,11 +229,13 @@ def _run(
         stop = "" if "\n" in said else "."  # after a traceback or a log it would stand alone
         raise CommandError(f"{script} cannot be checked: {said}{stop}", remedy=error.remedy) from None
     if as_json:
-        output.json({"passed": report.passed, "params": values, **asdict(report)})
+        output.json(
+            {"passed": report.passed, "verdict": report.verdict.value, "params": values, **asdict(report)}
+        )
     else:
         output.line(render(report))
     for metric in wanted:
-        if metric not in report.metrics:
+        if metric not in report.metrics and metric not in (noise.what for noise in report.noise):
             output.note(
                 f"{metric}, which the study asks for, was not reported in these {report.steps} steps; reported: "
                 f"{', '.join(report.metrics)}."

@@ -1,0 +1,79 @@
+"""Where two runs part, and which metrics are no part of the judgement: pure."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from headrace.check.compare import end_difference, first_difference, metric_differences
+from headrace.check.gangs import Ranks, chain_of, first_of
+from headrace.check.report import Difference
+from headrace.check.snapshot import SegmentResult
+
+_MEASURED = re.compile(
+    r"(?:^|[^a-z])(?:time|times|timestamp|runtime|walltime|wall|elapsed|duration|eta|secs?|seconds?|ms|latency"
+    r"|throughput|speed|fps|rss|mem|memory|mb|gb|mib|gib)(?:[^a-z]|$)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Where a run parts from the straight one."""
+
+    trajectory: Difference | None = None
+    end: Difference | None = None
+
+    @property
+    def first(self) -> Difference | None:
+        """What differs; None where nothing does."""
+        return self.trajectory or self.end
+
+    @classmethod
+    def of(cls, straight: Ranks, chain: Sequence[Ranks]) -> "Judged":
+        """Compares the runs of all ranks."""
+        world = len(straight)
+        end = first_of(world, lambda rank: end_difference(straight[rank], chain_of(chain, rank)))
+        # Of runs of another length, only what both reported is compared.
+        trajectory = first_of(
+            world,
+            lambda rank: first_difference(straight[rank], chain_of(chain, rank), to_the_end=end is None),
+        )
+        return cls(trajectory=trajectory, end=end)
+
+
+def noise_of(straight: Ranks, again: Ranks) -> tuple[Difference, ...]:
+    """The metrics that differ between two straight runs, if all else is equal: each where it does so first."""
+    found = tuple(
+        {
+            difference.what: difference
+            for one, other in zip(straight, again, strict=True)
+            for difference in metric_differences(one, other)
+        }.values()
+    )
+    names = {difference.what for difference in found}
+    if Judged.of(without(straight, names), [without(again, names)]).first is not None:
+        return ()
+    return found
+
+
+def is_measured(name: str) -> bool:
+    """Whether a metric is, by its name, a time, a speed or a memory, which differ in each run."""
+    return _MEASURED.search(name) is not None
+
+
+def without(results: Ranks, names: Collection[str]) -> Ranks:
+    """The results without these metrics."""
+    return tuple(_without(result, names) for result in results) if names else results
+
+
+def metrics_of(results: Iterable[SegmentResult]) -> tuple[str, ...]:
+    """The names of all that was reported."""
+    return tuple(sorted({name for one in results for reported in one.reports for name in reported.metrics}))
+
+
+def _without(result: SegmentResult, names: Collection[str]) -> SegmentResult:
+    reports = tuple(
+        replace(one, metrics={name: value for name, value in one.metrics.items() if name not in names})
+        for one in result.reports
+    )
+    return replace(result, reports=reports)

@@ -1,0 +1,216 @@
+"""Weaker signs, for where curves or ends part and no photograph explains it: pure.
+
+A counter in a variable, a generator seeded once more, an iterator that starts over. A variable that a restore resets is
+always reported: where nothing that was compared depends on it, as a warning.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from headrace.check.compare import reported_by_step, reported_in
+from headrace.check.report import Missing
+from headrace.check.snapshot import Kind, Moment, Owner, OwnerKind, SegmentResult, Snapshot, name_of
+
+_GENERATORS = {"random": "global python", "numpy.random": "global numpy", "torch": "global torch"}
+"""The module whose functions seed a generator, and the generator's key."""
+_SAVED_BY = {
+    OwnerKind.LIGHTNING_CALLBACK: "return `{attribute}` from {label}.state_dict() and set it in load_state_dict(): "
+    "Lightning saves what a callback returns there",
+    OwnerKind.LIGHTNING_MODULE: "save `{attribute}` in {label}.on_save_checkpoint() and read it back in "
+    "on_load_checkpoint(), which Lightning calls",
+    OwnerKind.TRAINER_CALLBACK: "make {label} an ExportableState, `class {label}(TrainerCallback, ExportableState)`, "
+    "whose state() has `{attribute}` among its attributes: the Trainer saves it",
+}
+
+
+def resets(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
+    """The variables that a restore resets, each once.
+
+    One that is reset again and again never comes far in the resumed run: a patience that starts over with every process
+    counts nothing. So a variable counts as reset too where it had changed by then in the straight run.
+    """
+    found: dict[str, Missing] = {}
+    unpaused = reported_by_step([straight])
+    for before, after in pairwise(chain):
+        saved = before.last(Moment.REPORTED)
+        without = unpaused.get(saved.step) if saved is not None else None
+        for start, at in ((before.begun, saved), (straight.begun, without)):
+            for missing in _variables_reset(start, at, after.begun):
+                found.setdefault(missing.remedy, missing)
+    return tuple(found.values())
+
+
+def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
+    """What may explain that the curves part, where `losses` found nothing."""
+    steps = tuple(_steps_repeated(straight)) or tuple(_loop_variables(straight, chain))
+    if steps:
+        return steps
+    found: dict[str, Missing] = {}
+    for before, after in pairwise(chain):
+        signs = (
+            *_seeded_again(straight, after),
+            *_variables_reset(before.begun, before.last(Moment.REPORTED), after.begun),
+            *_iterators_restarted(before, after),
+            *_fetched_ahead(before),
+        )
+        for missing in signs:
+            # A variable is named once, whatever its values at later boundaries.
+            found.setdefault(missing.remedy if missing.kind is Kind.VALUE else missing.finding, missing)
+    for missing in resets(straight, chain):
+        found.setdefault(missing.remedy, missing)
+    return tuple(found.values()) or tuple(_loop_of_its_own(straight))
+
+
+def _steps_repeated(straight: SegmentResult) -> Iterator[Missing]:
+    counts = Counter(reported.step for reported in straight.reports)
+    step, count = counts.most_common(1)[0]
+    if count > 1:
+        yield Missing(
+            kind=Kind.STEP,
+            finding=f"step {step} is reported {count} times: a pause at the first loses what the others trained",
+            remedy="report each step once, when it is done",
+            step=step,
+        )
+
+
+def _loop_variables(straight: SegmentResult, chain: Sequence[SegmentResult]) -> Iterator[Missing]:
+    """A variable that counted the steps in the straight run, and does not in the resumed one."""
+    mine, others = reported_in(straight), reported_by_step(chain)
+    if len(mine) < 2:
+        return
+    for name in sorted(name for name in mine[0].variables if name.isidentifier()):
+        behind = _counts_steps(name, mine)
+        if behind is None:
+            continue
+        start = "t.step" if behind else "t.step + 1"
+        for at in mine:
+            other = others.get(at.step)
+            if other is not None and other.variables.get(name) != str(at.step - behind):
+                yield Missing(
+                    kind=Kind.STEP,
+                    finding=f"`{name}` is {other.variables.get(name)} at step {at.step}: it counts the steps anew",
+                    remedy=f"write `for {name} in t.steps()`{', which counts from 1' * (behind == 1)}, "
+                    f"or start at {start}, read before the loop",
+                    step=at.step,
+                )
+                break
+
+
+def _counts_steps(name: str, reported: Sequence[Snapshot]) -> int | None:
+    """By how much the variable, whole, is behind the step at every report; None where that differs."""
+    values = [at.variables.get(name, "") for at in reported]
+    if not all(value.isdecimal() for value in values):
+        return None
+    behind = {at.step - int(value) for at, value in zip(reported, values, strict=True)}
+    return behind.pop() if behind in ({0}, {1}) else None
+
+
+def _loop_of_its_own(straight: SegmentResult) -> Iterator[Missing]:
+    """What is left to suspect where the script reports outside `t.steps()`."""
+    if straight.last(Moment.BEGUN) is None:
+        yield Missing(
+            kind=Kind.STEP,
+            finding="it reports outside t.steps(): a loop of its own, as over range(...), begins anew in each process",
+            remedy="loop over t.steps(), or begin after t.step, read before the loop",
+            step=0,
+        )
+
+
+def _seeded_again(straight: SegmentResult, result: SegmentResult) -> Iterator[Missing]:
+    """What was seeded after the restore, unless the generator is where it is without a pause all the same."""
+    if not result.resume_step:
+        return
+    unpaused = reported_by_step([straight])
+    shown = next((at for at in reported_in(result) if at.step in unpaused), None)
+    for call in result.seeded:
+        key = next(key for module, key in _GENERATORS.items() if call.startswith(f"{module}."))
+        if shown is not None and shown.by_key().get(key) == unpaused[shown.step].by_key().get(key):
+            continue
+        yield Missing(
+            kind=Kind.RNG,
+            finding=f"{call} seeds again after the restore: the random numbers repeat",
+            remedy="seed before t.track(...), or not at all: the trial has been seeded with t.seed",
+            step=result.resume_step,
+        )
+
+
+def _variables_reset(
+    start: Snapshot | None, saved: Snapshot | None, restored: Snapshot | None
+) -> Iterator[Missing]:
+    """What had changed since the loop began when it was saved, and is something else after the restore."""
+    if saved is None or start is None or restored is None:
+        return
+    modules = {piece.variable for piece in saved.pieces if piece.kind is Kind.WEIGHTS and piece.variable}
+    at_start, at_save, at_restore = (_by_name(moment.variables) for moment in (start, saved, restored))
+    for name in sorted(at_start.keys() & at_save.keys() & at_restore.keys()):
+        if at_start[name] != at_save[name] != at_restore[name]:
+            yield Missing(
+                kind=Kind.VALUE,
+                finding=_how_reset(name, at_start[name], at_save[name], at_restore[name]),
+                remedy=_how_kept(name, at_save[name], modules, saved.owners),
+                step=saved.step,
+            )
+
+
+_Values = dict[str, str]
+
+
+def _by_name(variables: _Values) -> dict[str, _Values]:
+    """The values by name: a dictionary or a list, and all that it holds, is one."""
+    found: dict[str, _Values] = {}
+    for path, value in variables.items():
+        found.setdefault(name_of(path), {})[path] = value
+    return found
+
+
+def _how_reset(name: str, start: _Values, saved: _Values, restored: _Values) -> str:
+    """A name and its values. One that is long, or is a tensor, stands as its digest."""
+    plain = saved.get(name, "#"), restored.get(name, "#")
+    if not any(value.startswith("#") for value in plain):
+        return f"variable `{name}` is {plain[0]} when saved, and {plain[1]} after the restore"
+    if restored == start:
+        return f"`{name}` is not saved: after the restore it is as it was before the loop"
+    return f"`{name}` is not saved: after the restore it is another"
+
+
+def _how_kept(name: str, saved: _Values, modules: set[str], owners: Mapping[str, Owner]) -> str:
+    path, _, attribute = name.rpartition(".")
+    owner = owners.get(path)
+    function, _, argument = name.removesuffix(")").partition("(")
+    if owner is not None:
+        remedy = _SAVED_BY[owner.kind].format(attribute=attribute, label=owner.label)
+    elif argument:
+        remedy = (
+            f"keep it in t.state[{argument!r}], which is saved, and give it to {function}(...): a default is made once "
+            "in each process"
+        )
+    else:
+        remedy = f"keep it in t.state[{name!r}], which is saved"
+    if path in modules and saved.get(name, "#").startswith("#"):
+        return f"make it a buffer, {path}.register_buffer({attribute!r}, ...), or {remedy}"
+    return remedy
+
+
+def _iterators_restarted(before: SegmentResult, after: SegmentResult) -> Iterator[Missing]:
+    saved, restored = before.last(Moment.REPORTED), after.begun
+    if saved is None or restored is None:
+        return
+    for name in sorted(set(saved.iterators) & set(restored.iterators)):
+        yield Missing(
+            kind=Kind.DATA,
+            finding=f"`{name}` is an iterator, which no checkpoint can hold: it starts again",
+            remedy="draw batches from trial.ResumableBatches, and track it",
+            step=saved.step,
+        )
+
+
+def _fetched_ahead(before: SegmentResult) -> Iterator[Missing]:
+    saved = before.last(Moment.REPORTED)
+    for name in saved.ahead if saved is not None else ():
+        yield Missing(
+            kind=Kind.DATA,
+            finding=f"the workers of DataLoader `{name}` fetch batches ahead of the loop: a save skips them",
+            remedy="report at the end of an epoch of the loader, or use num_workers=0",
+            step=saved.step if saved is not None else 0,
+        )
