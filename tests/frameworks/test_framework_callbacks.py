@@ -106,7 +106,10 @@ LIGHTNING: Cases = {
         EXACT,
         (("max_epochs", "enable_checkpointing=False, max_epochs"), STOPS[1]),
     ),
-    "a part of an epoch": (r"Trainer\(fast_dev_run=\.\.\.\)", (("max_epochs", "fast_dev_run=True, max_epochs"),)),
+    "a part of an epoch": (
+        r"Trainer\(fast_dev_run=\.\.\.\)",
+        (("max_epochs", "fast_dev_run=True, max_epochs"),),
+    ),
     "no logs": (r"Trainer\(barebones=True\)", (("max_epochs", "barebones=True, max_epochs"),)),
     "a callback of one's own that counts": (
         r"variable `Stop\.bad` is .*\n     remedy: return `bad` from Stop\.state_dict\(\) and set it in load_state_",
