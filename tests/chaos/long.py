@@ -33,6 +33,7 @@ import scenario_kill_worker
 import scenario_postgres
 import scenario_replicas
 import scenario_restore
+import scenario_schedulers_first
 import scenario_stores
 import scenario_streams
 from picture import draw
@@ -57,6 +58,9 @@ SCENARIOS = {
     ),
     "kill-worker": Scenario(scenario_kill_worker.run, 500, "kill -9 of workers"),
     "postgres": Scenario(scenario_postgres.run, 10, "immediate restarts of Postgres, and an outage of 30 s"),
+    "schedulers-first": Scenario(
+        scenario_schedulers_first.run, 20, "both schedulers killed, and started while Postgres is down"
+    ),
     "restore": Scenario(
         scenario_restore.run, 3, "the database dropped and loaded from a dump, behind its workers"
     ),

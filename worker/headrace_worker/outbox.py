@@ -84,22 +84,25 @@ class RecordedLease:
         return self.mark or self.lease.lease_id
 
 
+_NO_FILE = Path(":memory:")
+
+
 class Outbox:
-    """The file, synchronously. Every method is one transaction."""
+    """The file, synchronously. Every method is one transaction. `:memory:` is SQLite's name for none."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self.aside = Aside(path.parent / "aside")
         self._db = _opened(path)
-        self._file = path.stat()
+        self._file = path.stat() if path != _NO_FILE else None
         self._upgrade()
 
     @property
     def is_there(self) -> bool:
         """Whether the file still lies in its place."""
         with suppress(OSError):
-            return os.path.samestat(self._file, self._path.stat())
+            return self._file is None or os.path.samestat(self._file, self._path.stat())
         return False
 
     def write_again(self) -> None:
