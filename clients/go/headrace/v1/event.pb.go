@@ -2183,6 +2183,69 @@ func (x *TurnCost) GetFresh() bool {
 	return false
 }
 
+// A value of the objective that ends the study (`until.value`): a report that has it, or a better one, is saved and
+// decided upon at once.
+type EndsStudy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Goal  Goal                   `protobuf:"varint,1,opt,name=goal,proto3,enum=headrace.v1.Goal" json:"goal,omitempty"`
+	// A report that misses one ends nothing.
+	Constraints   []*Constraint `protobuf:"bytes,2,rep,name=constraints,proto3" json:"constraints,omitempty"`
+	Value         float64       `protobuf:"fixed64,3,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndsStudy) Reset() {
+	*x = EndsStudy{}
+	mi := &file_headrace_v1_event_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndsStudy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndsStudy) ProtoMessage() {}
+
+func (x *EndsStudy) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_event_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndsStudy.ProtoReflect.Descriptor instead.
+func (*EndsStudy) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *EndsStudy) GetGoal() Goal {
+	if x != nil {
+		return x.Goal
+	}
+	return Goal_GOAL_UNSPECIFIED
+}
+
+func (x *EndsStudy) GetConstraints() []*Constraint {
+	if x != nil {
+		return x.Constraints
+	}
+	return nil
+}
+
+func (x *EndsStudy) GetValue() float64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
 // What a trial's process needs to know its best report: the scheduler decides by the same.
 type KeepBest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2197,7 +2260,7 @@ type KeepBest struct {
 
 func (x *KeepBest) Reset() {
 	*x = KeepBest{}
-	mi := &file_headrace_v1_event_proto_msgTypes[25]
+	mi := &file_headrace_v1_event_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2209,7 +2272,7 @@ func (x *KeepBest) String() string {
 func (*KeepBest) ProtoMessage() {}
 
 func (x *KeepBest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_event_proto_msgTypes[25]
+	mi := &file_headrace_v1_event_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2222,7 +2285,7 @@ func (x *KeepBest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepBest.ProtoReflect.Descriptor instead.
 func (*KeepBest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_event_proto_rawDescGZIP(), []int{25}
+	return file_headrace_v1_event_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *KeepBest) GetGoal() Goal {
@@ -2431,7 +2494,11 @@ const file_headrace_v1_event_proto_rawDesc = "" +
 	"\x05turns\x18\x02 \x01(\x05R\x05turns\x12-\n" +
 	"\x04time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04time\x12!\n" +
 	"\fmemory_bytes\x18\x04 \x01(\x03R\vmemoryBytes\x12\x14\n" +
-	"\x05fresh\x18\x05 \x01(\bR\x05fresh\"\x9f\x01\n" +
+	"\x05fresh\x18\x05 \x01(\bR\x05fresh\"\x83\x01\n" +
+	"\tEndsStudy\x12%\n" +
+	"\x04goal\x18\x01 \x01(\x0e2\x11.headrace.v1.GoalR\x04goal\x129\n" +
+	"\vconstraints\x18\x02 \x03(\v2\x17.headrace.v1.ConstraintR\vconstraints\x12\x14\n" +
+	"\x05value\x18\x03 \x01(\x01R\x05value\"\x9f\x01\n" +
 	"\bKeepBest\x12%\n" +
 	"\x04goal\x18\x01 \x01(\x0e2\x11.headrace.v1.GoalR\x04goal\x129\n" +
 	"\vconstraints\x18\x02 \x03(\v2\x17.headrace.v1.ConstraintR\vconstraints\x12\"\n" +
@@ -2457,7 +2524,7 @@ func file_headrace_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_headrace_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_headrace_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_headrace_v1_event_proto_goTypes = []any{
 	(DecisionAction)(0),           // 0: headrace.v1.DecisionAction
 	(*Event)(nil),                 // 1: headrace.v1.Event
@@ -2485,21 +2552,22 @@ var file_headrace_v1_event_proto_goTypes = []any{
 	(*AttemptCode)(nil),           // 23: headrace.v1.AttemptCode
 	(*SourceFile)(nil),            // 24: headrace.v1.SourceFile
 	(*TurnCost)(nil),              // 25: headrace.v1.TurnCost
-	(*KeepBest)(nil),              // 26: headrace.v1.KeepBest
-	nil,                           // 27: headrace.v1.ReportRecorded.MetricsEntry
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
-	(*ParameterAssignment)(nil),   // 29: headrace.v1.ParameterAssignment
-	(TrialState)(0),               // 30: headrace.v1.TrialState
-	(TerminationReason)(0),        // 31: headrace.v1.TerminationReason
-	(*CheckpointRef)(nil),         // 32: headrace.v1.CheckpointRef
-	(*RungResult)(nil),            // 33: headrace.v1.RungResult
-	(*Exploit)(nil),               // 34: headrace.v1.Exploit
-	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
-	(Goal)(0),                     // 36: headrace.v1.Goal
-	(*Constraint)(nil),            // 37: headrace.v1.Constraint
+	(*EndsStudy)(nil),             // 26: headrace.v1.EndsStudy
+	(*KeepBest)(nil),              // 27: headrace.v1.KeepBest
+	nil,                           // 28: headrace.v1.ReportRecorded.MetricsEntry
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*ParameterAssignment)(nil),   // 30: headrace.v1.ParameterAssignment
+	(TrialState)(0),               // 31: headrace.v1.TrialState
+	(TerminationReason)(0),        // 32: headrace.v1.TerminationReason
+	(*CheckpointRef)(nil),         // 33: headrace.v1.CheckpointRef
+	(*RungResult)(nil),            // 34: headrace.v1.RungResult
+	(*Exploit)(nil),               // 35: headrace.v1.Exploit
+	(*durationpb.Duration)(nil),   // 36: google.protobuf.Duration
+	(Goal)(0),                     // 37: headrace.v1.Goal
+	(*Constraint)(nil),            // 38: headrace.v1.Constraint
 }
 var file_headrace_v1_event_proto_depIdxs = []int32{
-	28, // 0: headrace.v1.Event.time:type_name -> google.protobuf.Timestamp
+	29, // 0: headrace.v1.Event.time:type_name -> google.protobuf.Timestamp
 	4,  // 1: headrace.v1.Event.trial_created:type_name -> headrace.v1.TrialCreated
 	8,  // 2: headrace.v1.Event.trial_moved:type_name -> headrace.v1.TrialMoved
 	9,  // 3: headrace.v1.Event.report_recorded:type_name -> headrace.v1.ReportRecorded
@@ -2516,28 +2584,30 @@ var file_headrace_v1_event_proto_depIdxs = []int32{
 	2,  // 14: headrace.v1.Event.trial_warned:type_name -> headrace.v1.TrialWarned
 	18, // 15: headrace.v1.Event.study_extended:type_name -> headrace.v1.StudyExtended
 	3,  // 16: headrace.v1.Event.code_changed:type_name -> headrace.v1.CodeChanged
-	29, // 17: headrace.v1.TrialCreated.parameters:type_name -> headrace.v1.ParameterAssignment
+	30, // 17: headrace.v1.TrialCreated.parameters:type_name -> headrace.v1.ParameterAssignment
 	5,  // 18: headrace.v1.TrialCreated.proposal:type_name -> headrace.v1.Proposal
-	30, // 19: headrace.v1.TrialMoved.from_state:type_name -> headrace.v1.TrialState
-	30, // 20: headrace.v1.TrialMoved.to_state:type_name -> headrace.v1.TrialState
-	31, // 21: headrace.v1.TrialMoved.termination_reason:type_name -> headrace.v1.TerminationReason
-	27, // 22: headrace.v1.ReportRecorded.metrics:type_name -> headrace.v1.ReportRecorded.MetricsEntry
-	32, // 23: headrace.v1.ReportRecorded.checkpoint:type_name -> headrace.v1.CheckpointRef
-	33, // 24: headrace.v1.RungRecorded.result:type_name -> headrace.v1.RungResult
+	31, // 19: headrace.v1.TrialMoved.from_state:type_name -> headrace.v1.TrialState
+	31, // 20: headrace.v1.TrialMoved.to_state:type_name -> headrace.v1.TrialState
+	32, // 21: headrace.v1.TrialMoved.termination_reason:type_name -> headrace.v1.TerminationReason
+	28, // 22: headrace.v1.ReportRecorded.metrics:type_name -> headrace.v1.ReportRecorded.MetricsEntry
+	33, // 23: headrace.v1.ReportRecorded.checkpoint:type_name -> headrace.v1.CheckpointRef
+	34, // 24: headrace.v1.RungRecorded.result:type_name -> headrace.v1.RungResult
 	0,  // 25: headrace.v1.DecisionMade.action:type_name -> headrace.v1.DecisionAction
 	19, // 26: headrace.v1.DecisionMade.explanation:type_name -> headrace.v1.Explanation
-	34, // 27: headrace.v1.TrialExploited.exploit:type_name -> headrace.v1.Exploit
+	35, // 27: headrace.v1.TrialExploited.exploit:type_name -> headrace.v1.Exploit
 	20, // 28: headrace.v1.Explanation.pause_price:type_name -> headrace.v1.PausePrice
 	0,  // 29: headrace.v1.Decision.action:type_name -> headrace.v1.DecisionAction
 	24, // 30: headrace.v1.AttemptCode.files:type_name -> headrace.v1.SourceFile
-	35, // 31: headrace.v1.TurnCost.time:type_name -> google.protobuf.Duration
-	36, // 32: headrace.v1.KeepBest.goal:type_name -> headrace.v1.Goal
-	37, // 33: headrace.v1.KeepBest.constraints:type_name -> headrace.v1.Constraint
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	36, // 31: headrace.v1.TurnCost.time:type_name -> google.protobuf.Duration
+	37, // 32: headrace.v1.EndsStudy.goal:type_name -> headrace.v1.Goal
+	38, // 33: headrace.v1.EndsStudy.constraints:type_name -> headrace.v1.Constraint
+	37, // 34: headrace.v1.KeepBest.goal:type_name -> headrace.v1.Goal
+	38, // 35: headrace.v1.KeepBest.constraints:type_name -> headrace.v1.Constraint
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_event_proto_init() }
@@ -2568,14 +2638,14 @@ func file_headrace_v1_event_proto_init() {
 	file_headrace_v1_event_proto_msgTypes[4].OneofWrappers = []any{}
 	file_headrace_v1_event_proto_msgTypes[13].OneofWrappers = []any{}
 	file_headrace_v1_event_proto_msgTypes[18].OneofWrappers = []any{}
-	file_headrace_v1_event_proto_msgTypes[25].OneofWrappers = []any{}
+	file_headrace_v1_event_proto_msgTypes[26].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_event_proto_rawDesc), len(file_headrace_v1_event_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

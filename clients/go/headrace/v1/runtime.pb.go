@@ -114,7 +114,8 @@ type AttachResponse struct {
 	// While this file exists, others need the slots, or the worker is drained: the trial saves at its next report, as at a
 	// milestone. A program that does not look hears of it with its next answer, which has the next step as its milestone.
 	// Not for gangs, whose ranks would not see it at the same report.
-	LeaveFile     string `protobuf:"bytes,23,opt,name=leave_file,json=leaveFile,proto3" json:"leave_file,omitempty"`
+	LeaveFile     string     `protobuf:"bytes,23,opt,name=leave_file,json=leaveFile,proto3" json:"leave_file,omitempty"`
+	EndsStudy     *EndsStudy `protobuf:"bytes,24,opt,name=ends_study,json=endsStudy,proto3" json:"ends_study,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -310,6 +311,13 @@ func (x *AttachResponse) GetLeaveFile() string {
 	return ""
 }
 
+func (x *AttachResponse) GetEndsStudy() *EndsStudy {
+	if x != nil {
+		return x.EndsStudy
+	}
+	return nil
+}
+
 type RestoredRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	LeaseId       string                 `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
@@ -418,7 +426,9 @@ type ReportRequest struct {
 	// What the turn cost that this report tells of: on one of the reports of a bundle's turn.
 	Turn *TurnCost `protobuf:"bytes,10,opt,name=turn,proto3" json:"turn,omitempty"`
 	// The learning-rate schedules that the trial tracks and that end; absent where they are as it said before.
-	Schedules     *Schedules `protobuf:"bytes,15,opt,name=schedules,proto3" json:"schedules,omitempty"`
+	Schedules *Schedules `protobuf:"bytes,15,opt,name=schedules,proto3" json:"schedules,omitempty"`
+	// The function has returned this result, and reported nothing on its way.
+	Returned      bool `protobuf:"varint,16,opt,name=returned,proto3" json:"returned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -530,6 +540,13 @@ func (x *ReportRequest) GetSchedules() *Schedules {
 	return nil
 }
 
+func (x *ReportRequest) GetReturned() bool {
+	if x != nil {
+		return x.Returned
+	}
+	return false
+}
+
 type ReportResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Decision      *Decision              `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
@@ -592,9 +609,11 @@ type FinishRequest struct {
 	// Why that state could not be saved, for people; empty where it was, or where there is none.
 	Unsaved string `protobuf:"bytes,9,opt,name=unsaved,proto3" json:"unsaved,omitempty"`
 	// It had begun a step and chose to end, so it is no sign of trouble that it reported nothing more.
-	ByItself      bool `protobuf:"varint,10,opt,name=by_itself,json=byItself,proto3" json:"by_itself,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ByItself bool `protobuf:"varint,10,opt,name=by_itself,json=byItself,proto3" json:"by_itself,omitempty"`
+	// With an error: the library could not read the checkpoint in `restore_dir`. Nothing of the program had part in it.
+	UnreadableCheckpoint bool `protobuf:"varint,12,opt,name=unreadable_checkpoint,json=unreadableCheckpoint,proto3" json:"unreadable_checkpoint,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *FinishRequest) Reset() {
@@ -693,6 +712,13 @@ func (x *FinishRequest) GetUnsaved() string {
 func (x *FinishRequest) GetByItself() bool {
 	if x != nil {
 		return x.ByItself
+	}
+	return false
+}
+
+func (x *FinishRequest) GetUnreadableCheckpoint() bool {
+	if x != nil {
+		return x.UnreadableCheckpoint
 	}
 	return false
 }
@@ -1274,7 +1300,7 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\x19headrace/v1/runtime.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\">\n" +
 	"\rAttachRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x12\n" +
-	"\x04rank\x18\x02 \x01(\x05R\x04rank\"\xc9\x06\n" +
+	"\x04rank\x18\x02 \x01(\x05R\x04rank\"\x80\a\n" +
 	"\x0eAttachResponse\x12\x14\n" +
 	"\x05trial\x18\x01 \x01(\tR\x05trial\x12@\n" +
 	"\n" +
@@ -1305,11 +1331,13 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\bplan_dir\x18\x15 \x01(\tR\aplanDir\x122\n" +
 	"\tkeep_best\x18\x16 \x01(\v2\x15.headrace.v1.KeepBestR\bkeepBest\x12\x1d\n" +
 	"\n" +
-	"leave_file\x18\x17 \x01(\tR\tleaveFile\"d\n" +
+	"leave_file\x18\x17 \x01(\tR\tleaveFile\x125\n" +
+	"\n" +
+	"ends_study\x18\x18 \x01(\v2\x16.headrace.v1.EndsStudyR\tendsStudy\"d\n" +
 	"\x0fRestoredRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x126\n" +
 	"\tread_time\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\breadTime\"\x12\n" +
-	"\x10RestoredResponse\"\x83\x04\n" +
+	"\x10RestoredResponse\"\x9f\x04\n" +
 	"\rReportRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12\x12\n" +
@@ -1323,12 +1351,13 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\bwarnings\x18\t \x03(\tR\bwarnings\x12)\n" +
 	"\x04turn\x18\n" +
 	" \x01(\v2\x15.headrace.v1.TurnCostR\x04turn\x124\n" +
-	"\tschedules\x18\x0f \x01(\v2\x16.headrace.v1.SchedulesR\tschedules\x1a:\n" +
+	"\tschedules\x18\x0f \x01(\v2\x16.headrace.v1.SchedulesR\tschedules\x12\x1a\n" +
+	"\breturned\x18\x10 \x01(\bR\breturned\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"C\n" +
 	"\x0eReportResponse\x121\n" +
-	"\bdecision\x18\x01 \x01(\v2\x15.headrace.v1.DecisionR\bdecision\"\xb9\x02\n" +
+	"\bdecision\x18\x01 \x01(\v2\x15.headrace.v1.DecisionR\bdecision\"\xee\x02\n" +
 	"\rFinishRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x1c\n" +
@@ -1340,7 +1369,8 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\tsave_time\x18\b \x01(\v2\x19.google.protobuf.DurationR\bsaveTime\x12\x18\n" +
 	"\aunsaved\x18\t \x01(\tR\aunsaved\x12\x1b\n" +
 	"\tby_itself\x18\n" +
-	" \x01(\bR\bbyItself\"\x10\n" +
+	" \x01(\bR\bbyItself\x123\n" +
+	"\x15unreadable_checkpoint\x18\f \x01(\bR\x14unreadableCheckpoint\"\x10\n" +
 	"\x0eFinishResponse\"t\n" +
 	"\rLoadedRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x19\n" +
@@ -1422,11 +1452,12 @@ var file_headrace_v1_runtime_proto_goTypes = []any{
 	(*Surrogate)(nil),            // 20: headrace.v1.Surrogate
 	(*Gate)(nil),                 // 21: headrace.v1.Gate
 	(*KeepBest)(nil),             // 22: headrace.v1.KeepBest
-	(*durationpb.Duration)(nil),  // 23: google.protobuf.Duration
-	(*TurnCost)(nil),             // 24: headrace.v1.TurnCost
-	(*Schedules)(nil),            // 25: headrace.v1.Schedules
-	(*Decision)(nil),             // 26: headrace.v1.Decision
-	(*SourceFile)(nil),           // 27: headrace.v1.SourceFile
+	(*EndsStudy)(nil),            // 23: headrace.v1.EndsStudy
+	(*durationpb.Duration)(nil),  // 24: google.protobuf.Duration
+	(*TurnCost)(nil),             // 25: headrace.v1.TurnCost
+	(*Schedules)(nil),            // 26: headrace.v1.Schedules
+	(*Decision)(nil),             // 27: headrace.v1.Decision
+	(*SourceFile)(nil),           // 28: headrace.v1.SourceFile
 }
 var file_headrace_v1_runtime_proto_depIdxs = []int32{
 	18, // 0: headrace.v1.AttachResponse.parameters:type_name -> headrace.v1.ParameterAssignment
@@ -1434,43 +1465,44 @@ var file_headrace_v1_runtime_proto_depIdxs = []int32{
 	20, // 2: headrace.v1.AttachResponse.surrogate:type_name -> headrace.v1.Surrogate
 	21, // 3: headrace.v1.AttachResponse.gate:type_name -> headrace.v1.Gate
 	22, // 4: headrace.v1.AttachResponse.keep_best:type_name -> headrace.v1.KeepBest
-	23, // 5: headrace.v1.RestoredRequest.read_time:type_name -> google.protobuf.Duration
-	17, // 6: headrace.v1.ReportRequest.metrics:type_name -> headrace.v1.ReportRequest.MetricsEntry
-	23, // 7: headrace.v1.ReportRequest.train_time:type_name -> google.protobuf.Duration
-	23, // 8: headrace.v1.ReportRequest.save_time:type_name -> google.protobuf.Duration
-	24, // 9: headrace.v1.ReportRequest.turn:type_name -> headrace.v1.TurnCost
-	25, // 10: headrace.v1.ReportRequest.schedules:type_name -> headrace.v1.Schedules
-	26, // 11: headrace.v1.ReportResponse.decision:type_name -> headrace.v1.Decision
-	23, // 12: headrace.v1.FinishRequest.save_time:type_name -> google.protobuf.Duration
-	27, // 13: headrace.v1.LoadedRequest.files:type_name -> headrace.v1.SourceFile
-	1,  // 14: headrace.v1.AttachBundleResponse.members:type_name -> headrace.v1.AttachResponse
-	2,  // 15: headrace.v1.TurnRequest.restored:type_name -> headrace.v1.RestoredRequest
-	4,  // 16: headrace.v1.TurnRequest.reports:type_name -> headrace.v1.ReportRequest
-	6,  // 17: headrace.v1.TurnRequest.finished:type_name -> headrace.v1.FinishRequest
-	14, // 18: headrace.v1.TurnResponse.decisions:type_name -> headrace.v1.MemberDecision
-	1,  // 19: headrace.v1.TurnResponse.joined:type_name -> headrace.v1.AttachResponse
-	26, // 20: headrace.v1.MemberDecision.decision:type_name -> headrace.v1.Decision
-	0,  // 21: headrace.v1.TrialRuntimeService.Attach:input_type -> headrace.v1.AttachRequest
-	2,  // 22: headrace.v1.TrialRuntimeService.Restored:input_type -> headrace.v1.RestoredRequest
-	4,  // 23: headrace.v1.TrialRuntimeService.Report:input_type -> headrace.v1.ReportRequest
-	6,  // 24: headrace.v1.TrialRuntimeService.Finish:input_type -> headrace.v1.FinishRequest
-	8,  // 25: headrace.v1.TrialRuntimeService.Loaded:input_type -> headrace.v1.LoadedRequest
-	10, // 26: headrace.v1.TrialRuntimeService.AttachBundle:input_type -> headrace.v1.AttachBundleRequest
-	12, // 27: headrace.v1.TrialRuntimeService.Turn:input_type -> headrace.v1.TurnRequest
-	15, // 28: headrace.v1.TrialRuntimeService.FinishBundle:input_type -> headrace.v1.FinishBundleRequest
-	1,  // 29: headrace.v1.TrialRuntimeService.Attach:output_type -> headrace.v1.AttachResponse
-	3,  // 30: headrace.v1.TrialRuntimeService.Restored:output_type -> headrace.v1.RestoredResponse
-	5,  // 31: headrace.v1.TrialRuntimeService.Report:output_type -> headrace.v1.ReportResponse
-	7,  // 32: headrace.v1.TrialRuntimeService.Finish:output_type -> headrace.v1.FinishResponse
-	9,  // 33: headrace.v1.TrialRuntimeService.Loaded:output_type -> headrace.v1.LoadedResponse
-	11, // 34: headrace.v1.TrialRuntimeService.AttachBundle:output_type -> headrace.v1.AttachBundleResponse
-	13, // 35: headrace.v1.TrialRuntimeService.Turn:output_type -> headrace.v1.TurnResponse
-	16, // 36: headrace.v1.TrialRuntimeService.FinishBundle:output_type -> headrace.v1.FinishBundleResponse
-	29, // [29:37] is the sub-list for method output_type
-	21, // [21:29] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	23, // 5: headrace.v1.AttachResponse.ends_study:type_name -> headrace.v1.EndsStudy
+	24, // 6: headrace.v1.RestoredRequest.read_time:type_name -> google.protobuf.Duration
+	17, // 7: headrace.v1.ReportRequest.metrics:type_name -> headrace.v1.ReportRequest.MetricsEntry
+	24, // 8: headrace.v1.ReportRequest.train_time:type_name -> google.protobuf.Duration
+	24, // 9: headrace.v1.ReportRequest.save_time:type_name -> google.protobuf.Duration
+	25, // 10: headrace.v1.ReportRequest.turn:type_name -> headrace.v1.TurnCost
+	26, // 11: headrace.v1.ReportRequest.schedules:type_name -> headrace.v1.Schedules
+	27, // 12: headrace.v1.ReportResponse.decision:type_name -> headrace.v1.Decision
+	24, // 13: headrace.v1.FinishRequest.save_time:type_name -> google.protobuf.Duration
+	28, // 14: headrace.v1.LoadedRequest.files:type_name -> headrace.v1.SourceFile
+	1,  // 15: headrace.v1.AttachBundleResponse.members:type_name -> headrace.v1.AttachResponse
+	2,  // 16: headrace.v1.TurnRequest.restored:type_name -> headrace.v1.RestoredRequest
+	4,  // 17: headrace.v1.TurnRequest.reports:type_name -> headrace.v1.ReportRequest
+	6,  // 18: headrace.v1.TurnRequest.finished:type_name -> headrace.v1.FinishRequest
+	14, // 19: headrace.v1.TurnResponse.decisions:type_name -> headrace.v1.MemberDecision
+	1,  // 20: headrace.v1.TurnResponse.joined:type_name -> headrace.v1.AttachResponse
+	27, // 21: headrace.v1.MemberDecision.decision:type_name -> headrace.v1.Decision
+	0,  // 22: headrace.v1.TrialRuntimeService.Attach:input_type -> headrace.v1.AttachRequest
+	2,  // 23: headrace.v1.TrialRuntimeService.Restored:input_type -> headrace.v1.RestoredRequest
+	4,  // 24: headrace.v1.TrialRuntimeService.Report:input_type -> headrace.v1.ReportRequest
+	6,  // 25: headrace.v1.TrialRuntimeService.Finish:input_type -> headrace.v1.FinishRequest
+	8,  // 26: headrace.v1.TrialRuntimeService.Loaded:input_type -> headrace.v1.LoadedRequest
+	10, // 27: headrace.v1.TrialRuntimeService.AttachBundle:input_type -> headrace.v1.AttachBundleRequest
+	12, // 28: headrace.v1.TrialRuntimeService.Turn:input_type -> headrace.v1.TurnRequest
+	15, // 29: headrace.v1.TrialRuntimeService.FinishBundle:input_type -> headrace.v1.FinishBundleRequest
+	1,  // 30: headrace.v1.TrialRuntimeService.Attach:output_type -> headrace.v1.AttachResponse
+	3,  // 31: headrace.v1.TrialRuntimeService.Restored:output_type -> headrace.v1.RestoredResponse
+	5,  // 32: headrace.v1.TrialRuntimeService.Report:output_type -> headrace.v1.ReportResponse
+	7,  // 33: headrace.v1.TrialRuntimeService.Finish:output_type -> headrace.v1.FinishResponse
+	9,  // 34: headrace.v1.TrialRuntimeService.Loaded:output_type -> headrace.v1.LoadedResponse
+	11, // 35: headrace.v1.TrialRuntimeService.AttachBundle:output_type -> headrace.v1.AttachBundleResponse
+	13, // 36: headrace.v1.TrialRuntimeService.Turn:output_type -> headrace.v1.TurnResponse
+	16, // 37: headrace.v1.TrialRuntimeService.FinishBundle:output_type -> headrace.v1.FinishBundleResponse
+	30, // [30:38] is the sub-list for method output_type
+	22, // [22:30] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_runtime_proto_init() }

@@ -474,7 +474,11 @@ type StudyStatus struct {
 	CodeChanged []string `protobuf:"bytes,46,rep,name=code_changed,json=codeChanged,proto3" json:"code_changed,omitempty"`
 	// The learning-rate schedules that end, of trials that a larger full budget may let continue; those that end first come
 	// first, at most 20. Not in lists of studies.
-	Schedules     []*EndingSchedule `protobuf:"bytes,45,rep,name=schedules,proto3" json:"schedules,omitempty"`
+	Schedules []*EndingSchedule `protobuf:"bytes,45,rep,name=schedules,proto3" json:"schedules,omitempty"`
+	// When its first trial was first started; absent before.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,47,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// For how long it had ended, in all, each time until a user let it continue.
+	TimeOver      *durationpb.Duration `protobuf:"bytes,48,opt,name=time_over,json=timeOver,proto3" json:"time_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -670,6 +674,20 @@ func (x *StudyStatus) GetSchedules() []*EndingSchedule {
 	return nil
 }
 
+func (x *StudyStatus) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *StudyStatus) GetTimeOver() *durationpb.Duration {
+	if x != nil {
+		return x.TimeOver
+	}
+	return nil
+}
+
 // A learning-rate schedule that ends, as some trials of a study track it alike.
 type EndingSchedule struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -741,7 +759,9 @@ type UntilProgress struct {
 	// then no time counts.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	// How much of its hours is left, some seconds ago. Absent where none are set.
-	TimeLeft      *durationpb.Duration `protobuf:"bytes,3,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`
+	TimeLeft *durationpb.Duration `protobuf:"bytes,3,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`
+	// One of its conditions came true: it ends the study, or has, and took work from its trials.
+	EndsStudy     bool `protobuf:"varint,4,opt,name=ends_study,json=endsStudy,proto3" json:"ends_study,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -795,6 +815,13 @@ func (x *UntilProgress) GetTimeLeft() *durationpb.Duration {
 		return x.TimeLeft
 	}
 	return nil
+}
+
+func (x *UntilProgress) GetEndsStudy() bool {
+	if x != nil {
+		return x.EndsStudy
+	}
+	return false
 }
 
 // How many trials of a study share a process on a kind of device.
@@ -4477,7 +4504,11 @@ type WorkerStatus struct {
 	// Why nothing new starts on it, as a user said; empty while something may.
 	Cordoned string `protobuf:"bytes,45,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
 	// Its devices on which nothing starts.
-	Cordons       []*DeviceCordon `protobuf:"bytes,46,rep,name=cordons,proto3" json:"cordons,omitempty"`
+	Cordons []*DeviceCordon `protobuf:"bytes,46,rep,name=cordons,proto3" json:"cordons,omitempty"`
+	// Why nothing starts on it for a while: attempts in a row did not reach their programs there. Empty while they do.
+	PutAside string `protobuf:"bytes,47,opt,name=put_aside,json=putAside,proto3" json:"put_aside,omitempty"`
+	// When it is tried again; absent where it is being tried.
+	NextTryTime   *timestamppb.Timestamp `protobuf:"bytes,48,opt,name=next_try_time,json=nextTryTime,proto3" json:"next_try_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4620,6 +4651,20 @@ func (x *WorkerStatus) GetCordoned() string {
 func (x *WorkerStatus) GetCordons() []*DeviceCordon {
 	if x != nil {
 		return x.Cordons
+	}
+	return nil
+}
+
+func (x *WorkerStatus) GetPutAside() string {
+	if x != nil {
+		return x.PutAside
+	}
+	return ""
+}
+
+func (x *WorkerStatus) GetNextTryTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextTryTime
 	}
 	return nil
 }
@@ -6267,7 +6312,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\a_regret\"5\n" +
 	"\aUnshown\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xf3\x06\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xe6\a\n" +
 	"\vStudyStatus\x12\x18\n" +
 	"\apending\x18\x01 \x01(\x05R\apending\x12\x18\n" +
 	"\arunning\x18\x02 \x01(\x05R\arunning\x12\x16\n" +
@@ -6295,17 +6340,22 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\fbundle_sizes\x18( \x03(\v2\x17.headrace.v1.BundleSizeR\vbundleSizes\x120\n" +
 	"\x05until\x18) \x01(\v2\x1a.headrace.v1.UntilProgressR\x05until\x12!\n" +
 	"\fcode_changed\x18. \x03(\tR\vcodeChanged\x129\n" +
-	"\tschedules\x18- \x03(\v2\x1b.headrace.v1.EndingScheduleR\tschedulesB\x0f\n" +
+	"\tschedules\x18- \x03(\v2\x1b.headrace.v1.EndingScheduleR\tschedules\x129\n" +
+	"\n" +
+	"start_time\x18/ \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x126\n" +
+	"\ttime_over\x180 \x01(\v2\x19.google.protobuf.DurationR\btimeOverB\x0f\n" +
 	"\r_warm_results\"|\n" +
 	"\x0eEndingSchedule\x121\n" +
 	"\bschedule\x18\x01 \x01(\v2\x15.headrace.v1.ScheduleR\bschedule\x12\x16\n" +
 	"\x06trials\x18\x02 \x01(\x05R\x06trials\x12\x1f\n" +
 	"\vfirst_trial\x18\x03 \x01(\x03R\n" +
-	"firstTrial\"\x95\x01\n" +
+	"firstTrial\"\xb4\x01\n" +
 	"\rUntilProgress\x12\x14\n" +
 	"\x05tried\x18\x01 \x01(\x05R\x05tried\x126\n" +
 	"\bdeadline\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x126\n" +
-	"\ttime_left\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xbc\x01\n" +
+	"\ttime_left\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\x12\x1d\n" +
+	"\n" +
+	"ends_study\x18\x04 \x01(\bR\tendsStudy\"\xbc\x01\n" +
 	"\n" +
 	"BundleSize\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\x12\x14\n" +
@@ -6571,7 +6621,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\aworkers\x18\x01 \x03(\v2\x19.headrace.v1.WorkerStatusR\aworkers\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12/\n" +
 	"\x06shares\x18\x03 \x03(\v2\x17.headrace.v1.StudyShareR\x06shares\x12.\n" +
-	"\aunshown\x18\x04 \x03(\v2\x14.headrace.v1.UnshownR\aunshown\"\xd3\x05\n" +
+	"\aunshown\x18\x04 \x03(\v2\x14.headrace.v1.UnshownR\aunshown\"\xb0\x06\n" +
 	"\fWorkerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12-\n" +
@@ -6590,7 +6640,9 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\n" +
 	"drain_time\x18, \x01(\v2\x1a.google.protobuf.TimestampR\tdrainTime\x12\x1a\n" +
 	"\bcordoned\x18- \x01(\tR\bcordoned\x123\n" +
-	"\acordons\x18. \x03(\v2\x19.headrace.v1.DeviceCordonR\acordons\x1a9\n" +
+	"\acordons\x18. \x03(\v2\x19.headrace.v1.DeviceCordonR\acordons\x12\x1b\n" +
+	"\tput_aside\x18/ \x01(\tR\bputAside\x12>\n" +
+	"\rnext_try_time\x180 \x01(\v2\x1a.google.protobuf.TimestampR\vnextTryTime\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa4\x01\n" +
@@ -6877,8 +6929,8 @@ var file_headrace_v1_study_proto_goTypes = []any{
 	(*StudySpec)(nil),                 // 100: headrace.v1.StudySpec
 	(*timestamppb.Timestamp)(nil),     // 101: google.protobuf.Timestamp
 	(*Trial)(nil),                     // 102: headrace.v1.Trial
-	(*Schedule)(nil),                  // 103: headrace.v1.Schedule
-	(*durationpb.Duration)(nil),       // 104: google.protobuf.Duration
+	(*durationpb.Duration)(nil),       // 103: google.protobuf.Duration
+	(*Schedule)(nil),                  // 104: headrace.v1.Schedule
 	(*ParameterAssignment)(nil),       // 105: headrace.v1.ParameterAssignment
 	(TrialState)(0),                   // 106: headrace.v1.TrialState
 	(*Event)(nil),                     // 107: headrace.v1.Event
@@ -6903,158 +6955,161 @@ var file_headrace_v1_study_proto_depIdxs = []int32{
 	8,   // 12: headrace.v1.StudyStatus.bundle_sizes:type_name -> headrace.v1.BundleSize
 	7,   // 13: headrace.v1.StudyStatus.until:type_name -> headrace.v1.UntilProgress
 	6,   // 14: headrace.v1.StudyStatus.schedules:type_name -> headrace.v1.EndingSchedule
-	103, // 15: headrace.v1.EndingSchedule.schedule:type_name -> headrace.v1.Schedule
-	101, // 16: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
-	104, // 17: headrace.v1.UntilProgress.time_left:type_name -> google.protobuf.Duration
-	9,   // 18: headrace.v1.BundleSize.turns:type_name -> headrace.v1.BundleTurn
-	100, // 19: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
-	1,   // 20: headrace.v1.CreateStudyResponse.study:type_name -> headrace.v1.Study
-	1,   // 21: headrace.v1.GetStudyResponse.study:type_name -> headrace.v1.Study
-	1,   // 22: headrace.v1.ListStudiesResponse.studies:type_name -> headrace.v1.Study
-	4,   // 23: headrace.v1.ListStudiesResponse.unshown:type_name -> headrace.v1.Unshown
-	1,   // 24: headrace.v1.PauseStudyResponse.study:type_name -> headrace.v1.Study
-	1,   // 25: headrace.v1.ResumeStudyResponse.study:type_name -> headrace.v1.Study
-	1,   // 26: headrace.v1.StopStudyResponse.study:type_name -> headrace.v1.Study
-	105, // 27: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
-	102, // 28: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
-	1,   // 29: headrace.v1.ExtendStudyResponse.study:type_name -> headrace.v1.Study
-	102, // 30: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
-	106, // 31: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
-	102, // 32: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
-	4,   // 33: headrace.v1.ListTrialsResponse.unshown:type_name -> headrace.v1.Unshown
-	102, // 34: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
-	102, // 35: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
-	102, // 36: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
-	107, // 37: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
-	1,   // 38: headrace.v1.WatchStudyResponse.study:type_name -> headrace.v1.Study
-	102, // 39: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
-	107, // 40: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
-	100, // 41: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
-	50,  // 42: headrace.v1.PreviewStudyResponse.rungs:type_name -> headrace.v1.PreviewRung
-	104, // 43: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
-	104, // 44: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
-	105, // 45: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
-	49,  // 46: headrace.v1.PreviewStudyResponse.sizes:type_name -> headrace.v1.PreviewSize
-	48,  // 47: headrace.v1.PreviewStudyResponse.companions:type_name -> headrace.v1.PreviewCompanion
-	104, // 48: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
-	104, // 49: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
-	104, // 50: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
-	102, // 51: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
-	108, // 52: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
-	108, // 53: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	97,  // 54: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
-	109, // 55: headrace.v1.ReportTrialRequest.code:type_name -> headrace.v1.AttemptCode
-	110, // 56: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
-	108, // 57: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	102, // 58: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
-	108, // 59: headrace.v1.RenewTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	108, // 60: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
-	102, // 61: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
-	63,  // 62: headrace.v1.ListReportsResponse.reports:type_name -> headrace.v1.TrialReport
-	4,   // 63: headrace.v1.ListReportsResponse.unshown:type_name -> headrace.v1.Unshown
-	98,  // 64: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
-	101, // 65: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
-	111, // 66: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
-	70,  // 67: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
-	76,  // 68: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
-	4,   // 69: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
-	73,  // 70: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
-	99,  // 71: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
-	101, // 72: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
-	72,  // 73: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
-	101, // 74: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
-	101, // 75: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
-	71,  // 76: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
-	101, // 77: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
-	101, // 78: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
-	101, // 79: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
-	75,  // 80: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
-	74,  // 81: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
-	101, // 82: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
-	104, // 83: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
-	70,  // 84: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
-	70,  // 85: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
-	70,  // 86: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
-	70,  // 87: headrace.v1.UncordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
-	89,  // 88: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
-	90,  // 89: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
-	93,  // 90: headrace.v1.GetUpkeepResponse.kinds:type_name -> headrace.v1.KeptKind
-	94,  // 91: headrace.v1.GetUpkeepResponse.tables:type_name -> headrace.v1.TableSize
-	12,  // 92: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
-	14,  // 93: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
-	16,  // 94: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
-	18,  // 95: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
-	20,  // 96: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
-	22,  // 97: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
-	24,  // 98: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
-	26,  // 99: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
-	28,  // 100: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
-	30,  // 101: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
-	32,  // 102: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
-	34,  // 103: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
-	36,  // 104: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
-	38,  // 105: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
-	40,  // 106: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
-	42,  // 107: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
-	44,  // 108: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
-	46,  // 109: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
-	51,  // 110: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
-	53,  // 111: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
-	55,  // 112: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
-	57,  // 113: headrace.v1.StudyService.RenewTrial:input_type -> headrace.v1.RenewTrialRequest
-	59,  // 114: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
-	61,  // 115: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
-	68,  // 116: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
-	77,  // 117: headrace.v1.StudyService.DrainWorker:input_type -> headrace.v1.DrainWorkerRequest
-	79,  // 118: headrace.v1.StudyService.UndrainWorker:input_type -> headrace.v1.UndrainWorkerRequest
-	81,  // 119: headrace.v1.StudyService.CordonDevices:input_type -> headrace.v1.CordonDevicesRequest
-	83,  // 120: headrace.v1.StudyService.UncordonDevices:input_type -> headrace.v1.UncordonDevicesRequest
-	64,  // 121: headrace.v1.StudyService.ReadLog:input_type -> headrace.v1.ReadLogRequest
-	66,  // 122: headrace.v1.StudyService.GetServerInfo:input_type -> headrace.v1.GetServerInfoRequest
-	85,  // 123: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
-	87,  // 124: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
-	91,  // 125: headrace.v1.StudyService.GetUpkeep:input_type -> headrace.v1.GetUpkeepRequest
-	95,  // 126: headrace.v1.StudyService.CleanUp:input_type -> headrace.v1.CleanUpRequest
-	13,  // 127: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
-	15,  // 128: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
-	17,  // 129: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
-	19,  // 130: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
-	21,  // 131: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
-	23,  // 132: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
-	25,  // 133: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
-	27,  // 134: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
-	29,  // 135: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
-	31,  // 136: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
-	33,  // 137: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
-	35,  // 138: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
-	37,  // 139: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
-	39,  // 140: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
-	41,  // 141: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
-	43,  // 142: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
-	45,  // 143: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
-	47,  // 144: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
-	52,  // 145: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
-	54,  // 146: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
-	56,  // 147: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
-	58,  // 148: headrace.v1.StudyService.RenewTrial:output_type -> headrace.v1.RenewTrialResponse
-	60,  // 149: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
-	62,  // 150: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
-	69,  // 151: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
-	78,  // 152: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
-	80,  // 153: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
-	82,  // 154: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
-	84,  // 155: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
-	65,  // 156: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
-	67,  // 157: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
-	86,  // 158: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
-	88,  // 159: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
-	92,  // 160: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
-	96,  // 161: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
-	127, // [127:162] is the sub-list for method output_type
-	92,  // [92:127] is the sub-list for method input_type
-	92,  // [92:92] is the sub-list for extension type_name
-	92,  // [92:92] is the sub-list for extension extendee
-	0,   // [0:92] is the sub-list for field type_name
+	101, // 15: headrace.v1.StudyStatus.start_time:type_name -> google.protobuf.Timestamp
+	103, // 16: headrace.v1.StudyStatus.time_over:type_name -> google.protobuf.Duration
+	104, // 17: headrace.v1.EndingSchedule.schedule:type_name -> headrace.v1.Schedule
+	101, // 18: headrace.v1.UntilProgress.deadline:type_name -> google.protobuf.Timestamp
+	103, // 19: headrace.v1.UntilProgress.time_left:type_name -> google.protobuf.Duration
+	9,   // 20: headrace.v1.BundleSize.turns:type_name -> headrace.v1.BundleTurn
+	100, // 21: headrace.v1.CreateStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	1,   // 22: headrace.v1.CreateStudyResponse.study:type_name -> headrace.v1.Study
+	1,   // 23: headrace.v1.GetStudyResponse.study:type_name -> headrace.v1.Study
+	1,   // 24: headrace.v1.ListStudiesResponse.studies:type_name -> headrace.v1.Study
+	4,   // 25: headrace.v1.ListStudiesResponse.unshown:type_name -> headrace.v1.Unshown
+	1,   // 26: headrace.v1.PauseStudyResponse.study:type_name -> headrace.v1.Study
+	1,   // 27: headrace.v1.ResumeStudyResponse.study:type_name -> headrace.v1.Study
+	1,   // 28: headrace.v1.StopStudyResponse.study:type_name -> headrace.v1.Study
+	105, // 29: headrace.v1.AddTrialsRequest.parameters:type_name -> headrace.v1.ParameterAssignment
+	102, // 30: headrace.v1.AddTrialsResponse.trials:type_name -> headrace.v1.Trial
+	1,   // 31: headrace.v1.ExtendStudyResponse.study:type_name -> headrace.v1.Study
+	102, // 32: headrace.v1.GetTrialResponse.trial:type_name -> headrace.v1.Trial
+	106, // 33: headrace.v1.ListTrialsRequest.states:type_name -> headrace.v1.TrialState
+	102, // 34: headrace.v1.ListTrialsResponse.trials:type_name -> headrace.v1.Trial
+	4,   // 35: headrace.v1.ListTrialsResponse.unshown:type_name -> headrace.v1.Unshown
+	102, // 36: headrace.v1.PauseTrialResponse.trial:type_name -> headrace.v1.Trial
+	102, // 37: headrace.v1.ResumeTrialResponse.trial:type_name -> headrace.v1.Trial
+	102, // 38: headrace.v1.StopTrialResponse.trial:type_name -> headrace.v1.Trial
+	107, // 39: headrace.v1.WatchStudyResponse.events:type_name -> headrace.v1.Event
+	1,   // 40: headrace.v1.WatchStudyResponse.study:type_name -> headrace.v1.Study
+	102, // 41: headrace.v1.ExplainTrialResponse.trial:type_name -> headrace.v1.Trial
+	107, // 42: headrace.v1.ExplainTrialResponse.events:type_name -> headrace.v1.Event
+	100, // 43: headrace.v1.PreviewStudyRequest.spec:type_name -> headrace.v1.StudySpec
+	50,  // 44: headrace.v1.PreviewStudyResponse.rungs:type_name -> headrace.v1.PreviewRung
+	103, // 45: headrace.v1.PreviewStudyResponse.wall_time:type_name -> google.protobuf.Duration
+	103, // 46: headrace.v1.PreviewStudyResponse.slot_time:type_name -> google.protobuf.Duration
+	105, // 47: headrace.v1.PreviewStudyResponse.samples:type_name -> headrace.v1.ParameterAssignment
+	49,  // 48: headrace.v1.PreviewStudyResponse.sizes:type_name -> headrace.v1.PreviewSize
+	48,  // 49: headrace.v1.PreviewStudyResponse.companions:type_name -> headrace.v1.PreviewCompanion
+	103, // 50: headrace.v1.PreviewCompanion.wall_time:type_name -> google.protobuf.Duration
+	103, // 51: headrace.v1.PreviewCompanion.slot_time:type_name -> google.protobuf.Duration
+	103, // 52: headrace.v1.SuggestTrialRequest.lease_time:type_name -> google.protobuf.Duration
+	102, // 53: headrace.v1.SuggestTrialResponse.trial:type_name -> headrace.v1.Trial
+	108, // 54: headrace.v1.SuggestTrialResponse.lease:type_name -> headrace.v1.LeaseRef
+	108, // 55: headrace.v1.ReportTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	97,  // 56: headrace.v1.ReportTrialRequest.metrics:type_name -> headrace.v1.ReportTrialRequest.MetricsEntry
+	109, // 57: headrace.v1.ReportTrialRequest.code:type_name -> headrace.v1.AttemptCode
+	110, // 58: headrace.v1.ReportTrialResponse.decision:type_name -> headrace.v1.Decision
+	108, // 59: headrace.v1.CompleteTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	102, // 60: headrace.v1.CompleteTrialResponse.trial:type_name -> headrace.v1.Trial
+	108, // 61: headrace.v1.RenewTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	108, // 62: headrace.v1.ReleaseTrialRequest.lease:type_name -> headrace.v1.LeaseRef
+	102, // 63: headrace.v1.ReleaseTrialResponse.trial:type_name -> headrace.v1.Trial
+	63,  // 64: headrace.v1.ListReportsResponse.reports:type_name -> headrace.v1.TrialReport
+	4,   // 65: headrace.v1.ListReportsResponse.unshown:type_name -> headrace.v1.Unshown
+	98,  // 66: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
+	101, // 67: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
+	111, // 68: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
+	70,  // 69: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
+	76,  // 70: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
+	4,   // 71: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
+	73,  // 72: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
+	99,  // 73: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
+	101, // 74: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
+	72,  // 75: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
+	101, // 76: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
+	101, // 77: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
+	71,  // 78: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
+	101, // 79: headrace.v1.WorkerStatus.next_try_time:type_name -> google.protobuf.Timestamp
+	101, // 80: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
+	101, // 81: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
+	101, // 82: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
+	75,  // 83: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
+	74,  // 84: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
+	101, // 85: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
+	103, // 86: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
+	70,  // 87: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
+	70,  // 88: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
+	70,  // 89: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
+	70,  // 90: headrace.v1.UncordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
+	89,  // 91: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
+	90,  // 92: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
+	93,  // 93: headrace.v1.GetUpkeepResponse.kinds:type_name -> headrace.v1.KeptKind
+	94,  // 94: headrace.v1.GetUpkeepResponse.tables:type_name -> headrace.v1.TableSize
+	12,  // 95: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
+	14,  // 96: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
+	16,  // 97: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
+	18,  // 98: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
+	20,  // 99: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
+	22,  // 100: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
+	24,  // 101: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
+	26,  // 102: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
+	28,  // 103: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
+	30,  // 104: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
+	32,  // 105: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
+	34,  // 106: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
+	36,  // 107: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
+	38,  // 108: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
+	40,  // 109: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
+	42,  // 110: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
+	44,  // 111: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
+	46,  // 112: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
+	51,  // 113: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
+	53,  // 114: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
+	55,  // 115: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
+	57,  // 116: headrace.v1.StudyService.RenewTrial:input_type -> headrace.v1.RenewTrialRequest
+	59,  // 117: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
+	61,  // 118: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
+	68,  // 119: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
+	77,  // 120: headrace.v1.StudyService.DrainWorker:input_type -> headrace.v1.DrainWorkerRequest
+	79,  // 121: headrace.v1.StudyService.UndrainWorker:input_type -> headrace.v1.UndrainWorkerRequest
+	81,  // 122: headrace.v1.StudyService.CordonDevices:input_type -> headrace.v1.CordonDevicesRequest
+	83,  // 123: headrace.v1.StudyService.UncordonDevices:input_type -> headrace.v1.UncordonDevicesRequest
+	64,  // 124: headrace.v1.StudyService.ReadLog:input_type -> headrace.v1.ReadLogRequest
+	66,  // 125: headrace.v1.StudyService.GetServerInfo:input_type -> headrace.v1.GetServerInfoRequest
+	85,  // 126: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
+	87,  // 127: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
+	91,  // 128: headrace.v1.StudyService.GetUpkeep:input_type -> headrace.v1.GetUpkeepRequest
+	95,  // 129: headrace.v1.StudyService.CleanUp:input_type -> headrace.v1.CleanUpRequest
+	13,  // 130: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
+	15,  // 131: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
+	17,  // 132: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
+	19,  // 133: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
+	21,  // 134: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
+	23,  // 135: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
+	25,  // 136: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
+	27,  // 137: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
+	29,  // 138: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
+	31,  // 139: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
+	33,  // 140: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
+	35,  // 141: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
+	37,  // 142: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
+	39,  // 143: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
+	41,  // 144: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
+	43,  // 145: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
+	45,  // 146: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
+	47,  // 147: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
+	52,  // 148: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
+	54,  // 149: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
+	56,  // 150: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
+	58,  // 151: headrace.v1.StudyService.RenewTrial:output_type -> headrace.v1.RenewTrialResponse
+	60,  // 152: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
+	62,  // 153: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
+	69,  // 154: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
+	78,  // 155: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
+	80,  // 156: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
+	82,  // 157: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
+	84,  // 158: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
+	65,  // 159: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
+	67,  // 160: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
+	86,  // 161: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
+	88,  // 162: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
+	92,  // 163: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
+	96,  // 164: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
+	130, // [130:165] is the sub-list for method output_type
+	95,  // [95:130] is the sub-list for method input_type
+	95,  // [95:95] is the sub-list for extension type_name
+	95,  // [95:95] is the sub-list for extension extendee
+	0,   // [0:95] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_study_proto_init() }

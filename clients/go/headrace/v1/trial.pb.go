@@ -247,7 +247,7 @@ type Trial struct {
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	StartTime  *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	EndTime    *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	// Every metric in the last report, the objective included.
+	// Every metric in the last report, the objective included. Where an earlier end counts, its metrics do.
 	Metrics map[string]float64 `protobuf:"bytes,25,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	// The log file, on the machine of the worker that ran the trial last; empty before.
 	LogPath string `protobuf:"bytes,26,opt,name=log_path,json=logPath,proto3" json:"log_path,omitempty"`
@@ -259,9 +259,10 @@ type Trial struct {
 	WaitsFor string `protobuf:"bytes,33,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	// What the trial copied from others, in order; `parameters` are those of the last exploit.
 	Lineage []*Exploit `protobuf:"bytes,28,rep,name=lineage,proto3" json:"lineage,omitempty"`
-	// Every objective in the last report, by metric; only in studies with several objectives.
+	// Every objective in the report that counts, by metric; only in studies with several objectives. That is the last
+	// report, or that of the earlier end that counts.
 	ObjectiveValues map[string]float64 `protobuf:"bytes,29,rep,name=objective_values,json=objectiveValues,proto3" json:"objective_values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
-	// Whether the last report meets every constraint; absent without constraints, and before the first report.
+	// Whether the report that counts meets every constraint; absent without constraints, and before the first report.
 	Feasible *bool `protobuf:"varint,30,opt,name=feasible,proto3,oneof" json:"feasible,omitempty"`
 	// The generation that an evolutionary sampler proposed the trial for; absent for others.
 	Generation *int32 `protobuf:"varint,31,opt,name=generation,proto3,oneof" json:"generation,omitempty"`

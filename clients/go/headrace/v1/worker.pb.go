@@ -152,6 +152,16 @@ const (
 	// The worker could not prepare the program: its code is gone, or its requirements cannot be installed. Not charged:
 	// the study is tried on other workers, and fails where there is none.
 	ExitOutcome_EXIT_OUTCOME_UNPREPARED ExitOutcome = 6
+	// The program was not reached: this machine could not start it, or it never got through to the daemon. Not charged,
+	// and no loss either. The trial is tried on another worker after the second time, and after three attempts in a row
+	// that ended so the worker is put aside for a while.
+	ExitOutcome_EXIT_OUTCOME_UNREACHED ExitOutcome = 7
+	// The checkpoint to continue from is in the store, and cannot be loaded: its bytes are not what was stored, the store
+	// does not give them, or the trial's library cannot read them. Not charged: it is tried again after a pause, then the
+	// checkpoint before it.
+	ExitOutcome_EXIT_OUTCOME_UNREADABLE_CHECKPOINT ExitOutcome = 8
+	// The worker's store is away, or is not the one where the checkpoint lies. Not charged: the trial waits.
+	ExitOutcome_EXIT_OUTCOME_STORE_AWAY ExitOutcome = 9
 )
 
 // Enum value maps for ExitOutcome.
@@ -164,15 +174,21 @@ var (
 		4: "EXIT_OUTCOME_LOST",
 		5: "EXIT_OUTCOME_NO_CHECKPOINT",
 		6: "EXIT_OUTCOME_UNPREPARED",
+		7: "EXIT_OUTCOME_UNREACHED",
+		8: "EXIT_OUTCOME_UNREADABLE_CHECKPOINT",
+		9: "EXIT_OUTCOME_STORE_AWAY",
 	}
 	ExitOutcome_value = map[string]int32{
-		"EXIT_OUTCOME_UNSPECIFIED":   0,
-		"EXIT_OUTCOME_FINISHED":      1,
-		"EXIT_OUTCOME_RELEASED":      2,
-		"EXIT_OUTCOME_FAILED":        3,
-		"EXIT_OUTCOME_LOST":          4,
-		"EXIT_OUTCOME_NO_CHECKPOINT": 5,
-		"EXIT_OUTCOME_UNPREPARED":    6,
+		"EXIT_OUTCOME_UNSPECIFIED":           0,
+		"EXIT_OUTCOME_FINISHED":              1,
+		"EXIT_OUTCOME_RELEASED":              2,
+		"EXIT_OUTCOME_FAILED":                3,
+		"EXIT_OUTCOME_LOST":                  4,
+		"EXIT_OUTCOME_NO_CHECKPOINT":         5,
+		"EXIT_OUTCOME_UNPREPARED":            6,
+		"EXIT_OUTCOME_UNREACHED":             7,
+		"EXIT_OUTCOME_UNREADABLE_CHECKPOINT": 8,
+		"EXIT_OUTCOME_STORE_AWAY":            9,
 	}
 )
 
@@ -710,8 +726,14 @@ type Hello struct {
 	Protocol int32 `protobuf:"varint,45,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// The oldest that it understands of a scheduler.
 	OldestProtocol int32 `protobuf:"varint,46,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Names the lock that the daemon holds on its home: the file, on this machine, since it was booted. A copy of a home has
+	// another one. A worker of the same home and lock is the same again, and the daemon before it is gone. Empty: it is of
+	// a release that does not say, and `home` alone decides.
+	HomeLock string `protobuf:"bytes,47,opt,name=home_lock,json=homeLock,proto3" json:"home_lock,omitempty"`
+	// The worker's store of checkpoints, as it finds it now.
+	Store         *Store `protobuf:"bytes,48,opt,name=store,proto3" json:"store,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
@@ -849,6 +871,148 @@ func (x *Hello) GetOldestProtocol() int32 {
 	return 0
 }
 
+func (x *Hello) GetHomeLock() string {
+	if x != nil {
+		return x.HomeLock
+	}
+	return ""
+}
+
+func (x *Hello) GetStore() *Store {
+	if x != nil {
+		return x.Store
+	}
+	return nil
+}
+
+// A store of checkpoints. Its marker, a small file in its root, holds its id.
+type Store struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Url   string                 `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// What its marker says; empty where there is none.
+	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Nobody could look yet, as the store does not answer: whether there is a marker is not known.
+	Unseen        bool `protobuf:"varint,3,opt,name=unseen,proto3" json:"unseen,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Store) Reset() {
+	*x = Store{}
+	mi := &file_headrace_v1_worker_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Store) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Store) ProtoMessage() {}
+
+func (x *Store) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_worker_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Store.ProtoReflect.Descriptor instead.
+func (*Store) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Store) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *Store) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Store) GetUnseen() bool {
+	if x != nil {
+		return x.Unseen
+	}
+	return false
+}
+
+// What the cluster knows of a worker's store.
+type StoreOrder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id that its marker must have. Without it the store is away, or is another one: nothing is saved there, and what is
+	// not found there is not taken for deleted. Empty where that depends on what the worker has not seen yet.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The worker is to write the marker if there is none: no worker has used this address before.
+	SetUp bool `protobuf:"varint,2,opt,name=set_up,json=setUp,proto3" json:"set_up,omitempty"`
+	// Checkpoints were stored there before there were markers, so an empty place is not the store.
+	Used          bool `protobuf:"varint,3,opt,name=used,proto3" json:"used,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreOrder) Reset() {
+	*x = StoreOrder{}
+	mi := &file_headrace_v1_worker_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreOrder) ProtoMessage() {}
+
+func (x *StoreOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_worker_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreOrder.ProtoReflect.Descriptor instead.
+func (*StoreOrder) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *StoreOrder) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *StoreOrder) GetSetUp() bool {
+	if x != nil {
+		return x.SetUp
+	}
+	return false
+}
+
+func (x *StoreOrder) GetUsed() bool {
+	if x != nil {
+		return x.Used
+	}
+	return false
+}
+
 // One slot: a GPU, or a CPU slot where there is none.
 type Device struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -872,7 +1036,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[3]
+	mi := &file_headrace_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +1048,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[3]
+	mi := &file_headrace_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +1061,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{3}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Device) GetIndex() int32 {
@@ -972,7 +1136,7 @@ type Bubbles struct {
 
 func (x *Bubbles) Reset() {
 	*x = Bubbles{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[4]
+	mi := &file_headrace_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1148,7 @@ func (x *Bubbles) String() string {
 func (*Bubbles) ProtoMessage() {}
 
 func (x *Bubbles) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[4]
+	mi := &file_headrace_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1161,7 @@ func (x *Bubbles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bubbles.ProtoReflect.Descriptor instead.
 func (*Bubbles) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{4}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Bubbles) GetJob() string {
@@ -1049,13 +1213,15 @@ type Heartbeat struct {
 	Leaving string `protobuf:"bytes,43,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	// How many durable messages the worker keeps until they are acknowledged.
 	Unacknowledged int64 `protobuf:"varint,44,opt,name=unacknowledged,proto3" json:"unacknowledged,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// As in Store: what the marker of the worker's store says now.
+	StoreId       string `protobuf:"bytes,47,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[5]
+	mi := &file_headrace_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1233,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[5]
+	mi := &file_headrace_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1246,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Heartbeat) GetSequence() int64 {
@@ -1139,6 +1305,13 @@ func (x *Heartbeat) GetUnacknowledged() int64 {
 	return 0
 }
 
+func (x *Heartbeat) GetStoreId() string {
+	if x != nil {
+		return x.StoreId
+	}
+	return ""
+}
+
 // A device that failed.
 type DeviceDefect struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1151,7 +1324,7 @@ type DeviceDefect struct {
 
 func (x *DeviceDefect) Reset() {
 	*x = DeviceDefect{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[6]
+	mi := &file_headrace_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1163,7 +1336,7 @@ func (x *DeviceDefect) String() string {
 func (*DeviceDefect) ProtoMessage() {}
 
 func (x *DeviceDefect) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[6]
+	mi := &file_headrace_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1176,7 +1349,7 @@ func (x *DeviceDefect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceDefect.ProtoReflect.Descriptor instead.
 func (*DeviceDefect) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DeviceDefect) GetIndex() int32 {
@@ -1206,7 +1379,7 @@ type DeviceTelemetry struct {
 
 func (x *DeviceTelemetry) Reset() {
 	*x = DeviceTelemetry{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[7]
+	mi := &file_headrace_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1391,7 @@ func (x *DeviceTelemetry) String() string {
 func (*DeviceTelemetry) ProtoMessage() {}
 
 func (x *DeviceTelemetry) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[7]
+	mi := &file_headrace_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1404,7 @@ func (x *DeviceTelemetry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceTelemetry.ProtoReflect.Descriptor instead.
 func (*DeviceTelemetry) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DeviceTelemetry) GetIndex() int32 {
@@ -1275,6 +1448,8 @@ type Report struct {
 	Turn *TurnCost `protobuf:"bytes,8,opt,name=turn,proto3" json:"turn,omitempty"`
 	// As in ReportRequest.
 	Schedules *Schedules `protobuf:"bytes,15,opt,name=schedules,proto3" json:"schedules,omitempty"`
+	// As in ReportRequest.
+	Returned bool `protobuf:"varint,16,opt,name=returned,proto3" json:"returned,omitempty"`
 	// With the first report of an attempt, and where the code has grown since.
 	Code          *AttemptCode `protobuf:"bytes,12,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1283,7 +1458,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[8]
+	mi := &file_headrace_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1295,7 +1470,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[8]
+	mi := &file_headrace_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1308,7 +1483,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Report) GetSequence() int64 {
@@ -1374,6 +1549,13 @@ func (x *Report) GetSchedules() *Schedules {
 	return nil
 }
 
+func (x *Report) GetReturned() bool {
+	if x != nil {
+		return x.Returned
+	}
+	return false
+}
+
 func (x *Report) GetCode() *AttemptCode {
 	if x != nil {
 		return x.Code
@@ -1392,7 +1574,7 @@ type Reports struct {
 
 func (x *Reports) Reset() {
 	*x = Reports{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[9]
+	mi := &file_headrace_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1404,7 +1586,7 @@ func (x *Reports) String() string {
 func (*Reports) ProtoMessage() {}
 
 func (x *Reports) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[9]
+	mi := &file_headrace_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1417,7 +1599,7 @@ func (x *Reports) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reports.ProtoReflect.Descriptor instead.
 func (*Reports) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Reports) GetReports() []*Report {
@@ -1433,7 +1615,9 @@ type Restored struct {
 	Sequence int64                  `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	Lease    *LeaseRef              `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	ReadTime *durationpb.Duration   `protobuf:"bytes,3,opt,name=read_time,json=readTime,proto3" json:"read_time,omitempty"`
-	// What the attempt runs, before its first report. Such a message says nothing of a checkpoint.
+	// All source files that the attempt runs so far. Such a message says nothing of a checkpoint. It comes where a file has
+	// another content than the worker has told of the study before and, with `Assign.guards_code`, whenever files were
+	// imported. All other code is told with reports.
 	Code          *AttemptCode `protobuf:"bytes,12,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1441,7 +1625,7 @@ type Restored struct {
 
 func (x *Restored) Reset() {
 	*x = Restored{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[10]
+	mi := &file_headrace_v1_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1453,7 +1637,7 @@ func (x *Restored) String() string {
 func (*Restored) ProtoMessage() {}
 
 func (x *Restored) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[10]
+	mi := &file_headrace_v1_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1466,7 +1650,7 @@ func (x *Restored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restored.ProtoReflect.Descriptor instead.
 func (*Restored) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Restored) GetSequence() int64 {
@@ -1523,14 +1707,17 @@ type Exited struct {
 	// As in FinishRequest; also where the worker could not store it.
 	Unsaved string `protobuf:"bytes,43,opt,name=unsaved,proto3" json:"unsaved,omitempty"`
 	// As in FinishRequest.
-	ByItself      bool `protobuf:"varint,44,opt,name=by_itself,json=byItself,proto3" json:"by_itself,omitempty"`
+	ByItself bool `protobuf:"varint,44,opt,name=by_itself,json=byItself,proto3" json:"by_itself,omitempty"`
+	// With UNREADABLE_CHECKPOINT and NO_CHECKPOINT: the addresses of the complete checkpoints in the same place, the newest
+	// ones first.
+	Stored        []string `protobuf:"bytes,46,rep,name=stored,proto3" json:"stored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[11]
+	mi := &file_headrace_v1_worker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1729,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[11]
+	mi := &file_headrace_v1_worker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +1742,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{11}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Exited) GetSequence() int64 {
@@ -1642,6 +1829,13 @@ func (x *Exited) GetByItself() bool {
 	return false
 }
 
+func (x *Exited) GetStored() []string {
+	if x != nil {
+		return x.Stored
+	}
+	return nil
+}
+
 // Answers Hello.
 type Welcome struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
@@ -1660,14 +1854,16 @@ type Welcome struct {
 	Protocol       int32 `protobuf:"varint,42,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	OldestProtocol int32 `protobuf:"varint,43,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
 	// The scheduler's release.
-	Version       string `protobuf:"bytes,44,opt,name=version,proto3" json:"version,omitempty"`
+	Version string `protobuf:"bytes,44,opt,name=version,proto3" json:"version,omitempty"`
+	// Absent from a scheduler of before there were markers, and for a worker that names no store.
+	Store         *StoreOrder `protobuf:"bytes,45,opt,name=store,proto3" json:"store,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[12]
+	mi := &file_headrace_v1_worker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1679,7 +1875,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[12]
+	mi := &file_headrace_v1_worker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1692,7 +1888,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{12}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Welcome) GetHeartbeatInterval() *durationpb.Duration {
@@ -1758,6 +1954,13 @@ func (x *Welcome) GetVersion() string {
 	return ""
 }
 
+func (x *Welcome) GetStore() *StoreOrder {
+	if x != nil {
+		return x.Store
+	}
+	return nil
+}
+
 // Run this trial.
 type Assign struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -1796,6 +1999,8 @@ type Assign struct {
 	Gate      *Gate      `protobuf:"bytes,23,opt,name=gate,proto3" json:"gate,omitempty"`
 	// The trial saves at each report that is its best so far; absent: it need not.
 	KeepBest *KeepBest `protobuf:"bytes,24,opt,name=keep_best,json=keepBest,proto3" json:"keep_best,omitempty"`
+	// The trial saves at a report that ends its study, and waits for the answer; absent: no value does.
+	EndsStudy *EndsStudy `protobuf:"bytes,25,opt,name=ends_study,json=endsStudy,proto3" json:"ends_study,omitempty"`
 	// Changed code is not let pass (`on_code_change`): each attempt says what it runs as soon as it has imported it.
 	GuardsCode    bool `protobuf:"varint,30,opt,name=guards_code,json=guardsCode,proto3" json:"guards_code,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1804,7 +2009,7 @@ type Assign struct {
 
 func (x *Assign) Reset() {
 	*x = Assign{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[13]
+	mi := &file_headrace_v1_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1816,7 +2021,7 @@ func (x *Assign) String() string {
 func (*Assign) ProtoMessage() {}
 
 func (x *Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[13]
+	mi := &file_headrace_v1_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1829,7 +2034,7 @@ func (x *Assign) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assign.ProtoReflect.Descriptor instead.
 func (*Assign) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{13}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Assign) GetLease() *LeaseRef {
@@ -1972,6 +2177,13 @@ func (x *Assign) GetKeepBest() *KeepBest {
 	return nil
 }
 
+func (x *Assign) GetEndsStudy() *EndsStudy {
+	if x != nil {
+		return x.EndsStudy
+	}
+	return nil
+}
+
 func (x *Assign) GetGuardsCode() bool {
 	if x != nil {
 		return x.GuardsCode
@@ -1999,7 +2211,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[14]
+	mi := &file_headrace_v1_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2011,7 +2223,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[14]
+	mi := &file_headrace_v1_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2024,7 +2236,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{14}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Grant) GetSlots() []int32 {
@@ -2081,7 +2293,7 @@ type LeaseDecision struct {
 
 func (x *LeaseDecision) Reset() {
 	*x = LeaseDecision{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[15]
+	mi := &file_headrace_v1_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2093,7 +2305,7 @@ func (x *LeaseDecision) String() string {
 func (*LeaseDecision) ProtoMessage() {}
 
 func (x *LeaseDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[15]
+	mi := &file_headrace_v1_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2106,7 +2318,7 @@ func (x *LeaseDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseDecision.ProtoReflect.Descriptor instead.
 func (*LeaseDecision) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{15}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LeaseDecision) GetLease() *LeaseRef {
@@ -2140,7 +2352,7 @@ type Decisions struct {
 
 func (x *Decisions) Reset() {
 	*x = Decisions{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[16]
+	mi := &file_headrace_v1_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2152,7 +2364,7 @@ func (x *Decisions) String() string {
 func (*Decisions) ProtoMessage() {}
 
 func (x *Decisions) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[16]
+	mi := &file_headrace_v1_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2165,7 +2377,7 @@ func (x *Decisions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decisions.ProtoReflect.Descriptor instead.
 func (*Decisions) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{16}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Decisions) GetDecisions() []*LeaseDecision {
@@ -2186,7 +2398,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[17]
+	mi := &file_headrace_v1_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +2410,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[17]
+	mi := &file_headrace_v1_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +2423,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{17}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Cancel) GetLease() *LeaseRef {
@@ -2240,7 +2452,7 @@ type Vacate struct {
 
 func (x *Vacate) Reset() {
 	*x = Vacate{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[18]
+	mi := &file_headrace_v1_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2252,7 +2464,7 @@ func (x *Vacate) String() string {
 func (*Vacate) ProtoMessage() {}
 
 func (x *Vacate) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[18]
+	mi := &file_headrace_v1_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2265,7 +2477,7 @@ func (x *Vacate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vacate.ProtoReflect.Descriptor instead.
 func (*Vacate) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{18}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Vacate) GetLease() *LeaseRef {
@@ -2297,7 +2509,7 @@ type Withdraw struct {
 
 func (x *Withdraw) Reset() {
 	*x = Withdraw{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[19]
+	mi := &file_headrace_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2521,7 @@ func (x *Withdraw) String() string {
 func (*Withdraw) ProtoMessage() {}
 
 func (x *Withdraw) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[19]
+	mi := &file_headrace_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2534,7 @@ func (x *Withdraw) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Withdraw.ProtoReflect.Descriptor instead.
 func (*Withdraw) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{19}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Withdraw) GetReason() string {
@@ -2357,7 +2569,7 @@ type Uncordon struct {
 
 func (x *Uncordon) Reset() {
 	*x = Uncordon{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[20]
+	mi := &file_headrace_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2369,7 +2581,7 @@ func (x *Uncordon) String() string {
 func (*Uncordon) ProtoMessage() {}
 
 func (x *Uncordon) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[20]
+	mi := &file_headrace_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2382,7 +2594,7 @@ func (x *Uncordon) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Uncordon.ProtoReflect.Descriptor instead.
 func (*Uncordon) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{20}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Uncordon) GetDevices() []int32 {
@@ -2402,7 +2614,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[21]
+	mi := &file_headrace_v1_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +2626,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[21]
+	mi := &file_headrace_v1_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2427,7 +2639,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{21}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Drain) GetGrace() *durationpb.Duration {
@@ -2450,7 +2662,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[22]
+	mi := &file_headrace_v1_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2462,7 +2674,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[22]
+	mi := &file_headrace_v1_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2475,7 +2687,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{22}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Ack) GetSequences() []int64 {
@@ -2506,7 +2718,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[23]
+	mi := &file_headrace_v1_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2518,7 +2730,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[23]
+	mi := &file_headrace_v1_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2531,7 +2743,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{23}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Refused) GetSequence() int64 {
@@ -2565,7 +2777,7 @@ type ReadLog struct {
 
 func (x *ReadLog) Reset() {
 	*x = ReadLog{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[24]
+	mi := &file_headrace_v1_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2577,7 +2789,7 @@ func (x *ReadLog) String() string {
 func (*ReadLog) ProtoMessage() {}
 
 func (x *ReadLog) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[24]
+	mi := &file_headrace_v1_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2590,7 +2802,7 @@ func (x *ReadLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLog.ProtoReflect.Descriptor instead.
 func (*ReadLog) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{24}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReadLog) GetId() int64 {
@@ -2638,7 +2850,7 @@ type LogChunk struct {
 
 func (x *LogChunk) Reset() {
 	*x = LogChunk{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[25]
+	mi := &file_headrace_v1_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2650,7 +2862,7 @@ func (x *LogChunk) String() string {
 func (*LogChunk) ProtoMessage() {}
 
 func (x *LogChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[25]
+	mi := &file_headrace_v1_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2663,7 +2875,7 @@ func (x *LogChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogChunk.ProtoReflect.Descriptor instead.
 func (*LogChunk) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{25}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LogChunk) GetId() int64 {
@@ -2711,7 +2923,7 @@ type JudgeFoldersRequest struct {
 
 func (x *JudgeFoldersRequest) Reset() {
 	*x = JudgeFoldersRequest{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[26]
+	mi := &file_headrace_v1_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2723,7 +2935,7 @@ func (x *JudgeFoldersRequest) String() string {
 func (*JudgeFoldersRequest) ProtoMessage() {}
 
 func (x *JudgeFoldersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[26]
+	mi := &file_headrace_v1_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2736,7 +2948,7 @@ func (x *JudgeFoldersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeFoldersRequest.ProtoReflect.Descriptor instead.
 func (*JudgeFoldersRequest) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{26}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *JudgeFoldersRequest) GetFolders() []string {
@@ -2756,7 +2968,7 @@ type JudgeFoldersResponse struct {
 
 func (x *JudgeFoldersResponse) Reset() {
 	*x = JudgeFoldersResponse{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[27]
+	mi := &file_headrace_v1_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2768,7 +2980,7 @@ func (x *JudgeFoldersResponse) String() string {
 func (*JudgeFoldersResponse) ProtoMessage() {}
 
 func (x *JudgeFoldersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[27]
+	mi := &file_headrace_v1_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2781,7 +2993,7 @@ func (x *JudgeFoldersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeFoldersResponse.ProtoReflect.Descriptor instead.
 func (*JudgeFoldersResponse) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{27}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *JudgeFoldersResponse) GetVerdicts() []*FolderVerdict {
@@ -2809,7 +3021,7 @@ type FolderVerdict struct {
 
 func (x *FolderVerdict) Reset() {
 	*x = FolderVerdict{}
-	mi := &file_headrace_v1_worker_proto_msgTypes[28]
+	mi := &file_headrace_v1_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2821,7 +3033,7 @@ func (x *FolderVerdict) String() string {
 func (*FolderVerdict) ProtoMessage() {}
 
 func (x *FolderVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_worker_proto_msgTypes[28]
+	mi := &file_headrace_v1_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2834,7 +3046,7 @@ func (x *FolderVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FolderVerdict.ProtoReflect.Descriptor instead.
 func (*FolderVerdict) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{28}
+	return file_headrace_v1_worker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *FolderVerdict) GetFolder() string {
@@ -2900,7 +3112,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\bwithdraw\x18* \x01(\v2\x15.headrace.v1.WithdrawH\x00R\bwithdraw\x123\n" +
 	"\buncordon\x18+ \x01(\v2\x15.headrace.v1.UncordonH\x00R\buncordon\x12\"\n" +
 	"\facknowledged\x18\b \x03(\x03R\facknowledgedB\t\n" +
-	"\amessage\"\x9f\x04\n" +
+	"\amessage\"\xe6\x04\n" +
 	"\x05Hello\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12-\n" +
@@ -2916,10 +3128,21 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\aleaving\x18+ \x01(\tR\aleaving\x12\x1c\n" +
 	"\twithdrawn\x18, \x01(\bR\twithdrawn\x12\x1a\n" +
 	"\bprotocol\x18- \x01(\x05R\bprotocol\x12'\n" +
-	"\x0foldest_protocol\x18. \x01(\x05R\x0eoldestProtocol\x1a9\n" +
+	"\x0foldest_protocol\x18. \x01(\x05R\x0eoldestProtocol\x12\x1b\n" +
+	"\thome_lock\x18/ \x01(\tR\bhomeLock\x12(\n" +
+	"\x05store\x180 \x01(\v2\x12.headrace.v1.StoreR\x05store\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8d\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"A\n" +
+	"\x05Store\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
+	"\x06unseen\x18\x03 \x01(\bR\x06unseen\"G\n" +
+	"\n" +
+	"StoreOrder\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
+	"\x06set_up\x18\x02 \x01(\bR\x05setUp\x12\x12\n" +
+	"\x04used\x18\x03 \x01(\bR\x04used\"\x8d\x02\n" +
 	"\x06Device\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12+\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x17.headrace.v1.DeviceKindR\x04kind\x12\x14\n" +
@@ -2933,7 +3156,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x18\n" +
 	"\areplica\x18\x03 \x01(\x05R\areplica\x12\x12\n" +
-	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\xbc\x02\n" +
+	"\x04duty\x18\x04 \x01(\x01R\x04duty\"\xd7\x02\n" +
 	"\tHeartbeat\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12:\n" +
 	"\ttelemetry\x18\x02 \x03(\v2\x1c.headrace.v1.DeviceTelemetryR\ttelemetry\x12)\n" +
@@ -2942,14 +3165,15 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\tset_aside\x18) \x01(\tR\bsetAside\x123\n" +
 	"\adefects\x18* \x03(\v2\x19.headrace.v1.DeviceDefectR\adefects\x12\x18\n" +
 	"\aleaving\x18+ \x01(\tR\aleaving\x12&\n" +
-	"\x0eunacknowledged\x18, \x01(\x03R\x0eunacknowledged\"<\n" +
+	"\x0eunacknowledged\x18, \x01(\x03R\x0eunacknowledged\x12\x19\n" +
+	"\bstore_id\x18/ \x01(\tR\astoreId\"<\n" +
 	"\fDeviceDefect\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"u\n" +
 	"\x0fDeviceTelemetry\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12 \n" +
 	"\vutilization\x18\x02 \x01(\x01R\vutilization\x12*\n" +
-	"\x11memory_used_bytes\x18\x03 \x01(\x03R\x0fmemoryUsedBytes\"\xfe\x03\n" +
+	"\x11memory_used_bytes\x18\x03 \x01(\x03R\x0fmemoryUsedBytes\"\x9a\x04\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12\x12\n" +
@@ -2962,7 +3186,8 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"train_time\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\ttrainTime\x12\x1a\n" +
 	"\bwarnings\x18\a \x03(\tR\bwarnings\x12)\n" +
 	"\x04turn\x18\b \x01(\v2\x15.headrace.v1.TurnCostR\x04turn\x124\n" +
-	"\tschedules\x18\x0f \x01(\v2\x16.headrace.v1.SchedulesR\tschedules\x12,\n" +
+	"\tschedules\x18\x0f \x01(\v2\x16.headrace.v1.SchedulesR\tschedules\x12\x1a\n" +
+	"\breturned\x18\x10 \x01(\bR\breturned\x12,\n" +
 	"\x04code\x18\f \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -2973,7 +3198,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x126\n" +
 	"\tread_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\breadTime\x12,\n" +
-	"\x04code\x18\f \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\"\xb6\x03\n" +
+	"\x04code\x18\f \x01(\v2\x18.headrace.v1.AttemptCodeR\x04code\"\xce\x03\n" +
 	"\x06Exited\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x122\n" +
@@ -2988,7 +3213,8 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"checkpoint\x18* \x01(\v2\x1a.headrace.v1.CheckpointRefR\n" +
 	"checkpoint\x12\x18\n" +
 	"\aunsaved\x18+ \x01(\tR\aunsaved\x12\x1b\n" +
-	"\tby_itself\x18, \x01(\bR\bbyItself\"\xfd\x02\n" +
+	"\tby_itself\x18, \x01(\bR\bbyItself\x12\x16\n" +
+	"\x06stored\x18. \x03(\tR\x06stored\"\xac\x03\n" +
 	"\aWelcome\x12H\n" +
 	"\x12heartbeat_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x126\n" +
 	"\tlease_ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x12)\n" +
@@ -2998,7 +3224,8 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\rtakes_leaving\x18) \x01(\bR\ftakesLeaving\x12\x1a\n" +
 	"\bprotocol\x18* \x01(\x05R\bprotocol\x12'\n" +
 	"\x0foldest_protocol\x18+ \x01(\x05R\x0eoldestProtocol\x12\x18\n" +
-	"\aversion\x18, \x01(\tR\aversion\"\xda\x06\n" +
+	"\aversion\x18, \x01(\tR\aversion\x12-\n" +
+	"\x05store\x18- \x01(\v2\x17.headrace.v1.StoreOrderR\x05store\"\x91\a\n" +
 	"\x06Assign\x12+\n" +
 	"\x05lease\x18\x01 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12@\n" +
 	"\n" +
@@ -3025,7 +3252,9 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\tstudy_uid\x18\x15 \x01(\tR\bstudyUid\x124\n" +
 	"\tsurrogate\x18\x16 \x01(\v2\x16.headrace.v1.SurrogateR\tsurrogate\x12%\n" +
 	"\x04gate\x18\x17 \x01(\v2\x11.headrace.v1.GateR\x04gate\x122\n" +
-	"\tkeep_best\x18\x18 \x01(\v2\x15.headrace.v1.KeepBestR\bkeepBest\x12\x1f\n" +
+	"\tkeep_best\x18\x18 \x01(\v2\x15.headrace.v1.KeepBestR\bkeepBest\x125\n" +
+	"\n" +
+	"ends_study\x18\x19 \x01(\v2\x16.headrace.v1.EndsStudyR\tendsStudy\x12\x1f\n" +
 	"\vguards_code\x18\x1e \x01(\bR\n" +
 	"guardsCode\"\xb2\x01\n" +
 	"\x05Grant\x12\x14\n" +
@@ -3093,7 +3322,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"DeviceKind\x12\x1b\n" +
 	"\x17DEVICE_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fDEVICE_KIND_CPU\x10\x01\x12\x13\n" +
-	"\x0fDEVICE_KIND_GPU\x10\x02*\xce\x01\n" +
+	"\x0fDEVICE_KIND_GPU\x10\x02*\xaf\x02\n" +
 	"\vExitOutcome\x12\x1c\n" +
 	"\x18EXIT_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15EXIT_OUTCOME_FINISHED\x10\x01\x12\x19\n" +
@@ -3101,7 +3330,10 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x13EXIT_OUTCOME_FAILED\x10\x03\x12\x15\n" +
 	"\x11EXIT_OUTCOME_LOST\x10\x04\x12\x1e\n" +
 	"\x1aEXIT_OUTCOME_NO_CHECKPOINT\x10\x05\x12\x1b\n" +
-	"\x17EXIT_OUTCOME_UNPREPARED\x10\x06*U\n" +
+	"\x17EXIT_OUTCOME_UNPREPARED\x10\x06\x12\x1a\n" +
+	"\x16EXIT_OUTCOME_UNREACHED\x10\a\x12&\n" +
+	"\"EXIT_OUTCOME_UNREADABLE_CHECKPOINT\x10\b\x12\x1b\n" +
+	"\x17EXIT_OUTCOME_STORE_AWAY\x10\t*U\n" +
 	"\n" +
 	"LogTrouble\x12\x1b\n" +
 	"\x17LOG_TROUBLE_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -3124,7 +3356,7 @@ func file_headrace_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_headrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_headrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_headrace_v1_worker_proto_goTypes = []any{
 	(LinkKind)(0),                // 0: headrace.v1.LinkKind
 	(DeviceKind)(0),              // 1: headrace.v1.DeviceKind
@@ -3133,122 +3365,128 @@ var file_headrace_v1_worker_proto_goTypes = []any{
 	(*SessionRequest)(nil),       // 4: headrace.v1.SessionRequest
 	(*SessionResponse)(nil),      // 5: headrace.v1.SessionResponse
 	(*Hello)(nil),                // 6: headrace.v1.Hello
-	(*Device)(nil),               // 7: headrace.v1.Device
-	(*Bubbles)(nil),              // 8: headrace.v1.Bubbles
-	(*Heartbeat)(nil),            // 9: headrace.v1.Heartbeat
-	(*DeviceDefect)(nil),         // 10: headrace.v1.DeviceDefect
-	(*DeviceTelemetry)(nil),      // 11: headrace.v1.DeviceTelemetry
-	(*Report)(nil),               // 12: headrace.v1.Report
-	(*Reports)(nil),              // 13: headrace.v1.Reports
-	(*Restored)(nil),             // 14: headrace.v1.Restored
-	(*Exited)(nil),               // 15: headrace.v1.Exited
-	(*Welcome)(nil),              // 16: headrace.v1.Welcome
-	(*Assign)(nil),               // 17: headrace.v1.Assign
-	(*Grant)(nil),                // 18: headrace.v1.Grant
-	(*LeaseDecision)(nil),        // 19: headrace.v1.LeaseDecision
-	(*Decisions)(nil),            // 20: headrace.v1.Decisions
-	(*Cancel)(nil),               // 21: headrace.v1.Cancel
-	(*Vacate)(nil),               // 22: headrace.v1.Vacate
-	(*Withdraw)(nil),             // 23: headrace.v1.Withdraw
-	(*Uncordon)(nil),             // 24: headrace.v1.Uncordon
-	(*Drain)(nil),                // 25: headrace.v1.Drain
-	(*Ack)(nil),                  // 26: headrace.v1.Ack
-	(*Refused)(nil),              // 27: headrace.v1.Refused
-	(*ReadLog)(nil),              // 28: headrace.v1.ReadLog
-	(*LogChunk)(nil),             // 29: headrace.v1.LogChunk
-	(*JudgeFoldersRequest)(nil),  // 30: headrace.v1.JudgeFoldersRequest
-	(*JudgeFoldersResponse)(nil), // 31: headrace.v1.JudgeFoldersResponse
-	(*FolderVerdict)(nil),        // 32: headrace.v1.FolderVerdict
-	nil,                          // 33: headrace.v1.Hello.LabelsEntry
-	nil,                          // 34: headrace.v1.Report.MetricsEntry
-	(*LeaseRef)(nil),             // 35: headrace.v1.LeaseRef
-	(*CheckpointRef)(nil),        // 36: headrace.v1.CheckpointRef
-	(*durationpb.Duration)(nil),  // 37: google.protobuf.Duration
-	(*TurnCost)(nil),             // 38: headrace.v1.TurnCost
-	(*Schedules)(nil),            // 39: headrace.v1.Schedules
-	(*AttemptCode)(nil),          // 40: headrace.v1.AttemptCode
-	(*ParameterAssignment)(nil),  // 41: headrace.v1.ParameterAssignment
-	(*TrialTemplate)(nil),        // 42: headrace.v1.TrialTemplate
-	(*Surrogate)(nil),            // 43: headrace.v1.Surrogate
-	(*Gate)(nil),                 // 44: headrace.v1.Gate
-	(*KeepBest)(nil),             // 45: headrace.v1.KeepBest
-	(Processes)(0),               // 46: headrace.v1.Processes
-	(*Decision)(nil),             // 47: headrace.v1.Decision
+	(*Store)(nil),                // 7: headrace.v1.Store
+	(*StoreOrder)(nil),           // 8: headrace.v1.StoreOrder
+	(*Device)(nil),               // 9: headrace.v1.Device
+	(*Bubbles)(nil),              // 10: headrace.v1.Bubbles
+	(*Heartbeat)(nil),            // 11: headrace.v1.Heartbeat
+	(*DeviceDefect)(nil),         // 12: headrace.v1.DeviceDefect
+	(*DeviceTelemetry)(nil),      // 13: headrace.v1.DeviceTelemetry
+	(*Report)(nil),               // 14: headrace.v1.Report
+	(*Reports)(nil),              // 15: headrace.v1.Reports
+	(*Restored)(nil),             // 16: headrace.v1.Restored
+	(*Exited)(nil),               // 17: headrace.v1.Exited
+	(*Welcome)(nil),              // 18: headrace.v1.Welcome
+	(*Assign)(nil),               // 19: headrace.v1.Assign
+	(*Grant)(nil),                // 20: headrace.v1.Grant
+	(*LeaseDecision)(nil),        // 21: headrace.v1.LeaseDecision
+	(*Decisions)(nil),            // 22: headrace.v1.Decisions
+	(*Cancel)(nil),               // 23: headrace.v1.Cancel
+	(*Vacate)(nil),               // 24: headrace.v1.Vacate
+	(*Withdraw)(nil),             // 25: headrace.v1.Withdraw
+	(*Uncordon)(nil),             // 26: headrace.v1.Uncordon
+	(*Drain)(nil),                // 27: headrace.v1.Drain
+	(*Ack)(nil),                  // 28: headrace.v1.Ack
+	(*Refused)(nil),              // 29: headrace.v1.Refused
+	(*ReadLog)(nil),              // 30: headrace.v1.ReadLog
+	(*LogChunk)(nil),             // 31: headrace.v1.LogChunk
+	(*JudgeFoldersRequest)(nil),  // 32: headrace.v1.JudgeFoldersRequest
+	(*JudgeFoldersResponse)(nil), // 33: headrace.v1.JudgeFoldersResponse
+	(*FolderVerdict)(nil),        // 34: headrace.v1.FolderVerdict
+	nil,                          // 35: headrace.v1.Hello.LabelsEntry
+	nil,                          // 36: headrace.v1.Report.MetricsEntry
+	(*LeaseRef)(nil),             // 37: headrace.v1.LeaseRef
+	(*CheckpointRef)(nil),        // 38: headrace.v1.CheckpointRef
+	(*durationpb.Duration)(nil),  // 39: google.protobuf.Duration
+	(*TurnCost)(nil),             // 40: headrace.v1.TurnCost
+	(*Schedules)(nil),            // 41: headrace.v1.Schedules
+	(*AttemptCode)(nil),          // 42: headrace.v1.AttemptCode
+	(*ParameterAssignment)(nil),  // 43: headrace.v1.ParameterAssignment
+	(*TrialTemplate)(nil),        // 44: headrace.v1.TrialTemplate
+	(*Surrogate)(nil),            // 45: headrace.v1.Surrogate
+	(*Gate)(nil),                 // 46: headrace.v1.Gate
+	(*KeepBest)(nil),             // 47: headrace.v1.KeepBest
+	(*EndsStudy)(nil),            // 48: headrace.v1.EndsStudy
+	(Processes)(0),               // 49: headrace.v1.Processes
+	(*Decision)(nil),             // 50: headrace.v1.Decision
 }
 var file_headrace_v1_worker_proto_depIdxs = []int32{
 	6,  // 0: headrace.v1.SessionRequest.hello:type_name -> headrace.v1.Hello
-	9,  // 1: headrace.v1.SessionRequest.heartbeat:type_name -> headrace.v1.Heartbeat
-	12, // 2: headrace.v1.SessionRequest.report:type_name -> headrace.v1.Report
-	14, // 3: headrace.v1.SessionRequest.restored:type_name -> headrace.v1.Restored
-	15, // 4: headrace.v1.SessionRequest.exited:type_name -> headrace.v1.Exited
-	29, // 5: headrace.v1.SessionRequest.log_chunk:type_name -> headrace.v1.LogChunk
-	13, // 6: headrace.v1.SessionRequest.reports:type_name -> headrace.v1.Reports
-	16, // 7: headrace.v1.SessionResponse.welcome:type_name -> headrace.v1.Welcome
-	17, // 8: headrace.v1.SessionResponse.assign:type_name -> headrace.v1.Assign
-	19, // 9: headrace.v1.SessionResponse.decision:type_name -> headrace.v1.LeaseDecision
-	21, // 10: headrace.v1.SessionResponse.cancel:type_name -> headrace.v1.Cancel
-	25, // 11: headrace.v1.SessionResponse.drain:type_name -> headrace.v1.Drain
-	26, // 12: headrace.v1.SessionResponse.ack:type_name -> headrace.v1.Ack
-	22, // 13: headrace.v1.SessionResponse.vacate:type_name -> headrace.v1.Vacate
-	28, // 14: headrace.v1.SessionResponse.read_log:type_name -> headrace.v1.ReadLog
-	27, // 15: headrace.v1.SessionResponse.refused:type_name -> headrace.v1.Refused
-	20, // 16: headrace.v1.SessionResponse.decisions:type_name -> headrace.v1.Decisions
-	23, // 17: headrace.v1.SessionResponse.withdraw:type_name -> headrace.v1.Withdraw
-	24, // 18: headrace.v1.SessionResponse.uncordon:type_name -> headrace.v1.Uncordon
-	7,  // 19: headrace.v1.Hello.devices:type_name -> headrace.v1.Device
-	33, // 20: headrace.v1.Hello.labels:type_name -> headrace.v1.Hello.LabelsEntry
-	35, // 21: headrace.v1.Hello.held:type_name -> headrace.v1.LeaseRef
-	1,  // 22: headrace.v1.Device.kind:type_name -> headrace.v1.DeviceKind
-	0,  // 23: headrace.v1.Device.links:type_name -> headrace.v1.LinkKind
-	8,  // 24: headrace.v1.Device.bubbles:type_name -> headrace.v1.Bubbles
-	11, // 25: headrace.v1.Heartbeat.telemetry:type_name -> headrace.v1.DeviceTelemetry
-	35, // 26: headrace.v1.Heartbeat.held:type_name -> headrace.v1.LeaseRef
-	10, // 27: headrace.v1.Heartbeat.defects:type_name -> headrace.v1.DeviceDefect
-	35, // 28: headrace.v1.Report.lease:type_name -> headrace.v1.LeaseRef
-	34, // 29: headrace.v1.Report.metrics:type_name -> headrace.v1.Report.MetricsEntry
-	36, // 30: headrace.v1.Report.checkpoint:type_name -> headrace.v1.CheckpointRef
-	37, // 31: headrace.v1.Report.train_time:type_name -> google.protobuf.Duration
-	38, // 32: headrace.v1.Report.turn:type_name -> headrace.v1.TurnCost
-	39, // 33: headrace.v1.Report.schedules:type_name -> headrace.v1.Schedules
-	40, // 34: headrace.v1.Report.code:type_name -> headrace.v1.AttemptCode
-	12, // 35: headrace.v1.Reports.reports:type_name -> headrace.v1.Report
-	35, // 36: headrace.v1.Restored.lease:type_name -> headrace.v1.LeaseRef
-	37, // 37: headrace.v1.Restored.read_time:type_name -> google.protobuf.Duration
-	40, // 38: headrace.v1.Restored.code:type_name -> headrace.v1.AttemptCode
-	35, // 39: headrace.v1.Exited.lease:type_name -> headrace.v1.LeaseRef
-	2,  // 40: headrace.v1.Exited.outcome:type_name -> headrace.v1.ExitOutcome
-	36, // 41: headrace.v1.Exited.checkpoint:type_name -> headrace.v1.CheckpointRef
-	37, // 42: headrace.v1.Welcome.heartbeat_interval:type_name -> google.protobuf.Duration
-	37, // 43: headrace.v1.Welcome.lease_ttl:type_name -> google.protobuf.Duration
-	35, // 44: headrace.v1.Welcome.held:type_name -> headrace.v1.LeaseRef
-	35, // 45: headrace.v1.Assign.lease:type_name -> headrace.v1.LeaseRef
-	41, // 46: headrace.v1.Assign.parameters:type_name -> headrace.v1.ParameterAssignment
-	42, // 47: headrace.v1.Assign.template:type_name -> headrace.v1.TrialTemplate
-	36, // 48: headrace.v1.Assign.checkpoint:type_name -> headrace.v1.CheckpointRef
-	18, // 49: headrace.v1.Assign.grant:type_name -> headrace.v1.Grant
-	43, // 50: headrace.v1.Assign.surrogate:type_name -> headrace.v1.Surrogate
-	44, // 51: headrace.v1.Assign.gate:type_name -> headrace.v1.Gate
-	45, // 52: headrace.v1.Assign.keep_best:type_name -> headrace.v1.KeepBest
-	46, // 53: headrace.v1.Grant.processes:type_name -> headrace.v1.Processes
-	35, // 54: headrace.v1.LeaseDecision.lease:type_name -> headrace.v1.LeaseRef
-	47, // 55: headrace.v1.LeaseDecision.decision:type_name -> headrace.v1.Decision
-	19, // 56: headrace.v1.Decisions.decisions:type_name -> headrace.v1.LeaseDecision
-	35, // 57: headrace.v1.Cancel.lease:type_name -> headrace.v1.LeaseRef
-	35, // 58: headrace.v1.Vacate.lease:type_name -> headrace.v1.LeaseRef
-	37, // 59: headrace.v1.Withdraw.grace:type_name -> google.protobuf.Duration
-	37, // 60: headrace.v1.Drain.grace:type_name -> google.protobuf.Duration
-	35, // 61: headrace.v1.ReadLog.lease:type_name -> headrace.v1.LeaseRef
-	3,  // 62: headrace.v1.LogChunk.trouble:type_name -> headrace.v1.LogTrouble
-	32, // 63: headrace.v1.JudgeFoldersResponse.verdicts:type_name -> headrace.v1.FolderVerdict
-	4,  // 64: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
-	30, // 65: headrace.v1.WorkerService.JudgeFolders:input_type -> headrace.v1.JudgeFoldersRequest
-	5,  // 66: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
-	31, // 67: headrace.v1.WorkerService.JudgeFolders:output_type -> headrace.v1.JudgeFoldersResponse
-	66, // [66:68] is the sub-list for method output_type
-	64, // [64:66] is the sub-list for method input_type
-	64, // [64:64] is the sub-list for extension type_name
-	64, // [64:64] is the sub-list for extension extendee
-	0,  // [0:64] is the sub-list for field type_name
+	11, // 1: headrace.v1.SessionRequest.heartbeat:type_name -> headrace.v1.Heartbeat
+	14, // 2: headrace.v1.SessionRequest.report:type_name -> headrace.v1.Report
+	16, // 3: headrace.v1.SessionRequest.restored:type_name -> headrace.v1.Restored
+	17, // 4: headrace.v1.SessionRequest.exited:type_name -> headrace.v1.Exited
+	31, // 5: headrace.v1.SessionRequest.log_chunk:type_name -> headrace.v1.LogChunk
+	15, // 6: headrace.v1.SessionRequest.reports:type_name -> headrace.v1.Reports
+	18, // 7: headrace.v1.SessionResponse.welcome:type_name -> headrace.v1.Welcome
+	19, // 8: headrace.v1.SessionResponse.assign:type_name -> headrace.v1.Assign
+	21, // 9: headrace.v1.SessionResponse.decision:type_name -> headrace.v1.LeaseDecision
+	23, // 10: headrace.v1.SessionResponse.cancel:type_name -> headrace.v1.Cancel
+	27, // 11: headrace.v1.SessionResponse.drain:type_name -> headrace.v1.Drain
+	28, // 12: headrace.v1.SessionResponse.ack:type_name -> headrace.v1.Ack
+	24, // 13: headrace.v1.SessionResponse.vacate:type_name -> headrace.v1.Vacate
+	30, // 14: headrace.v1.SessionResponse.read_log:type_name -> headrace.v1.ReadLog
+	29, // 15: headrace.v1.SessionResponse.refused:type_name -> headrace.v1.Refused
+	22, // 16: headrace.v1.SessionResponse.decisions:type_name -> headrace.v1.Decisions
+	25, // 17: headrace.v1.SessionResponse.withdraw:type_name -> headrace.v1.Withdraw
+	26, // 18: headrace.v1.SessionResponse.uncordon:type_name -> headrace.v1.Uncordon
+	9,  // 19: headrace.v1.Hello.devices:type_name -> headrace.v1.Device
+	35, // 20: headrace.v1.Hello.labels:type_name -> headrace.v1.Hello.LabelsEntry
+	37, // 21: headrace.v1.Hello.held:type_name -> headrace.v1.LeaseRef
+	7,  // 22: headrace.v1.Hello.store:type_name -> headrace.v1.Store
+	1,  // 23: headrace.v1.Device.kind:type_name -> headrace.v1.DeviceKind
+	0,  // 24: headrace.v1.Device.links:type_name -> headrace.v1.LinkKind
+	10, // 25: headrace.v1.Device.bubbles:type_name -> headrace.v1.Bubbles
+	13, // 26: headrace.v1.Heartbeat.telemetry:type_name -> headrace.v1.DeviceTelemetry
+	37, // 27: headrace.v1.Heartbeat.held:type_name -> headrace.v1.LeaseRef
+	12, // 28: headrace.v1.Heartbeat.defects:type_name -> headrace.v1.DeviceDefect
+	37, // 29: headrace.v1.Report.lease:type_name -> headrace.v1.LeaseRef
+	36, // 30: headrace.v1.Report.metrics:type_name -> headrace.v1.Report.MetricsEntry
+	38, // 31: headrace.v1.Report.checkpoint:type_name -> headrace.v1.CheckpointRef
+	39, // 32: headrace.v1.Report.train_time:type_name -> google.protobuf.Duration
+	40, // 33: headrace.v1.Report.turn:type_name -> headrace.v1.TurnCost
+	41, // 34: headrace.v1.Report.schedules:type_name -> headrace.v1.Schedules
+	42, // 35: headrace.v1.Report.code:type_name -> headrace.v1.AttemptCode
+	14, // 36: headrace.v1.Reports.reports:type_name -> headrace.v1.Report
+	37, // 37: headrace.v1.Restored.lease:type_name -> headrace.v1.LeaseRef
+	39, // 38: headrace.v1.Restored.read_time:type_name -> google.protobuf.Duration
+	42, // 39: headrace.v1.Restored.code:type_name -> headrace.v1.AttemptCode
+	37, // 40: headrace.v1.Exited.lease:type_name -> headrace.v1.LeaseRef
+	2,  // 41: headrace.v1.Exited.outcome:type_name -> headrace.v1.ExitOutcome
+	38, // 42: headrace.v1.Exited.checkpoint:type_name -> headrace.v1.CheckpointRef
+	39, // 43: headrace.v1.Welcome.heartbeat_interval:type_name -> google.protobuf.Duration
+	39, // 44: headrace.v1.Welcome.lease_ttl:type_name -> google.protobuf.Duration
+	37, // 45: headrace.v1.Welcome.held:type_name -> headrace.v1.LeaseRef
+	8,  // 46: headrace.v1.Welcome.store:type_name -> headrace.v1.StoreOrder
+	37, // 47: headrace.v1.Assign.lease:type_name -> headrace.v1.LeaseRef
+	43, // 48: headrace.v1.Assign.parameters:type_name -> headrace.v1.ParameterAssignment
+	44, // 49: headrace.v1.Assign.template:type_name -> headrace.v1.TrialTemplate
+	38, // 50: headrace.v1.Assign.checkpoint:type_name -> headrace.v1.CheckpointRef
+	20, // 51: headrace.v1.Assign.grant:type_name -> headrace.v1.Grant
+	45, // 52: headrace.v1.Assign.surrogate:type_name -> headrace.v1.Surrogate
+	46, // 53: headrace.v1.Assign.gate:type_name -> headrace.v1.Gate
+	47, // 54: headrace.v1.Assign.keep_best:type_name -> headrace.v1.KeepBest
+	48, // 55: headrace.v1.Assign.ends_study:type_name -> headrace.v1.EndsStudy
+	49, // 56: headrace.v1.Grant.processes:type_name -> headrace.v1.Processes
+	37, // 57: headrace.v1.LeaseDecision.lease:type_name -> headrace.v1.LeaseRef
+	50, // 58: headrace.v1.LeaseDecision.decision:type_name -> headrace.v1.Decision
+	21, // 59: headrace.v1.Decisions.decisions:type_name -> headrace.v1.LeaseDecision
+	37, // 60: headrace.v1.Cancel.lease:type_name -> headrace.v1.LeaseRef
+	37, // 61: headrace.v1.Vacate.lease:type_name -> headrace.v1.LeaseRef
+	39, // 62: headrace.v1.Withdraw.grace:type_name -> google.protobuf.Duration
+	39, // 63: headrace.v1.Drain.grace:type_name -> google.protobuf.Duration
+	37, // 64: headrace.v1.ReadLog.lease:type_name -> headrace.v1.LeaseRef
+	3,  // 65: headrace.v1.LogChunk.trouble:type_name -> headrace.v1.LogTrouble
+	34, // 66: headrace.v1.JudgeFoldersResponse.verdicts:type_name -> headrace.v1.FolderVerdict
+	4,  // 67: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
+	32, // 68: headrace.v1.WorkerService.JudgeFolders:input_type -> headrace.v1.JudgeFoldersRequest
+	5,  // 69: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
+	33, // 70: headrace.v1.WorkerService.JudgeFolders:output_type -> headrace.v1.JudgeFoldersResponse
+	69, // [69:71] is the sub-list for method output_type
+	67, // [67:69] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_worker_proto_init() }
@@ -3288,7 +3526,7 @@ func file_headrace_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_worker_proto_rawDesc), len(file_headrace_v1_worker_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   31,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

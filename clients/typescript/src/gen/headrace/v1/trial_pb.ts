@@ -189,7 +189,7 @@ export type Trial = Message<"headrace.v1.Trial"> & {
   endTime?: Timestamp | undefined;
 
   /**
-   * Every metric in the last report, the objective included.
+   * Every metric in the last report, the objective included. Where an earlier end counts, its metrics do.
    *
    * @generated from field: map<string, double> metrics = 25;
    */
@@ -231,14 +231,15 @@ export type Trial = Message<"headrace.v1.Trial"> & {
   lineage: Exploit[];
 
   /**
-   * Every objective in the last report, by metric; only in studies with several objectives.
+   * Every objective in the report that counts, by metric; only in studies with several objectives. That is the last
+   * report, or that of the earlier end that counts.
    *
    * @generated from field: map<string, double> objective_values = 29;
    */
   objectiveValues: { [key: string]: number };
 
   /**
-   * Whether the last report meets every constraint; absent without constraints, and before the first report.
+   * Whether the report that counts meets every constraint; absent without constraints, and before the first report.
    *
    * @generated from field: optional bool feasible = 30;
    */

@@ -8,7 +8,7 @@ import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobu
 import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import type { Duration } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_duration } from "@bufbuild/protobuf/wkt";
-import type { AttemptCode, Decision, KeepBest, LeaseRef, TurnCost } from "./event_pb.js";
+import type { AttemptCode, Decision, EndsStudy, KeepBest, LeaseRef, TurnCost } from "./event_pb.js";
 import { file_headrace_v1_event } from "./event_pb.js";
 import type { Gate, ParameterAssignment, Processes, Surrogate, TrialTemplate } from "./spec_pb.js";
 import { file_headrace_v1_spec } from "./spec_pb.js";
@@ -20,7 +20,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file headrace/v1/worker.proto.
  */
 export const file_headrace_v1_worker: GenFile = /*@__PURE__*/
-  fileDesc("ChhoZWFkcmFjZS92MS93b3JrZXIucHJvdG8SC2hlYWRyYWNlLnYxIrsCCg5TZXNzaW9uUmVxdWVzdBIjCgVoZWxsbxgBIAEoCzISLmhlYWRyYWNlLnYxLkhlbGxvSAASKwoJaGVhcnRiZWF0GAIgASgLMhYuaGVhZHJhY2UudjEuSGVhcnRiZWF0SAASJQoGcmVwb3J0GAMgASgLMhMuaGVhZHJhY2UudjEuUmVwb3J0SAASKQoIcmVzdG9yZWQYBCABKAsyFS5oZWFkcmFjZS52MS5SZXN0b3JlZEgAEiUKBmV4aXRlZBgFIAEoCzITLmhlYWRyYWNlLnYxLkV4aXRlZEgAEioKCWxvZ19jaHVuaxgGIAEoCzIVLmhlYWRyYWNlLnYxLkxvZ0NodW5rSAASJwoHcmVwb3J0cxgoIAEoCzIULmhlYWRyYWNlLnYxLlJlcG9ydHNIAEIJCgdtZXNzYWdlIpwECg9TZXNzaW9uUmVzcG9uc2USJwoHd2VsY29tZRgBIAEoCzIULmhlYWRyYWNlLnYxLldlbGNvbWVIABIlCgZhc3NpZ24YAiABKAsyEy5oZWFkcmFjZS52MS5Bc3NpZ25IABIuCghkZWNpc2lvbhgDIAEoCzIaLmhlYWRyYWNlLnYxLkxlYXNlRGVjaXNpb25IABIlCgZjYW5jZWwYBCABKAsyEy5oZWFkcmFjZS52MS5DYW5jZWxIABIjCgVkcmFpbhgFIAEoCzISLmhlYWRyYWNlLnYxLkRyYWluSAASHwoDYWNrGAYgASgLMhAuaGVhZHJhY2UudjEuQWNrSAASJQoGdmFjYXRlGAcgASgLMhMuaGVhZHJhY2UudjEuVmFjYXRlSAASKAoIcmVhZF9sb2cYCSABKAsyFC5oZWFkcmFjZS52MS5SZWFkTG9nSAASJwoHcmVmdXNlZBgoIAEoCzIULmhlYWRyYWNlLnYxLlJlZnVzZWRIABIrCglkZWNpc2lvbnMYKSABKAsyFi5oZWFkcmFjZS52MS5EZWNpc2lvbnNIABIpCgh3aXRoZHJhdxgqIAEoCzIVLmhlYWRyYWNlLnYxLldpdGhkcmF3SAASKQoIdW5jb3Jkb24YKyABKAsyFS5oZWFkcmFjZS52MS5VbmNvcmRvbkgAEhQKDGFja25vd2xlZGdlZBgIIAMoA0IJCgdtZXNzYWdlIogDCgVIZWxsbxIOCgZ3b3JrZXIYASABKAkSEwoLaW5jYXJuYXRpb24YAiABKAkSJAoHZGV2aWNlcxgDIAMoCzITLmhlYWRyYWNlLnYxLkRldmljZRIuCgZsYWJlbHMYBCADKAsyHi5oZWFkcmFjZS52MS5IZWxsby5MYWJlbHNFbnRyeRIjCgRoZWxkGAUgAygLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSDwoHdmVyc2lvbhgGIAEoCRIPCgdsb2dfZGlyGAcgASgJEgwKBGNwdXMYCCABKAUSDAoEaG9zdBgoIAEoCRIMCgRob21lGCkgASgJEhUKDXRha2VzX2JhdGNoZXMYKiABKAgSDwoHbGVhdmluZxgrIAEoCRIRCgl3aXRoZHJhd24YLCABKAgSEAoIcHJvdG9jb2wYLSABKAUSFwoPb2xkZXN0X3Byb3RvY29sGC4gASgFGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEizgEKBkRldmljZRINCgVpbmRleBgBIAEoBRIlCgRraW5kGAIgASgOMhcuaGVhZHJhY2UudjEuRGV2aWNlS2luZBINCgVtb2RlbBgDIAEoCRIUCgxtZW1vcnlfYnl0ZXMYBCABKAMSDAoEdXVpZBgFIAEoCRIOCgZkZWZlY3QYKCABKAkSJAoFbGlua3MYKSADKA4yFS5oZWFkcmFjZS52MS5MaW5rS2luZBIlCgdidWJibGVzGC8gASgLMhQuaGVhZHJhY2UudjEuQnViYmxlcyJECgdCdWJibGVzEgsKA2pvYhgBIAEoCRINCgVzdGFnZRgCIAEoBRIPCgdyZXBsaWNhGAMgASgFEgwKBGR1dHkYBCABKAEi7AEKCUhlYXJ0YmVhdBIQCghzZXF1ZW5jZRgBIAEoAxIvCgl0ZWxlbWV0cnkYAiADKAsyHC5oZWFkcmFjZS52MS5EZXZpY2VUZWxlbWV0cnkSIwoEaGVsZBgDIAMoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEg8KB3Ryb3VibGUYKCABKAkSEQoJc2V0X2FzaWRlGCkgASgJEioKB2RlZmVjdHMYKiADKAsyGS5oZWFkcmFjZS52MS5EZXZpY2VEZWZlY3QSDwoHbGVhdmluZxgrIAEoCRIWCg51bmFja25vd2xlZGdlZBgsIAEoAyItCgxEZXZpY2VEZWZlY3QSDQoFaW5kZXgYASABKAUSDgoGcmVhc29uGAIgASgJIlAKD0RldmljZVRlbGVtZXRyeRINCgVpbmRleBgBIAEoBRITCgt1dGlsaXphdGlvbhgCIAEoARIZChFtZW1vcnlfdXNlZF9ieXRlcxgDIAEoAyKaAwoGUmVwb3J0EhAKCHNlcXVlbmNlGAEgASgDEiQKBWxlYXNlGAIgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSDAoEc3RlcBgDIAEoAxIxCgdtZXRyaWNzGAQgAygLMiAuaGVhZHJhY2UudjEuUmVwb3J0Lk1ldHJpY3NFbnRyeRIuCgpjaGVja3BvaW50GAUgASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhItCgp0cmFpbl90aW1lGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhAKCHdhcm5pbmdzGAcgAygJEiMKBHR1cm4YCCABKAsyFS5oZWFkcmFjZS52MS5UdXJuQ29zdBIpCglzY2hlZHVsZXMYDyABKAsyFi5oZWFkcmFjZS52MS5TY2hlZHVsZXMSJgoEY29kZRgMIAEoCzIYLmhlYWRyYWNlLnYxLkF0dGVtcHRDb2RlGi4KDE1ldHJpY3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAE6AjgBIi8KB1JlcG9ydHMSJAoHcmVwb3J0cxgBIAMoCzITLmhlYWRyYWNlLnYxLlJlcG9ydCKYAQoIUmVzdG9yZWQSEAoIc2VxdWVuY2UYASABKAMSJAoFbGVhc2UYAiABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIsCglyZWFkX3RpbWUYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SJgoEY29kZRgMIAEoCzIYLmhlYWRyYWNlLnYxLkF0dGVtcHRDb2RlIrkCCgZFeGl0ZWQSEAoIc2VxdWVuY2UYASABKAMSJAoFbGVhc2UYAiABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIpCgdvdXRjb21lGAMgASgOMhguaGVhZHJhY2UudjEuRXhpdE91dGNvbWUSDQoFZXJyb3IYBCABKAkSEAoIbG9nX3RhaWwYBSABKAkSEQoJZXhpdF9jb2RlGAYgASgFEhUKDW91dF9vZl9tZW1vcnkYByABKAUSFAoMZGV2aWNlX3dvcmRzGCggASgJEhcKD2RldmljZV9mYWlsdXJlcxgpIAEoBRIuCgpjaGVja3BvaW50GCogASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhIPCgd1bnNhdmVkGCsgASgJEhEKCWJ5X2l0c2VsZhgsIAEoCCKQAgoHV2VsY29tZRI1ChJoZWFydGJlYXRfaW50ZXJ2YWwYASABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLAoJbGVhc2VfdHRsGAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiMKBGhlbGQYAyADKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIRCglzY2hlZHVsZXIYBCABKAkSFQoNdGFrZXNfYmF0Y2hlcxgoIAEoCBIVCg10YWtlc19sZWF2aW5nGCkgASgIEhAKCHByb3RvY29sGCogASgFEhcKD29sZGVzdF9wcm90b2NvbBgrIAEoBRIPCgd2ZXJzaW9uGCwgASgJIu4ECgZBc3NpZ24SJAoFbGVhc2UYASABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhI0CgpwYXJhbWV0ZXJzGAIgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudBIsCgh0ZW1wbGF0ZRgDIAEoCzIaLmhlYWRyYWNlLnYxLlRyaWFsVGVtcGxhdGUSLgoKY2hlY2twb2ludBgEIAEoCzIaLmhlYWRyYWNlLnYxLkNoZWNrcG9pbnRSZWYSFgoObmV4dF9taWxlc3RvbmUYBSABKAMSEQoJbWF4X3N0ZXBzGAYgASgDEiEKBWdyYW50GAcgASgLMhIuaGVhZHJhY2UudjEuR3JhbnQSDAoEc2VlZBgIIAEoAxIOCgZtZXRyaWMYCSABKAkSGAoQY2hlY2twb2ludHNfa2VwdBgKIAEoBRITCgtyZXN1bWVfc3RlcBgLIAEoAxINCgVydW5ncxgMIAMoAxIXCg9mdXJ0aGVyX21ldHJpY3MYDSADKAkSGgoSY29uc3RyYWludF9tZXRyaWNzGA4gAygJEhEKCWxhc3Rfc3RlcBgPIAEoAxIaChJjaGVja3BvaW50c19zaGFyZWQYFCABKAgSEQoJc3R1ZHlfdWlkGBUgASgJEikKCXN1cnJvZ2F0ZRgWIAEoCzIWLmhlYWRyYWNlLnYxLlN1cnJvZ2F0ZRIfCgRnYXRlGBcgASgLMhEuaGVhZHJhY2UudjEuR2F0ZRIoCglrZWVwX2Jlc3QYGCABKAsyFS5oZWFkcmFjZS52MS5LZWVwQmVzdBITCgtndWFyZHNfY29kZRgeIAEoCCKBAQoFR3JhbnQSDQoFc2xvdHMYASADKAUSDQoFbWlsbGkYAiABKAUSFAoMbWVtb3J5X2J5dGVzGAMgASgDEikKCXByb2Nlc3NlcxgEIAEoDjIWLmhlYWRyYWNlLnYxLlByb2Nlc3NlcxIKCgJpZBgFIAEoCRINCgVzZWF0cxgGIAEoBSJ3Cg1MZWFzZURlY2lzaW9uEiQKBWxlYXNlGAEgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSFwoPcmVwb3J0X3NlcXVlbmNlGAIgASgDEicKCGRlY2lzaW9uGAMgASgLMhUuaGVhZHJhY2UudjEuRGVjaXNpb24iOgoJRGVjaXNpb25zEi0KCWRlY2lzaW9ucxgBIAMoCzIaLmhlYWRyYWNlLnYxLkxlYXNlRGVjaXNpb24iPgoGQ2FuY2VsEiQKBWxlYXNlGAEgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSDgoGcmVhc29uGAIgASgJIj4KBlZhY2F0ZRIkCgVsZWFzZRgBIAEoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEg4KBnJlYXNvbhgCIAEoCSJTCghXaXRoZHJhdxIOCgZyZWFzb24YASABKAkSKAoFZ3JhY2UYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SDQoFbGVhdmUYAyABKAgiGwoIVW5jb3Jkb24SDwoHZGV2aWNlcxgBIAMoBSIxCgVEcmFpbhIoCgVncmFjZRgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiIrCgNBY2sSEQoJc2VxdWVuY2VzGAEgAygDEhEKCWhlYXJ0YmVhdBgoIAEoAyIrCgdSZWZ1c2VkEhAKCHNlcXVlbmNlGAEgASgDEg4KBnJlYXNvbhgCIAEoCSJeCgdSZWFkTG9nEgoKAmlkGAEgASgDEiQKBWxlYXNlGAIgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSEQoJc3R1ZHlfdWlkGAMgASgJEg4KBm9mZnNldBgEIAEoAyJxCghMb2dDaHVuaxIKCgJpZBgBIAEoAxIMCgRkYXRhGAIgASgMEhMKC25leHRfb2Zmc2V0GAMgASgDEgwKBGxpdmUYBCABKAgSKAoHdHJvdWJsZRgFIAEoDjIXLmhlYWRyYWNlLnYxLkxvZ1Ryb3VibGUiJgoTSnVkZ2VGb2xkZXJzUmVxdWVzdBIPCgdmb2xkZXJzGAEgAygJIkQKFEp1ZGdlRm9sZGVyc1Jlc3BvbnNlEiwKCHZlcmRpY3RzGAEgAygLMhouaGVhZHJhY2UudjEuRm9sZGVyVmVyZGljdCJhCg1Gb2xkZXJWZXJkaWN0Eg4KBmZvbGRlchgBIAEoCRIPCgdkZWxldGVkGAIgASgIEhMKC2NoZWNrcG9pbnRzGAMgASgIEgwKBGxvZ3MYBCABKAgSDAoEa2VwdBgFIAMoCSqBAQoITGlua0tpbmQSGQoVTElOS19LSU5EX1VOU1BFQ0lGSUVEEAASFAoQTElOS19LSU5EX05WTElOSxABEhQKEExJTktfS0lORF9TV0lUQ0gQAhIXChNMSU5LX0tJTkRfTlVNQV9OT0RFEAMSFQoRTElOS19LSU5EX01BQ0hJTkUQBCpTCgpEZXZpY2VLaW5kEhsKF0RFVklDRV9LSU5EX1VOU1BFQ0lGSUVEEAASEwoPREVWSUNFX0tJTkRfQ1BVEAESEwoPREVWSUNFX0tJTkRfR1BVEAIqzgEKC0V4aXRPdXRjb21lEhwKGEVYSVRfT1VUQ09NRV9VTlNQRUNJRklFRBAAEhkKFUVYSVRfT1VUQ09NRV9GSU5JU0hFRBABEhkKFUVYSVRfT1VUQ09NRV9SRUxFQVNFRBACEhcKE0VYSVRfT1VUQ09NRV9GQUlMRUQQAxIVChFFWElUX09VVENPTUVfTE9TVBAEEh4KGkVYSVRfT1VUQ09NRV9OT19DSEVDS1BPSU5UEAUSGwoXRVhJVF9PVVRDT01FX1VOUFJFUEFSRUQQBipVCgpMb2dUcm91YmxlEhsKF0xPR19UUk9VQkxFX1VOU1BFQ0lGSUVEEAASFAoQTE9HX1RST1VCTEVfR09ORRABEhQKEExPR19UUk9VQkxFX0FXQVkQAjKuAQoNV29ya2VyU2VydmljZRJICgdTZXNzaW9uEhsuaGVhZHJhY2UudjEuU2Vzc2lvblJlcXVlc3QaHC5oZWFkcmFjZS52MS5TZXNzaW9uUmVzcG9uc2UoATABElMKDEp1ZGdlRm9sZGVycxIgLmhlYWRyYWNlLnYxLkp1ZGdlRm9sZGVyc1JlcXVlc3QaIS5oZWFkcmFjZS52MS5KdWRnZUZvbGRlcnNSZXNwb25zZUJAWj5naXRodWIuY29tL2hlYWRyYWNlL2hlYWRyYWNlL2NsaWVudHMvZ28vaGVhZHJhY2UvdjE7aGVhZHJhY2V2MWIGcHJvdG8z", [file_google_protobuf_duration, file_headrace_v1_event, file_headrace_v1_spec, file_headrace_v1_trial]);
+  fileDesc("ChhoZWFkcmFjZS92MS93b3JrZXIucHJvdG8SC2hlYWRyYWNlLnYxIrsCCg5TZXNzaW9uUmVxdWVzdBIjCgVoZWxsbxgBIAEoCzISLmhlYWRyYWNlLnYxLkhlbGxvSAASKwoJaGVhcnRiZWF0GAIgASgLMhYuaGVhZHJhY2UudjEuSGVhcnRiZWF0SAASJQoGcmVwb3J0GAMgASgLMhMuaGVhZHJhY2UudjEuUmVwb3J0SAASKQoIcmVzdG9yZWQYBCABKAsyFS5oZWFkcmFjZS52MS5SZXN0b3JlZEgAEiUKBmV4aXRlZBgFIAEoCzITLmhlYWRyYWNlLnYxLkV4aXRlZEgAEioKCWxvZ19jaHVuaxgGIAEoCzIVLmhlYWRyYWNlLnYxLkxvZ0NodW5rSAASJwoHcmVwb3J0cxgoIAEoCzIULmhlYWRyYWNlLnYxLlJlcG9ydHNIAEIJCgdtZXNzYWdlIpwECg9TZXNzaW9uUmVzcG9uc2USJwoHd2VsY29tZRgBIAEoCzIULmhlYWRyYWNlLnYxLldlbGNvbWVIABIlCgZhc3NpZ24YAiABKAsyEy5oZWFkcmFjZS52MS5Bc3NpZ25IABIuCghkZWNpc2lvbhgDIAEoCzIaLmhlYWRyYWNlLnYxLkxlYXNlRGVjaXNpb25IABIlCgZjYW5jZWwYBCABKAsyEy5oZWFkcmFjZS52MS5DYW5jZWxIABIjCgVkcmFpbhgFIAEoCzISLmhlYWRyYWNlLnYxLkRyYWluSAASHwoDYWNrGAYgASgLMhAuaGVhZHJhY2UudjEuQWNrSAASJQoGdmFjYXRlGAcgASgLMhMuaGVhZHJhY2UudjEuVmFjYXRlSAASKAoIcmVhZF9sb2cYCSABKAsyFC5oZWFkcmFjZS52MS5SZWFkTG9nSAASJwoHcmVmdXNlZBgoIAEoCzIULmhlYWRyYWNlLnYxLlJlZnVzZWRIABIrCglkZWNpc2lvbnMYKSABKAsyFi5oZWFkcmFjZS52MS5EZWNpc2lvbnNIABIpCgh3aXRoZHJhdxgqIAEoCzIVLmhlYWRyYWNlLnYxLldpdGhkcmF3SAASKQoIdW5jb3Jkb24YKyABKAsyFS5oZWFkcmFjZS52MS5VbmNvcmRvbkgAEhQKDGFja25vd2xlZGdlZBgIIAMoA0IJCgdtZXNzYWdlIr4DCgVIZWxsbxIOCgZ3b3JrZXIYASABKAkSEwoLaW5jYXJuYXRpb24YAiABKAkSJAoHZGV2aWNlcxgDIAMoCzITLmhlYWRyYWNlLnYxLkRldmljZRIuCgZsYWJlbHMYBCADKAsyHi5oZWFkcmFjZS52MS5IZWxsby5MYWJlbHNFbnRyeRIjCgRoZWxkGAUgAygLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSDwoHdmVyc2lvbhgGIAEoCRIPCgdsb2dfZGlyGAcgASgJEgwKBGNwdXMYCCABKAUSDAoEaG9zdBgoIAEoCRIMCgRob21lGCkgASgJEhUKDXRha2VzX2JhdGNoZXMYKiABKAgSDwoHbGVhdmluZxgrIAEoCRIRCgl3aXRoZHJhd24YLCABKAgSEAoIcHJvdG9jb2wYLSABKAUSFwoPb2xkZXN0X3Byb3RvY29sGC4gASgFEhEKCWhvbWVfbG9jaxgvIAEoCRIhCgVzdG9yZRgwIAEoCzISLmhlYWRyYWNlLnYxLlN0b3JlGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiMAoFU3RvcmUSCwoDdXJsGAEgASgJEgoKAmlkGAIgASgJEg4KBnVuc2VlbhgDIAEoCCI2CgpTdG9yZU9yZGVyEgoKAmlkGAEgASgJEg4KBnNldF91cBgCIAEoCBIMCgR1c2VkGAMgASgIIs4BCgZEZXZpY2USDQoFaW5kZXgYASABKAUSJQoEa2luZBgCIAEoDjIXLmhlYWRyYWNlLnYxLkRldmljZUtpbmQSDQoFbW9kZWwYAyABKAkSFAoMbWVtb3J5X2J5dGVzGAQgASgDEgwKBHV1aWQYBSABKAkSDgoGZGVmZWN0GCggASgJEiQKBWxpbmtzGCkgAygOMhUuaGVhZHJhY2UudjEuTGlua0tpbmQSJQoHYnViYmxlcxgvIAEoCzIULmhlYWRyYWNlLnYxLkJ1YmJsZXMiRAoHQnViYmxlcxILCgNqb2IYASABKAkSDQoFc3RhZ2UYAiABKAUSDwoHcmVwbGljYRgDIAEoBRIMCgRkdXR5GAQgASgBIv4BCglIZWFydGJlYXQSEAoIc2VxdWVuY2UYASABKAMSLwoJdGVsZW1ldHJ5GAIgAygLMhwuaGVhZHJhY2UudjEuRGV2aWNlVGVsZW1ldHJ5EiMKBGhlbGQYAyADKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIPCgd0cm91YmxlGCggASgJEhEKCXNldF9hc2lkZRgpIAEoCRIqCgdkZWZlY3RzGCogAygLMhkuaGVhZHJhY2UudjEuRGV2aWNlRGVmZWN0Eg8KB2xlYXZpbmcYKyABKAkSFgoOdW5hY2tub3dsZWRnZWQYLCABKAMSEAoIc3RvcmVfaWQYLyABKAkiLQoMRGV2aWNlRGVmZWN0Eg0KBWluZGV4GAEgASgFEg4KBnJlYXNvbhgCIAEoCSJQCg9EZXZpY2VUZWxlbWV0cnkSDQoFaW5kZXgYASABKAUSEwoLdXRpbGl6YXRpb24YAiABKAESGQoRbWVtb3J5X3VzZWRfYnl0ZXMYAyABKAMirAMKBlJlcG9ydBIQCghzZXF1ZW5jZRgBIAEoAxIkCgVsZWFzZRgCIAEoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEgwKBHN0ZXAYAyABKAMSMQoHbWV0cmljcxgEIAMoCzIgLmhlYWRyYWNlLnYxLlJlcG9ydC5NZXRyaWNzRW50cnkSLgoKY2hlY2twb2ludBgFIAEoCzIaLmhlYWRyYWNlLnYxLkNoZWNrcG9pbnRSZWYSLQoKdHJhaW5fdGltZRgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIQCgh3YXJuaW5ncxgHIAMoCRIjCgR0dXJuGAggASgLMhUuaGVhZHJhY2UudjEuVHVybkNvc3QSKQoJc2NoZWR1bGVzGA8gASgLMhYuaGVhZHJhY2UudjEuU2NoZWR1bGVzEhAKCHJldHVybmVkGBAgASgIEiYKBGNvZGUYDCABKAsyGC5oZWFkcmFjZS52MS5BdHRlbXB0Q29kZRouCgxNZXRyaWNzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgBOgI4ASIvCgdSZXBvcnRzEiQKB3JlcG9ydHMYASADKAsyEy5oZWFkcmFjZS52MS5SZXBvcnQimAEKCFJlc3RvcmVkEhAKCHNlcXVlbmNlGAEgASgDEiQKBWxlYXNlGAIgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSLAoJcmVhZF90aW1lGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiYKBGNvZGUYDCABKAsyGC5oZWFkcmFjZS52MS5BdHRlbXB0Q29kZSLJAgoGRXhpdGVkEhAKCHNlcXVlbmNlGAEgASgDEiQKBWxlYXNlGAIgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSKQoHb3V0Y29tZRgDIAEoDjIYLmhlYWRyYWNlLnYxLkV4aXRPdXRjb21lEg0KBWVycm9yGAQgASgJEhAKCGxvZ190YWlsGAUgASgJEhEKCWV4aXRfY29kZRgGIAEoBRIVCg1vdXRfb2ZfbWVtb3J5GAcgASgFEhQKDGRldmljZV93b3JkcxgoIAEoCRIXCg9kZXZpY2VfZmFpbHVyZXMYKSABKAUSLgoKY2hlY2twb2ludBgqIAEoCzIaLmhlYWRyYWNlLnYxLkNoZWNrcG9pbnRSZWYSDwoHdW5zYXZlZBgrIAEoCRIRCglieV9pdHNlbGYYLCABKAgSDgoGc3RvcmVkGC4gAygJIrgCCgdXZWxjb21lEjUKEmhlYXJ0YmVhdF9pbnRlcnZhbBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIsCglsZWFzZV90dGwYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SIwoEaGVsZBgDIAMoCzIVLmhlYWRyYWNlLnYxLkxlYXNlUmVmEhEKCXNjaGVkdWxlchgEIAEoCRIVCg10YWtlc19iYXRjaGVzGCggASgIEhUKDXRha2VzX2xlYXZpbmcYKSABKAgSEAoIcHJvdG9jb2wYKiABKAUSFwoPb2xkZXN0X3Byb3RvY29sGCsgASgFEg8KB3ZlcnNpb24YLCABKAkSJgoFc3RvcmUYLSABKAsyFy5oZWFkcmFjZS52MS5TdG9yZU9yZGVyIpoFCgZBc3NpZ24SJAoFbGVhc2UYASABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhI0CgpwYXJhbWV0ZXJzGAIgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudBIsCgh0ZW1wbGF0ZRgDIAEoCzIaLmhlYWRyYWNlLnYxLlRyaWFsVGVtcGxhdGUSLgoKY2hlY2twb2ludBgEIAEoCzIaLmhlYWRyYWNlLnYxLkNoZWNrcG9pbnRSZWYSFgoObmV4dF9taWxlc3RvbmUYBSABKAMSEQoJbWF4X3N0ZXBzGAYgASgDEiEKBWdyYW50GAcgASgLMhIuaGVhZHJhY2UudjEuR3JhbnQSDAoEc2VlZBgIIAEoAxIOCgZtZXRyaWMYCSABKAkSGAoQY2hlY2twb2ludHNfa2VwdBgKIAEoBRITCgtyZXN1bWVfc3RlcBgLIAEoAxINCgVydW5ncxgMIAMoAxIXCg9mdXJ0aGVyX21ldHJpY3MYDSADKAkSGgoSY29uc3RyYWludF9tZXRyaWNzGA4gAygJEhEKCWxhc3Rfc3RlcBgPIAEoAxIaChJjaGVja3BvaW50c19zaGFyZWQYFCABKAgSEQoJc3R1ZHlfdWlkGBUgASgJEikKCXN1cnJvZ2F0ZRgWIAEoCzIWLmhlYWRyYWNlLnYxLlN1cnJvZ2F0ZRIfCgRnYXRlGBcgASgLMhEuaGVhZHJhY2UudjEuR2F0ZRIoCglrZWVwX2Jlc3QYGCABKAsyFS5oZWFkcmFjZS52MS5LZWVwQmVzdBIqCgplbmRzX3N0dWR5GBkgASgLMhYuaGVhZHJhY2UudjEuRW5kc1N0dWR5EhMKC2d1YXJkc19jb2RlGB4gASgIIoEBCgVHcmFudBINCgVzbG90cxgBIAMoBRINCgVtaWxsaRgCIAEoBRIUCgxtZW1vcnlfYnl0ZXMYAyABKAMSKQoJcHJvY2Vzc2VzGAQgASgOMhYuaGVhZHJhY2UudjEuUHJvY2Vzc2VzEgoKAmlkGAUgASgJEg0KBXNlYXRzGAYgASgFIncKDUxlYXNlRGVjaXNpb24SJAoFbGVhc2UYASABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIXCg9yZXBvcnRfc2VxdWVuY2UYAiABKAMSJwoIZGVjaXNpb24YAyABKAsyFS5oZWFkcmFjZS52MS5EZWNpc2lvbiI6CglEZWNpc2lvbnMSLQoJZGVjaXNpb25zGAEgAygLMhouaGVhZHJhY2UudjEuTGVhc2VEZWNpc2lvbiI+CgZDYW5jZWwSJAoFbGVhc2UYASABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIOCgZyZWFzb24YAiABKAkiPgoGVmFjYXRlEiQKBWxlYXNlGAEgASgLMhUuaGVhZHJhY2UudjEuTGVhc2VSZWYSDgoGcmVhc29uGAIgASgJIlMKCFdpdGhkcmF3Eg4KBnJlYXNvbhgBIAEoCRIoCgVncmFjZRgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhINCgVsZWF2ZRgDIAEoCCIbCghVbmNvcmRvbhIPCgdkZXZpY2VzGAEgAygFIjEKBURyYWluEigKBWdyYWNlGAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIisKA0FjaxIRCglzZXF1ZW5jZXMYASADKAMSEQoJaGVhcnRiZWF0GCggASgDIisKB1JlZnVzZWQSEAoIc2VxdWVuY2UYASABKAMSDgoGcmVhc29uGAIgASgJIl4KB1JlYWRMb2cSCgoCaWQYASABKAMSJAoFbGVhc2UYAiABKAsyFS5oZWFkcmFjZS52MS5MZWFzZVJlZhIRCglzdHVkeV91aWQYAyABKAkSDgoGb2Zmc2V0GAQgASgDInEKCExvZ0NodW5rEgoKAmlkGAEgASgDEgwKBGRhdGEYAiABKAwSEwoLbmV4dF9vZmZzZXQYAyABKAMSDAoEbGl2ZRgEIAEoCBIoCgd0cm91YmxlGAUgASgOMhcuaGVhZHJhY2UudjEuTG9nVHJvdWJsZSImChNKdWRnZUZvbGRlcnNSZXF1ZXN0Eg8KB2ZvbGRlcnMYASADKAkiRAoUSnVkZ2VGb2xkZXJzUmVzcG9uc2USLAoIdmVyZGljdHMYASADKAsyGi5oZWFkcmFjZS52MS5Gb2xkZXJWZXJkaWN0ImEKDUZvbGRlclZlcmRpY3QSDgoGZm9sZGVyGAEgASgJEg8KB2RlbGV0ZWQYAiABKAgSEwoLY2hlY2twb2ludHMYAyABKAgSDAoEbG9ncxgEIAEoCBIMCgRrZXB0GAUgAygJKoEBCghMaW5rS2luZBIZChVMSU5LX0tJTkRfVU5TUEVDSUZJRUQQABIUChBMSU5LX0tJTkRfTlZMSU5LEAESFAoQTElOS19LSU5EX1NXSVRDSBACEhcKE0xJTktfS0lORF9OVU1BX05PREUQAxIVChFMSU5LX0tJTkRfTUFDSElORRAEKlMKCkRldmljZUtpbmQSGwoXREVWSUNFX0tJTkRfVU5TUEVDSUZJRUQQABITCg9ERVZJQ0VfS0lORF9DUFUQARITCg9ERVZJQ0VfS0lORF9HUFUQAiqvAgoLRXhpdE91dGNvbWUSHAoYRVhJVF9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGQoVRVhJVF9PVVRDT01FX0ZJTklTSEVEEAESGQoVRVhJVF9PVVRDT01FX1JFTEVBU0VEEAISFwoTRVhJVF9PVVRDT01FX0ZBSUxFRBADEhUKEUVYSVRfT1VUQ09NRV9MT1NUEAQSHgoaRVhJVF9PVVRDT01FX05PX0NIRUNLUE9JTlQQBRIbChdFWElUX09VVENPTUVfVU5QUkVQQVJFRBAGEhoKFkVYSVRfT1VUQ09NRV9VTlJFQUNIRUQQBxImCiJFWElUX09VVENPTUVfVU5SRUFEQUJMRV9DSEVDS1BPSU5UEAgSGwoXRVhJVF9PVVRDT01FX1NUT1JFX0FXQVkQCSpVCgpMb2dUcm91YmxlEhsKF0xPR19UUk9VQkxFX1VOU1BFQ0lGSUVEEAASFAoQTE9HX1RST1VCTEVfR09ORRABEhQKEExPR19UUk9VQkxFX0FXQVkQAjKuAQoNV29ya2VyU2VydmljZRJICgdTZXNzaW9uEhsuaGVhZHJhY2UudjEuU2Vzc2lvblJlcXVlc3QaHC5oZWFkcmFjZS52MS5TZXNzaW9uUmVzcG9uc2UoATABElMKDEp1ZGdlRm9sZGVycxIgLmhlYWRyYWNlLnYxLkp1ZGdlRm9sZGVyc1JlcXVlc3QaIS5oZWFkcmFjZS52MS5KdWRnZUZvbGRlcnNSZXNwb25zZUJAWj5naXRodWIuY29tL2hlYWRyYWNlL2hlYWRyYWNlL2NsaWVudHMvZ28vaGVhZHJhY2UvdjE7aGVhZHJhY2V2MWIGcHJvdG8z", [file_google_protobuf_duration, file_headrace_v1_event, file_headrace_v1_spec, file_headrace_v1_trial]);
 
 /**
  * From the worker.
@@ -298,6 +298,22 @@ export type Hello = Message<"headrace.v1.Hello"> & {
    * @generated from field: int32 oldest_protocol = 46;
    */
   oldestProtocol: number;
+
+  /**
+   * Names the lock that the daemon holds on its home: the file, on this machine, since it was booted. A copy of a home has
+   * another one. A worker of the same home and lock is the same again, and the daemon before it is gone. Empty: it is of
+   * a release that does not say, and `home` alone decides.
+   *
+   * @generated from field: string home_lock = 47;
+   */
+  homeLock: string;
+
+  /**
+   * The worker's store of checkpoints, as it finds it now.
+   *
+   * @generated from field: headrace.v1.Store store = 48;
+   */
+  store?: Store | undefined;
 };
 
 /**
@@ -306,6 +322,75 @@ export type Hello = Message<"headrace.v1.Hello"> & {
  */
 export const HelloSchema: GenMessage<Hello> = /*@__PURE__*/
   messageDesc(file_headrace_v1_worker, 2);
+
+/**
+ * A store of checkpoints. Its marker, a small file in its root, holds its id.
+ *
+ * @generated from message headrace.v1.Store
+ */
+export type Store = Message<"headrace.v1.Store"> & {
+  /**
+   * @generated from field: string url = 1;
+   */
+  url: string;
+
+  /**
+   * What its marker says; empty where there is none.
+   *
+   * @generated from field: string id = 2;
+   */
+  id: string;
+
+  /**
+   * Nobody could look yet, as the store does not answer: whether there is a marker is not known.
+   *
+   * @generated from field: bool unseen = 3;
+   */
+  unseen: boolean;
+};
+
+/**
+ * Describes the message headrace.v1.Store.
+ * Use `create(StoreSchema)` to create a new message.
+ */
+export const StoreSchema: GenMessage<Store> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_worker, 3);
+
+/**
+ * What the cluster knows of a worker's store.
+ *
+ * @generated from message headrace.v1.StoreOrder
+ */
+export type StoreOrder = Message<"headrace.v1.StoreOrder"> & {
+  /**
+   * The id that its marker must have. Without it the store is away, or is another one: nothing is saved there, and what is
+   * not found there is not taken for deleted. Empty where that depends on what the worker has not seen yet.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * The worker is to write the marker if there is none: no worker has used this address before.
+   *
+   * @generated from field: bool set_up = 2;
+   */
+  setUp: boolean;
+
+  /**
+   * Checkpoints were stored there before there were markers, so an empty place is not the store.
+   *
+   * @generated from field: bool used = 3;
+   */
+  used: boolean;
+};
+
+/**
+ * Describes the message headrace.v1.StoreOrder.
+ * Use `create(StoreOrderSchema)` to create a new message.
+ */
+export const StoreOrderSchema: GenMessage<StoreOrder> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_worker, 4);
 
 /**
  * One slot: a GPU, or a CPU slot where there is none.
@@ -369,7 +454,7 @@ export type Device = Message<"headrace.v1.Device"> & {
  * Use `create(DeviceSchema)` to create a new message.
  */
 export const DeviceSchema: GenMessage<Device> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 3);
+  messageDesc(file_headrace_v1_worker, 5);
 
 /**
  * The stage of a pipeline-parallel job in whose idle windows a slot's trials work.
@@ -409,7 +494,7 @@ export type Bubbles = Message<"headrace.v1.Bubbles"> & {
  * Use `create(BubblesSchema)` to create a new message.
  */
 export const BubblesSchema: GenMessage<Bubbles> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 4);
+  messageDesc(file_headrace_v1_worker, 6);
 
 /**
  * Says that the worker lives and extends the leases it names. Never stored before it is sent, never
@@ -472,6 +557,13 @@ export type Heartbeat = Message<"headrace.v1.Heartbeat"> & {
    * @generated from field: int64 unacknowledged = 44;
    */
   unacknowledged: bigint;
+
+  /**
+   * As in Store: what the marker of the worker's store says now.
+   *
+   * @generated from field: string store_id = 47;
+   */
+  storeId: string;
 };
 
 /**
@@ -479,7 +571,7 @@ export type Heartbeat = Message<"headrace.v1.Heartbeat"> & {
  * Use `create(HeartbeatSchema)` to create a new message.
  */
 export const HeartbeatSchema: GenMessage<Heartbeat> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 5);
+  messageDesc(file_headrace_v1_worker, 7);
 
 /**
  * A device that failed.
@@ -505,7 +597,7 @@ export type DeviceDefect = Message<"headrace.v1.DeviceDefect"> & {
  * Use `create(DeviceDefectSchema)` to create a new message.
  */
 export const DeviceDefectSchema: GenMessage<DeviceDefect> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 6);
+  messageDesc(file_headrace_v1_worker, 8);
 
 /**
  * How busy a device is.
@@ -536,7 +628,7 @@ export type DeviceTelemetry = Message<"headrace.v1.DeviceTelemetry"> & {
  * Use `create(DeviceTelemetrySchema)` to create a new message.
  */
 export const DeviceTelemetrySchema: GenMessage<DeviceTelemetry> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 7);
+  messageDesc(file_headrace_v1_worker, 9);
 
 /**
  * A trial reported metrics.
@@ -606,6 +698,13 @@ export type Report = Message<"headrace.v1.Report"> & {
   schedules?: Schedules | undefined;
 
   /**
+   * As in ReportRequest.
+   *
+   * @generated from field: bool returned = 16;
+   */
+  returned: boolean;
+
+  /**
    * With the first report of an attempt, and where the code has grown since.
    *
    * @generated from field: headrace.v1.AttemptCode code = 12;
@@ -618,7 +717,7 @@ export type Report = Message<"headrace.v1.Report"> & {
  * Use `create(ReportSchema)` to create a new message.
  */
 export const ReportSchema: GenMessage<Report> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 8);
+  messageDesc(file_headrace_v1_worker, 10);
 
 /**
  * Reports that wait to be sent, in the order of their sequences: those of a bundle's turn above all. Each is taken,
@@ -638,7 +737,7 @@ export type Reports = Message<"headrace.v1.Reports"> & {
  * Use `create(ReportsSchema)` to create a new message.
  */
 export const ReportsSchema: GenMessage<Reports> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 9);
+  messageDesc(file_headrace_v1_worker, 11);
 
 /**
  * A resumed trial has loaded its checkpoint; or, with `code`, an attempt runs code that it is to tell of at once.
@@ -662,7 +761,9 @@ export type Restored = Message<"headrace.v1.Restored"> & {
   readTime?: Duration | undefined;
 
   /**
-   * What the attempt runs, before its first report. Such a message says nothing of a checkpoint.
+   * All source files that the attempt runs so far. Such a message says nothing of a checkpoint. It comes where a file has
+   * another content than the worker has told of the study before and, with `Assign.guards_code`, whenever files were
+   * imported. All other code is told with reports.
    *
    * @generated from field: headrace.v1.AttemptCode code = 12;
    */
@@ -674,7 +775,7 @@ export type Restored = Message<"headrace.v1.Restored"> & {
  * Use `create(RestoredSchema)` to create a new message.
  */
 export const RestoredSchema: GenMessage<Restored> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 10);
+  messageDesc(file_headrace_v1_worker, 12);
 
 /**
  * A trial's process is gone.
@@ -762,6 +863,14 @@ export type Exited = Message<"headrace.v1.Exited"> & {
    * @generated from field: bool by_itself = 44;
    */
   byItself: boolean;
+
+  /**
+   * With UNREADABLE_CHECKPOINT and NO_CHECKPOINT: the addresses of the complete checkpoints in the same place, the newest
+   * ones first.
+   *
+   * @generated from field: repeated string stored = 46;
+   */
+  stored: string[];
 };
 
 /**
@@ -769,7 +878,7 @@ export type Exited = Message<"headrace.v1.Exited"> & {
  * Use `create(ExitedSchema)` to create a new message.
  */
 export const ExitedSchema: GenMessage<Exited> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 11);
+  messageDesc(file_headrace_v1_worker, 13);
 
 /**
  * Answers Hello.
@@ -835,6 +944,13 @@ export type Welcome = Message<"headrace.v1.Welcome"> & {
    * @generated from field: string version = 44;
    */
   version: string;
+
+  /**
+   * Absent from a scheduler of before there were markers, and for a worker that names no store.
+   *
+   * @generated from field: headrace.v1.StoreOrder store = 45;
+   */
+  store?: StoreOrder | undefined;
 };
 
 /**
@@ -842,7 +958,7 @@ export type Welcome = Message<"headrace.v1.Welcome"> & {
  * Use `create(WelcomeSchema)` to create a new message.
  */
 export const WelcomeSchema: GenMessage<Welcome> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 12);
+  messageDesc(file_headrace_v1_worker, 14);
 
 /**
  * Run this trial.
@@ -979,6 +1095,13 @@ export type Assign = Message<"headrace.v1.Assign"> & {
   keepBest?: KeepBest | undefined;
 
   /**
+   * The trial saves at a report that ends its study, and waits for the answer; absent: no value does.
+   *
+   * @generated from field: headrace.v1.EndsStudy ends_study = 25;
+   */
+  endsStudy?: EndsStudy | undefined;
+
+  /**
    * Changed code is not let pass (`on_code_change`): each attempt says what it runs as soon as it has imported it.
    *
    * @generated from field: bool guards_code = 30;
@@ -991,7 +1114,7 @@ export type Assign = Message<"headrace.v1.Assign"> & {
  * Use `create(AssignSchema)` to create a new message.
  */
 export const AssignSchema: GenMessage<Assign> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 13);
+  messageDesc(file_headrace_v1_worker, 15);
 
 /**
  * What a trial may use.
@@ -1045,7 +1168,7 @@ export type Grant = Message<"headrace.v1.Grant"> & {
  * Use `create(GrantSchema)` to create a new message.
  */
 export const GrantSchema: GenMessage<Grant> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 14);
+  messageDesc(file_headrace_v1_worker, 16);
 
 /**
  * The answer to a report.
@@ -1074,7 +1197,7 @@ export type LeaseDecision = Message<"headrace.v1.LeaseDecision"> & {
  * Use `create(LeaseDecisionSchema)` to create a new message.
  */
 export const LeaseDecisionSchema: GenMessage<LeaseDecision> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 15);
+  messageDesc(file_headrace_v1_worker, 17);
 
 /**
  * Answers that were there at once.
@@ -1093,7 +1216,7 @@ export type Decisions = Message<"headrace.v1.Decisions"> & {
  * Use `create(DecisionsSchema)` to create a new message.
  */
 export const DecisionsSchema: GenMessage<Decisions> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 16);
+  messageDesc(file_headrace_v1_worker, 18);
 
 /**
  * Kill the trial of this lease: it is not the worker's any more, or a user stopped it.
@@ -1117,7 +1240,7 @@ export type Cancel = Message<"headrace.v1.Cancel"> & {
  * Use `create(CancelSchema)` to create a new message.
  */
 export const CancelSchema: GenMessage<Cancel> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 17);
+  messageDesc(file_headrace_v1_worker, 19);
 
 /**
  * Others need the slots of this lease: the trial is to save at its next report and wait for the decision, as it does
@@ -1142,7 +1265,7 @@ export type Vacate = Message<"headrace.v1.Vacate"> & {
  * Use `create(VacateSchema)` to create a new message.
  */
 export const VacateSchema: GenMessage<Vacate> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 18);
+  messageDesc(file_headrace_v1_worker, 20);
 
 /**
  * A user drains the worker, or takes that back. Its trials are asked to leave, each with a `Vacate`.
@@ -1177,7 +1300,7 @@ export type Withdraw = Message<"headrace.v1.Withdraw"> & {
  * Use `create(WithdrawSchema)` to create a new message.
  */
 export const WithdrawSchema: GenMessage<Withdraw> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 19);
+  messageDesc(file_headrace_v1_worker, 21);
 
 /**
  * Users take these devices for sound again: the defects that the daemon knows of them are void.
@@ -1198,7 +1321,7 @@ export type Uncordon = Message<"headrace.v1.Uncordon"> & {
  * Use `create(UncordonSchema)` to create a new message.
  */
 export const UncordonSchema: GenMessage<Uncordon> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 20);
+  messageDesc(file_headrace_v1_worker, 22);
 
 /**
  * This replica goes away: finish what is in flight and connect to another.
@@ -1217,7 +1340,7 @@ export type Drain = Message<"headrace.v1.Drain"> & {
  * Use `create(DrainSchema)` to create a new message.
  */
 export const DrainSchema: GenMessage<Drain> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 21);
+  messageDesc(file_headrace_v1_worker, 23);
 
 /**
  * These durable messages are committed (or were stale, which is final too) and may be forgotten.
@@ -1244,7 +1367,7 @@ export type Ack = Message<"headrace.v1.Ack"> & {
  * Use `create(AckSchema)` to create a new message.
  */
 export const AckSchema: GenMessage<Ack> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 22);
+  messageDesc(file_headrace_v1_worker, 24);
 
 /**
  * The durable message of this sequence can never be taken: a field is out of bounds, or the scheduler failed on it. The
@@ -1272,7 +1395,7 @@ export type Refused = Message<"headrace.v1.Refused"> & {
  * Use `create(RefusedSchema)` to create a new message.
  */
 export const RefusedSchema: GenMessage<Refused> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 23);
+  messageDesc(file_headrace_v1_worker, 25);
 
 /**
  * Send a part of the log of one attempt. Somebody waits for it; nothing else does.
@@ -1314,7 +1437,7 @@ export type ReadLog = Message<"headrace.v1.ReadLog"> & {
  * Use `create(ReadLogSchema)` to create a new message.
  */
 export const ReadLogSchema: GenMessage<ReadLog> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 24);
+  messageDesc(file_headrace_v1_worker, 26);
 
 /**
  * Answers ReadLog. Never stored before it is sent, never repeated.
@@ -1359,7 +1482,7 @@ export type LogChunk = Message<"headrace.v1.LogChunk"> & {
  * Use `create(LogChunkSchema)` to create a new message.
  */
 export const LogChunkSchema: GenMessage<LogChunk> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 25);
+  messageDesc(file_headrace_v1_worker, 27);
 
 /**
  * @generated from message headrace.v1.JudgeFoldersRequest
@@ -1378,7 +1501,7 @@ export type JudgeFoldersRequest = Message<"headrace.v1.JudgeFoldersRequest"> & {
  * Use `create(JudgeFoldersRequestSchema)` to create a new message.
  */
 export const JudgeFoldersRequestSchema: GenMessage<JudgeFoldersRequest> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 26);
+  messageDesc(file_headrace_v1_worker, 28);
 
 /**
  * @generated from message headrace.v1.JudgeFoldersResponse
@@ -1397,7 +1520,7 @@ export type JudgeFoldersResponse = Message<"headrace.v1.JudgeFoldersResponse"> &
  * Use `create(JudgeFoldersResponseSchema)` to create a new message.
  */
 export const JudgeFoldersResponseSchema: GenMessage<JudgeFoldersResponse> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 27);
+  messageDesc(file_headrace_v1_worker, 29);
 
 /**
  * What of a study's folders may go.
@@ -1444,7 +1567,7 @@ export type FolderVerdict = Message<"headrace.v1.FolderVerdict"> & {
  * Use `create(FolderVerdictSchema)` to create a new message.
  */
 export const FolderVerdictSchema: GenMessage<FolderVerdict> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_worker, 28);
+  messageDesc(file_headrace_v1_worker, 30);
 
 /**
  * How two devices of a machine are joined.
@@ -1572,6 +1695,31 @@ export enum ExitOutcome {
    * @generated from enum value: EXIT_OUTCOME_UNPREPARED = 6;
    */
   UNPREPARED = 6,
+
+  /**
+   * The program was not reached: this machine could not start it, or it never got through to the daemon. Not charged,
+   * and no loss either. The trial is tried on another worker after the second time, and after three attempts in a row
+   * that ended so the worker is put aside for a while.
+   *
+   * @generated from enum value: EXIT_OUTCOME_UNREACHED = 7;
+   */
+  UNREACHED = 7,
+
+  /**
+   * The checkpoint to continue from is in the store, and cannot be loaded: its bytes are not what was stored, the store
+   * does not give them, or the trial's library cannot read them. Not charged: it is tried again after a pause, then the
+   * checkpoint before it.
+   *
+   * @generated from enum value: EXIT_OUTCOME_UNREADABLE_CHECKPOINT = 8;
+   */
+  UNREADABLE_CHECKPOINT = 8,
+
+  /**
+   * The worker's store is away, or is not the one where the checkpoint lies. Not charged: the trial waits.
+   *
+   * @generated from enum value: EXIT_OUTCOME_STORE_AWAY = 9;
+   */
+  STORE_AWAY = 9,
 }
 
 /**
