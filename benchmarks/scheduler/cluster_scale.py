@@ -38,6 +38,7 @@ from headrace.spec import StudySpec
 from headrace.target import Target
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_services.identity import authority
+from headrace_services.identity.lifetimes import WORKER_LIVES
 from headrace_services.scheduler import first_token
 from headrace_worker.joining import joined
 
@@ -198,7 +199,7 @@ class Identity:
 
     async def join_token(self, client: AsyncClient, workers: int) -> str:
         """A token by which so many may join."""
-        made = joining.create_token(worker="", uses=workers, lifetime=authority.WORKER_LIVES)
+        made = joining.create_token(worker="", uses=workers, lifetime=WORKER_LIVES)
         _, token = await client.transport.run(made)
         return token
 

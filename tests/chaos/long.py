@@ -33,6 +33,7 @@ import scenario_kill_worker
 import scenario_postgres
 import scenario_replicas
 import scenario_restore
+import scenario_stores
 import scenario_streams
 from picture import draw
 
@@ -60,6 +61,12 @@ SCENARIOS = {
         scenario_restore.run, 3, "the database dropped and loaded from a dump, behind its workers"
     ),
     "full-disk": Scenario(scenario_full_disk.run, 5, "full disks of the checkpoint store and of the outbox"),
+    "store-away": Scenario(
+        partial(scenario_stores.run, fault="away"), 20, "the checkpoint store goes away for some seconds"
+    ),
+    "damaged-checkpoints": Scenario(
+        partial(scenario_stores.run, fault="damage"), 20, "each file of checkpoints flipped, cut or deleted"
+    ),
     "gang-fsdp": Scenario(
         partial(scenario_gang.run, kind="fsdp"), 20, "kill -9 of gangs of 4 ranks with an FSDP2 model"
     ),

@@ -29,6 +29,7 @@ class Kept:
         self.trial = script.final.study.status.best
         self.number = self.trial.number
         self.store = store_from_url((root / "store").as_uri())
+        self.store.set_up("0123456789abcdef", used=False)
 
     def save(self, step: int) -> trial_pb2.CheckpointRef:
         """What a worker does with what a trial saved."""
@@ -192,7 +193,7 @@ def test_a_store_that_is_no_folder_is_read_through_a_verified_copy(
     silent = invoke("checkpoint", "get", "digits")
     assert (silent.code, "AWS_* variables" in silent.err) == (1, True)
     store.answers = True
-    shutil.rmtree(kept.root / "store")
+    shutil.rmtree(kept.root / "store" / "studies")
     assert "is not there in its store: s3://bucket/" in invoke("checkpoint", "get", "digits").err
 
 

@@ -281,7 +281,7 @@ def test_a_command_that_starts_a_service_imports_neither_client_nor_the_models_o
 
 
 def test_a_missing_extra_is_one_clear_line(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "entry_points", lambda **_: [])
+    monkeypatch.setattr(application, "_points", lambda _: [])
     result = invoke("scheduler", "--listen", "127.0.0.1:0")
     assert result.code == 1
     assert result.err.splitlines() == [

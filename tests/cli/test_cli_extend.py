@@ -63,9 +63,11 @@ def test_an_extension_names_the_trials_that_only_wait(fake: FakeStudyService, in
 
 
 def test_an_extension_says_what_there_is_now(fake: FakeStudyService, invoke: Invoke) -> None:
-    fake.scripts["studies/digits"].final.study.state = study_pb2.STUDY_STATE_ACTIVE
-    done = invoke("extend", "digits", "--trials", "5")
-    assert (done.code, done.out) == (0, "Study digits tries 32 configurations in all.\n")
+    script = race("more")
+    script.final.study.state = study_pb2.STUDY_STATE_ACTIVE
+    fake.add(script)
+    done = invoke("extend", "more", "--trials", "5")
+    assert (done.code, done.out) == (0, "Study more tries 32 configurations in all.\n")
     assert (
         "a full budget of 27 steps, with rungs at 1, 3, 9" in invoke("extend", "digits", "--steps", "81").out
     )
@@ -90,6 +92,9 @@ def test_a_schedule_that_ends_before_the_new_budget_is_warned_of_before_anything
     said = " ".join(refused.err.split())
     assert "3 trials track OneCycleLR as 'schedule', which ends at step 27: it raises" in said
     assert "`if schedule.last_epoch < schedule.total_steps: schedule.step()`" in said
+    assert (
+        "Unless your script stops stepping it there already, change it before you extend to step it" in said
+    )
     assert "step 90" not in said
     assert "Add --yes" in said
     assert "which ends at step 27" in invoke("extend", "cycle", "--steps", "81", "--yes").err

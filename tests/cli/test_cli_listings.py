@@ -56,6 +56,7 @@ TRIAL_KEYS = {
     "log_path",
     "earlier_ends",
     "counted_end",
+    "counted_metrics",
     "counts_as",
     "schedules",
     "created",

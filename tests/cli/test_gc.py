@@ -9,6 +9,7 @@ from commands_run import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import Script, race
 
+from headrace.checkpoints import store_from_url
 from headrace.errors import PermissionDeniedError
 from headrace.v1 import study_pb2
 
@@ -24,6 +25,7 @@ class Left:
         self.folder = f"{name}-{uid}"
         self.logs = root / "w1/logs" / self.folder
         self.logs.mkdir(parents=True)
+        store_from_url((root / "store").as_uri()).set_up("0123456789abcdef", used=False)
         (self.logs / "bundle-g1.log").write_bytes(b"x" * 10)
         for moment in self.script.moments:
             moment.study.uid = uid

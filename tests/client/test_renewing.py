@@ -16,7 +16,8 @@ from scripted_study import Script
 from test_ask_tell import suggestion
 
 from headrace import AsyncClient, Client
-from headrace.client import renewing
+from headrace.bounds.kinds import Span
+from headrace.client import ask_tell, renewing
 from headrace.client.model import Lease
 from headrace.client.renewing import AsyncRenewer, Renewer, _Schedule
 from headrace.errors import LeaseStaleError, UnreachableError
@@ -212,6 +213,13 @@ def test_a_forked_child_renews_what_it_asks_for() -> None:
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=2 * WAIT_S)
 
 
+@pytest.fixture
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients may ask for less than a second."""
+    monkeypatch.setattr(ask_tell, "LEASE_TIME", Span(0, 60))
+
+
+@pytest.mark.usefixtures("short_leases")
 def test_a_client_renews_what_it_asked_for_until_it_ends(
     client: Client, fake: FakeStudyService, script: Script
 ) -> None:
@@ -228,6 +236,7 @@ def test_a_client_renews_what_it_asked_for_until_it_ends(
     assert not asked.held
 
 
+@pytest.mark.usefixtures("short_leases")
 async def test_the_async_client_does_too(fake: FakeStudyService, script: Script) -> None:
     fake.add(script)
     fake.suggestions.append(suggestion(script, 5))

@@ -379,6 +379,24 @@ def test_a_callback_hears_of_each_trial_and_may_end_the_study() -> None:
     assert "callback" in result.study.detail
 
 
+def test_configurations_that_never_began_are_no_trials_of_the_result() -> None:
+    """Some are made ahead of need, and cancelled with the study's end."""
+    result = optimize(parabola, LINE, trials=50, callback=lambda _: True, sampler="random")
+    assert [trial.outcome for trial in result.trials] == ["completed"]
+    assert (result.study.counts.total, result.study.counts.cancelled) == (1, 0)
+
+
+def test_a_function_that_returns_early_is_no_clients_doing() -> None:
+    def train(t: Trial) -> None:
+        for step in t.steps():
+            t.report(loss=t["x"])
+            if step == 2:
+                return
+
+    result = optimize(train, LINE, trials=1, steps=5, minimize="loss", policy="run_all")
+    assert [trial.detail for trial in result.trials] == ["its program ended by itself at step 2 of 5"]
+
+
 def test_a_failure_is_its_trials_alone() -> None:
     def sometimes(t: Trial) -> float:
         if t.number % 3 == 1:

@@ -17,6 +17,7 @@ import psycopg
 from headrace import Client
 from headrace.client import joining
 from headrace_services.identity import authority
+from headrace_services.identity.lifetimes import WORKER_LIVES
 
 WORKER = "import typer; from headrace_worker.command import worker; app = typer.Typer(); app.command()(worker); app()"
 WAIT_S = 90.0
@@ -50,7 +51,7 @@ class JoinedSite:
 
     def token(self, **options: Any) -> str:
         """A join token."""
-        given = {"worker": "", "uses": 1, "lifetime": authority.WORKER_LIVES, **options}
+        given = {"worker": "", "uses": 1, "lifetime": WORKER_LIVES, **options}
         with self.client as client:
             _, secret = client.transport.run(joining.create_token(**given))
         return secret

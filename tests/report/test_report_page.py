@@ -158,7 +158,7 @@ def test_all_objectives_have_an_axis_and_a_column(data: StudyData) -> None:
         sorted(t.metrics["accuracy"] for t in measured)
     )
     assert ">accuracy</th>" in trial_table(several)
-    assert "its objectives in its last report" in render(several)
+    assert "the values that count: those of its last report" in render(several)
 
 
 def test_the_gantt_shows_every_stay_on_its_slot(data: StudyData) -> None:

@@ -6,12 +6,20 @@ import pytest
 from reopened_site import improving, spec_now, train
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
-from study_site import StudySite, make_spec
+from study_site import StudySite, gone, make_spec
 
-from headrace.errors import InvalidFieldError, Violation
+from headrace.errors import InvalidFieldError, StudyEndedError, Violation
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core import fold as cache
-from headrace_services.scheduler.core.inputs import ExtendStudy, PauseStudy, Reopened, RetryTrials, StopStudy
+from headrace_services.scheduler.core.inputs import (
+    Added,
+    AddTrials,
+    ExtendStudy,
+    PauseStudy,
+    Reopened,
+    RetryTrials,
+    StopStudy,
+)
 from headrace_services.scheduler.core.policies import Policy, make_policy
 from headrace_services.scheduler.replay.replaying import replay
 from headrace_services.scheduler.store import tables
@@ -242,6 +250,60 @@ async def test_what_cannot_be_done_is_refused_before_anything_is_changed(
     assert [violation.field for violation in refused.violations] == [field]
     assert says in str(refused)
     assert await site.study() == before
+
+
+@pytest.mark.parametrize("active", [True, False])
+async def test_the_remedy_for_an_exhausted_grid_can_be_carried_out(engine: AsyncEngine, active: bool) -> None:
+    """An active study takes the user's own configurations; one that has ended takes none, and says so."""
+    site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=3, **GRID)).create()
+    own = AddTrials(params=({"x": 2},))
+    if active:
+        await site.kick()
+    else:
+        await site.connect(slots=3)
+        await train(site)
+    (refused,) = await site.step(by_trials(1))
+    assert ("`headrace add" in str(refused)) is active
+    assert ("`enqueue`" in str(refused)) is not active
+    (outcome,) = await site.step(own)
+    assert isinstance(outcome, Added if active else StudyEndedError)
+    if not active:
+        assert "create a new study" in str(outcome).lower()
+        assert "`enqueue`" in str(outcome)
+        assert "headrace extend" not in str(outcome)
+
+
+async def test_an_ended_study_that_takes_more_trials_points_to_its_extension(engine: AsyncEngine) -> None:
+    site = await ended(engine, policy=RUN_ALL, max_trials=2)
+    (outcome,) = await site.step(AddTrials(params=({"x": 0.5},)))
+    assert isinstance(outcome, StudyEndedError)
+    assert "`headrace extend` lets it go on" in str(outcome)
+
+
+@pytest.mark.parametrize("command", [AddTrials(params=({"x": 0.5},)), PauseStudy()], ids=["add", "pause"])
+async def test_a_failed_study_points_to_a_retry_and_to_no_extension(
+    engine: AsyncEngine, command: AddTrials | PauseStudy
+) -> None:
+    site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=1, max_retries=0)).create()
+    await site.connect(slots=1)
+    await train(site, fails={0})
+    assert (await site.study()).state == "FAILED"
+    (outcome,) = await site.step(command)
+    assert isinstance(outcome, StudyEndedError)
+    assert "`headrace retry" in str(outcome)
+    assert "headrace extend" not in str(outcome)
+
+
+async def test_a_refused_budget_names_no_extension_that_is_refused_too(engine: AsyncEngine) -> None:
+    """Every trial of an exhausted grid ended by itself, so neither steps nor trials let it continue."""
+    site = await StudySite(engine, make_spec(policy=RUN_ALL, max_trials=3, **GRID)).create()
+    await site.connect(slots=3)
+    for lease in await site.kick():
+        await site.tell(lease, 2, 0.5)
+        await site.step(gone(lease, "FINISHED"))
+    (refused,) = await site.step(by_steps(27))
+    assert "lets no trial continue" in str(refused)
+    assert "headrace extend" not in str(refused)
 
 
 async def test_a_policy_that_refuses_the_larger_study_changes_nothing(

@@ -12,12 +12,14 @@ from headrace.client.convert import trial as client_trial
 from headrace.errors import InvalidFieldError
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.inputs import Accepted, AddTrials, ReportArrived, RestoredArrived
+from headrace_services.scheduler.core.needs import EarlierCheckpoint
 from headrace_services.scheduler.core.policies import RungResult, make_policy
 from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease
 from headrace_services.scheduler.rpc import convert as rpc_convert
 from headrace_services.scheduler.store import exploits, tables, trials
 from headrace_services.scheduler.store.database import transaction
-from headrace_services.scheduler.store.pipeline import Pipeline, compiled, pipeline
+from headrace_services.scheduler.store.load import load
+from headrace_services.scheduler.store.pipeline import Pipeline, Statement, pipeline
 
 PBT = {"kind": "pbt", "interval": 2, "quantile": 0.25}
 
@@ -159,7 +161,9 @@ async def test_a_rolled_back_step_leaves_neither_half(engine: AsyncEngine) -> No
         def dies(sent: Pipeline, *_: object) -> None:
             """Fails in the database, when all that comes before the exploit is written there."""
             sent.run(
-                compiled(select(cast(literal("killed between the clone and the mutation", Text), Integer)))
+                Statement(
+                    lambda: select(cast(literal("killed between the clone and the mutation", Text), Integer))
+                )
             )
 
         patch.setattr(exploits, "append", dies)
@@ -313,3 +317,28 @@ def test_checkpoints_stay_pinned_until_the_population_is_whole() -> None:
     policy.joined(3, 0, {"x": 1.0})
     policy.withdraw(3)
     assert policy.pinned(0) == {"0/1"}
+
+
+async def test_a_copied_checkpoint_that_is_damaged_is_replaced_along_the_line_that_it_is_of(
+    engine: AsyncEngine,
+) -> None:
+    """Trial 3 copied trial 0 at step 2. What it had saved itself before is of a configuration that it has no more."""
+    site = await StudySite(engine, population()).create()
+    await site.connect(slots=4)
+    leases = await site.kick()
+    await send(site, leases[0], 1, 0.5)
+    for lease, value in zip(leases, [0.1, 0.2, 0.3, 0.9], strict=True):
+        await send(site, lease, 2, value)
+    lease = newest(site)[3]
+    await send(site, lease, 3, 0.08)
+    stored = frozenset({"file:///s/3/2-3/", "file:///s/3/1-2/", "file:///s/0/1-1/"})
+    for owner, step, found in [
+        (3, 5, "file:///s/3/2-3/"),  # its own, since it copied
+        (3, 3, "file:///s/0/1-2/"),  # what it copied, wherever that lies
+        (0, 2, "file:///s/0/1-1/"),  # what the other one had before that
+        (0, 1, None),
+    ]:
+        async with transaction(engine) as conn:
+            need = EarlierCheckpoint(owner=owner, step=step, stored=stored)
+            before = await load(conn, site.study_id, need)
+        assert (before and before.uri) == found

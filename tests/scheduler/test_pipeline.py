@@ -25,20 +25,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from headrace_services.scheduler.core.lifecycle import State
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.database import transaction
-from headrace_services.scheduler.store.pipeline import Reply, Statement, as_json, compiled, pipeline
+from headrace_services.scheduler.store.pipeline import Reply, Statement, as_json, pipeline
 
 _r = tables.request
-REMEMBER = compiled(
-    insert(_r).values(
+REMEMBER = Statement(
+    lambda: insert(_r).values(
         request_id=bindparam("id", type_=Text),
         method="m",
         digest=bindparam("digest", type_=LargeBinary),
         response=b"",
     )
 )
-IDS = compiled(select(_r.c.request_id, _r.c.digest).order_by(_r.c.request_id))
-ECHO = compiled(
-    select(
+IDS = Statement(lambda: select(_r.c.request_id, _r.c.digest).order_by(_r.c.request_id))
+ECHO = Statement(
+    lambda: select(
         bindparam("text", type_=Text).label("text"),
         bindparam("number", type_=BigInteger).label("number"),
         bindparam("texts", type_=ARRAY(Text)).label("texts"),
@@ -46,15 +46,15 @@ ECHO = compiled(
         literal(7).label("seven"),
     )
 )
-ARRAYS = compiled(
-    select(
+ARRAYS = Statement(
+    lambda: select(
         bindparam("texts", type_=ARRAY(Text)).label("texts"),
         bindparam("numbers", type_=ARRAY(BigInteger)).label("numbers"),
         bindparam("raws", type_=ARRAY(LargeBinary)).label("raws"),
     )
 )
-FAIL = compiled(select(cast(bindparam("said", type_=Text), Integer).label("number")))
-SLOW = compiled(select(func.pg_sleep(30)))
+FAIL = Statement(lambda: select(cast(bindparam("said", type_=Text), Integer).label("number")))
+SLOW = Statement(lambda: select(func.pg_sleep(30)))
 
 
 Said = tuple[Statement, dict[str, object]]
@@ -201,7 +201,7 @@ async def test_a_statement_is_prepared_once_whatever_the_size_of_its_numbers(eng
         for number in (1, 2**20, 2**40):
             await say(conn, (ECHO, {"text": "", "number": number, "texts": [], "raw": b""}))
         names = (await conn.exec_driver_sql("SELECT statement FROM pg_prepared_statements")).scalars()
-        assert sum(ECHO.text.decode() == name for name in names) == 1
+        assert sum(ECHO.compiled.text.decode() == name for name in names) == 1
 
 
 async def test_more_than_a_sockets_buffer_each_way(engine: AsyncEngine) -> None:
@@ -236,7 +236,7 @@ async def test_a_large_value_arrives_whole_however_slowly_the_server_reads(
     engine: AsyncEngine, commits: bool
 ) -> None:
     """Psycopg stops sending at a full socket, and would wait for the answer to what it still holds."""
-    length = Statement(text=b"SELECT length($1::text) AS length", names=("text",), constants={})
+    length = Statement(lambda: select(func.length(bindparam("text", type_=Text)).label("length")))
     async with asyncio.timeout(60), engine.connect() as conn:
         await conn.execute(text("SELECT 1"))
         async with pipeline(conn) as sent:

@@ -107,7 +107,7 @@ INSERT INTO slot (worker_id, index, kind, model, memory_bytes, uuid)
 
 
 def statements() -> Iterator[tuple[str, Statement]]:
-    """Every compiled statement of the store, by its name."""
+    """Every statement of the store, by its name."""
     for module in pkgutil.iter_modules(store.__path__, f"{store.__name__}."):
         if not module.ispkg:
             for name, value in vars(import_module(module.name)).items():
@@ -142,7 +142,7 @@ def url_of(conn: psycopg.Connection[Any]) -> str:
 
 @pytest.mark.parametrize("name", [name for name, _ in statements()])
 def test_a_statement_finds_its_rows_by_an_index(with_history: psycopg.Connection[Any], name: str) -> None:
-    text = dict(statements())[name].text.decode()
+    text = dict(statements())[name].compiled.text.decode()
     ((found,),) = with_history.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {text}".encode()).fetchall()
     assert read_whole(with_history, found[0]["Plan"]) == []
 

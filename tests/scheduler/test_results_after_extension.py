@@ -47,3 +47,24 @@ async def test_a_warm_start_takes_none_of_the_budget_before(engine: AsyncEngine)
         at_9 = await proposals.earlier(conn, "default", site.name, 9, 100, top=27)
     assert len(at_27) == sum(row.step == 27 for row in rows)
     assert len(at_9) == sum(row.rungs >= 3 for row in rows)
+
+
+async def test_a_warm_start_keeps_what_a_study_had_before_an_extension_that_brought_nothing(
+    engine: AsyncEngine,
+) -> None:
+    site = await StudySite(
+        engine, make_spec(policy={"kind": "run_all"}, max_trials=3, max_retries=0)
+    ).create()
+    await site.connect(slots=1)
+    await train(site, better_and_better)
+
+    async def known(level: int) -> dict[int, float]:
+        async with transaction(engine) as conn:
+            found = await proposals.earlier(conn, "default", site.name, level, 100, top=level)
+        return {one.level: one.metrics["loss"] for one in found[:1]} if len(found) == 3 else {}
+
+    before = {level: await known(level) for level in (9, 27, 81)}
+    assert before == {level: {level: better_and_better(2, 9)} for level in before}
+    await site.step(ExtendStudy(trials=0, steps=27))
+    await train(site, better_and_better, fails={0, 1, 2})
+    assert {level: await known(level) for level in (9, 27, 81)} == before

@@ -72,8 +72,8 @@ async def test_the_best_value_counts_in_them_and_nothing_else_changes(postgres_u
             name: json.loads(spec)
             for name, spec in conn.execute("SELECT name, spec::text FROM study ORDER BY id")
         }
-        scores = conn.execute("SELECT DISTINCT score, recent, checkpoint_missing FROM trial").fetchall()
-    assert scores == [(0.25, [], False)]
+        scores = conn.execute("SELECT DISTINCT score, recent, unread FROM trial").fetchall()
+    assert scores == [(0.25, [], None)]
     for name in ("one", "keeps"):
         assert found[name]["objective"].pop("scope") == "best"
     assert json.dumps(found) == json.dumps(specs), "1e16 stays a float, and the order of keys stays"

@@ -384,12 +384,15 @@ def test_an_extension_past_the_end_of_a_schedule_warns_and_loses_no_result(
         assert said in refused.err, refused
     with Client(service.env["HEADRACE_ADDRESS"]) as client:
         study = client.study(name)
-        with pytest.warns(UserWarning, match="the trial fails there and keeps the result"):
+        with pytest.warns(UserWarning, match="fails the trial; the result that it has stays"):
             study.extend(steps=8)
         final = study.wait(120)
         assert_the_winner_is_there(service, name, study.trials())
         assert final.state == "completed"
-        assert study.retry().trials == (0, 1)
+        with pytest.warns(
+            UserWarning, match="2 trials failed where their OneCycleLR 'schedule' ends, at step 4"
+        ):
+            assert study.retry().trials == (0, 1)
         study.wait(120)
         assert_the_winner_is_there(service, name, study.trials())
         (service.folder / "held").touch()

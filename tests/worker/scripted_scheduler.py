@@ -62,12 +62,14 @@ class Stream:
         *,
         takes_batches: bool = False,
         takes_leaving: bool = False,
+        store: worker_pb2.StoreOrder | None = None,
     ) -> None:
         welcome = worker_pb2.Welcome(
             held=self.hello.held if held is None else held,
             scheduler="scripted",
             takes_batches=takes_batches,
             takes_leaving=takes_leaving,
+            store=store,
         )
         welcome.heartbeat_interval.FromMilliseconds(int(interval_s * 1000))
         welcome.lease_ttl.FromSeconds(15)
@@ -97,6 +99,7 @@ class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
         self.acks = True
         self.takes_batches = False
         self.takes_leaving = False
+        self.store: worker_pb2.StoreOrder | None = None
         self.interval_s = 0.2
         self.address = ""
         self._server: grpc.aio.Server | None = None
@@ -124,7 +127,10 @@ class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
         self.streams.append(stream)
         if self.welcomes:
             stream.welcome(
-                interval_s=self.interval_s, takes_batches=self.takes_batches, takes_leaving=self.takes_leaving
+                interval_s=self.interval_s,
+                takes_batches=self.takes_batches,
+                takes_leaving=self.takes_leaving,
+                store=self.store,
             )
         reader = asyncio.create_task(self._read(stream, context))
         try:

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,14 +20,17 @@ from headrace.checkpoints import (
     CheckpointMeta,
     CheckpointMissingError,
     CheckpointStore,
+    CheckpointUnreadableError,
     Place,
     StoreUnavailableError,
     store_from_url,
 )
 from headrace.checkpoints.directory import DirectoryStore
+from headrace.checkpoints.marker import MARKER
 from headrace_worker.retention import PruneOrder, Retention, checkpoint_name, superseded
 
 TRIAL = "studies/digits/trials/3"
+IDENTITY = "0123456789abcdef"
 
 
 @dataclass
@@ -38,6 +42,12 @@ class Bench:
     write: Callable[[str, bytes], None]
     remove: Callable[[str], None]
     names: Callable[[], list[str]]
+    away: Callable[[], object]
+    """Puts an empty place in the store's: a mount point without its file system."""
+    back: Callable[[], object]
+
+    def contents(self) -> list[str]:
+        return [name for name in self.names() if name != MARKER]
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +63,25 @@ def moto() -> Iterator[str]:
 
 def _directory(tmp_path: Path) -> Bench:
     root = tmp_path / "store with space"
+    store = store_from_url(root.as_uri())
+    store.set_up(IDENTITY, used=False)
+
+    def away() -> None:
+        root.rename(root.with_name("away"))
+        root.mkdir()
+
+    def back() -> None:
+        shutil.rmtree(root)
+        root.with_name("away").rename(root)
+
     return Bench(
-        store=store_from_url(root.as_uri()),
+        store=store,
         read=lambda key: (root / key).read_bytes(),
         write=lambda key, data: (root / key).write_bytes(data) and None,
         remove=lambda key: (root / key).unlink(),
         names=lambda: sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()),
+        away=away,
+        back=back,
     )
 
 
@@ -68,8 +91,23 @@ def _s3(endpoint: str, bucket: str) -> Bench:
     client = boto3.client("s3", endpoint_url=endpoint)
     client.create_bucket(Bucket=bucket)
     prefix = "team/run 1"
+    store = store_from_url(f"s3://{bucket}/{prefix}")
+    store.set_up(IDENTITY, used=False)
+    hidden: dict[str, bytes] = {}
+
+    def away() -> None:  # as where a bucket is deleted and made again
+        for item in client.list_objects_v2(Bucket=bucket).get("Contents", []):
+            hidden[item["Key"]] = client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
+            client.delete_object(Bucket=bucket, Key=item["Key"])
+
+    def back() -> None:
+        for key, data in hidden.items():
+            client.put_object(Bucket=bucket, Key=key, Body=data)
+
     return Bench(
-        store=store_from_url(f"s3://{bucket}/{prefix}"),
+        store=store,
+        away=away,
+        back=back,
         read=lambda key: client.get_object(Bucket=bucket, Key=f"{prefix}/{key}")["Body"].read(),
         write=lambda key, data: client.put_object(Bucket=bucket, Key=f"{prefix}/{key}", Body=data) and None,
         remove=lambda key: client.delete_object(Bucket=bucket, Key=f"{prefix}/{key}") and None,
@@ -143,13 +181,16 @@ def test_a_large_file_goes_in_parts(bench: Bench, tmp_path: Path) -> None:
     [
         (lambda b, k: b.write(k + "/state.pt", b"other"), CheckpointCorruptError),
         (lambda b, k: b.write(k + "/state.pt", b"Weights" * 1000), CheckpointCorruptError),
-        (lambda b, k: b.remove(k + "/state.pt"), CheckpointGoneError),
-        (lambda b, k: b.remove(k + "/manifest.json"), CheckpointGoneError),
+        (lambda b, k: b.remove(k + "/state.pt"), CheckpointCorruptError),
+        (lambda b, k: b.remove(k + "/manifest.json"), (CheckpointGoneError, CheckpointCorruptError)),
         (lambda b, k: b.write(k + "/manifest.json", b"{}"), CheckpointCorruptError),
     ],
 )
 def test_harm_is_noticed(
-    bench: Bench, tmp_path: Path, harm: Callable[[Bench, str], None], error: type[Exception]
+    bench: Bench,
+    tmp_path: Path,
+    harm: Callable[[Bench, str], None],
+    error: type[Exception] | tuple[type[Exception], ...],
 ) -> None:
     ref = bench.store.put(_local(tmp_path), _meta())
     harm(bench, f"{TRIAL}/{_meta().name}")
@@ -185,7 +226,7 @@ def test_deletion_is_complete_and_may_be_repeated(bench: Bench, tmp_path: Path) 
     ref = bench.store.put(_local(tmp_path), _meta())
     for _ in range(2):
         bench.store.delete(ref.uri)
-    assert bench.names() == []
+    assert bench.contents() == []
     with pytest.raises(CheckpointMissingError):
         bench.store.fetch(ref, tmp_path / "back")
 
@@ -209,7 +250,7 @@ def test_folders_that_are_no_checkpoint(bench: Bench, tmp_path: Path) -> None:
     for folder in (tmp_path / "none", tmp_path / "empty", linked, named):
         with pytest.raises(CheckpointInvalidError):
             bench.store.put(folder, _meta())
-    assert bench.names() == []
+    assert bench.contents() == []
 
 
 def test_concurrent_puts_of_several_trials(bench: Bench, tmp_path: Path) -> None:
@@ -232,6 +273,7 @@ def test_concurrent_puts_of_several_trials(bench: Bench, tmp_path: Path) -> None
 
 def test_a_full_disk_leaves_nothing_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = DirectoryStore(tmp_path / "store")
+    store.set_up(IDENTITY, used=False)
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -251,6 +293,7 @@ def test_a_store_across_file_systems_copies(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(os, "link", other_device)
     store = DirectoryStore(tmp_path / "store")
+    store.set_up(IDENTITY, used=False)
     ref = store.put(_local(tmp_path), _meta())
     store.fetch(ref, tmp_path / "back")
     assert (tmp_path / "back/state.pt").read_bytes() == b"weights" * 1000
@@ -269,6 +312,136 @@ def test_an_s3_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_urls_that_are_no_store(url: str) -> None:
     with pytest.raises(ValueError, match="is not a checkpoint store"):
         store_from_url(url)
+
+
+def test_a_store_whose_marker_is_not_there_is_away_and_not_empty(bench: Bench, tmp_path: Path) -> None:
+    store = bench.store
+    ref = store.put(_local(tmp_path), _meta())
+    bench.away()
+    kinds: list[Callable[[], object]] = [
+        lambda: store.put(_local(tmp_path, "more"), _meta(report=2)),
+        lambda: store.fetch(ref, tmp_path / "back"),
+        lambda: store.studies(),
+        lambda: store.list(TRIAL),
+        lambda: store.sizes("studies/digits"),
+        lambda: store.delete(ref.uri),
+        lambda: store.clear(TRIAL),
+        lambda: store.put_file(TRIAL, "logs/1.log", b"x"),
+        lambda: store.read_file(TRIAL, "logs/1.log", 0, 1),
+        lambda: store.delete_file(TRIAL, "logs/1.log"),
+        store.require,
+    ]
+    for kind in kinds:
+        with pytest.raises(StoreUnavailableError, match=f"is away: its marker {MARKER} is not there"):
+            kind()
+    assert bench.names() == [], "nothing is saved in its place"
+    bench.back()
+    assert store.fetch(ref, tmp_path / "back").step == 9
+
+
+def test_another_store_in_the_place_of_the_expected_one_is_refused(bench: Bench, tmp_path: Path) -> None:
+    ref = bench.store.put(_local(tmp_path), _meta())
+    bench.store.expected = "another-store"
+    with pytest.raises(StoreUnavailableError, match=rf"another one.*{IDENTITY}.*another-store"):
+        bench.store.put(_local(tmp_path, "more"), _meta(report=2))
+    assert bench.store.fetch(ref, tmp_path / "back").step == 9, "it verifies itself by its digest"
+
+
+def test_a_store_is_set_up_once(bench: Bench) -> None:
+    bench.store.set_up("a-second-identity", used=False)
+    assert bench.store.identity() == IDENTITY
+    bench.write(MARKER, b"")
+    assert bench.store.identity() == ""
+    bench.store.set_up("a-second-identity", used=False)
+    assert bench.store.identity() == "a-second-identity"
+
+
+def test_a_store_of_before_markers_is_taken_over_where_its_studies_are(bench: Bench, tmp_path: Path) -> None:
+    ref = bench.store.put(_local(tmp_path), _meta())
+    bench.remove(MARKER)
+    bench.away()
+    with pytest.raises(StoreUnavailableError, match="has checkpoints in it, and nothing lies there"):
+        bench.store.set_up(IDENTITY, used=True)
+    assert bench.names() == []
+    bench.back()
+    bench.store.set_up(IDENTITY, used=True)
+    assert bench.store.fetch(ref, tmp_path / "back").step == 9
+
+
+def test_a_folder_without_its_manifest_is_damaged_and_without_itself_it_is_gone(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    store.set_up(IDENTITY, used=False)
+    ref = store.put(_local(tmp_path), _meta())
+    (tmp_path / "store" / TRIAL / _meta().name / "manifest.json").unlink()
+    with pytest.raises(CheckpointCorruptError):
+        store.fetch(ref, tmp_path / "back")
+    store.delete(ref.uri)
+    with pytest.raises(CheckpointGoneError):
+        store.fetch(ref, tmp_path / "back")
+
+
+def test_a_root_that_vanishes_is_not_made_again(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    with pytest.raises(StoreUnavailableError, match="is away"):
+        store.put(_local(tmp_path), _meta())
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_checkpoint_that_comes_back_between_two_looks_is_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "store"
+    store = DirectoryStore(root)
+    store.set_up(IDENTITY, used=False)
+    ref = store.put(_local(tmp_path), _meta())
+    root.rename(tmp_path / "away")
+    require = store.require
+
+    def mounted_meanwhile() -> None:
+        if not root.exists():
+            (tmp_path / "away").rename(root)
+        require()
+
+    monkeypatch.setattr(store, "require", mounted_meanwhile)
+    assert store.fetch(ref, tmp_path / "back").step == 9
+
+
+def test_a_store_that_goes_away_during_a_put_has_stored_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "store"
+    store = DirectoryStore(root)
+    store.set_up(IDENTITY, used=False)
+    link = os.link
+
+    def unmounted(source: Path, target: Path) -> None:
+        if not (tmp_path / "away").exists():
+            root.rename(tmp_path / "away")
+            target.parent.mkdir(parents=True)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", unmounted)
+    with pytest.raises(StoreUnavailableError, match="is away"):
+        store.put(_local(tmp_path), _meta())
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def test_a_file_that_cannot_be_read_is_no_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    store.set_up(IDENTITY, used=False)
+    ref = store.put(_local(tmp_path), _meta())
+    opened = Path.open
+
+    def failing(path: Path, *args: Any, **options: Any) -> Any:
+        if path.name == "state.pt" and path.is_relative_to(tmp_path / "store"):
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", failing)
+    with pytest.raises(CheckpointUnreadableError, match=r"state\.pt cannot be read: Input/output error"):
+        store.fetch(ref, tmp_path / "back")
 
 
 def _order(name: str, keep: int = 1) -> PruneOrder:
@@ -374,4 +547,4 @@ def test_small_files_lie_beside_the_checkpoints(bench: Bench) -> None:
         store.delete_file(TRIAL, "logs/000002.log")
     assert store.read_file(TRIAL, "logs/000002.log", 0, 4) is None
     store.clear(TRIAL)
-    assert bench.names() == []
+    assert bench.contents() == []

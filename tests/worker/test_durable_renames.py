@@ -57,7 +57,9 @@ def _store(folder: Path) -> None:
     (folder / "made/state.pt").write_bytes(b"weights")
     (folder / "made/data/position.json").write_bytes(b"{}")
     meta = CheckpointMeta(trial="studies/s/trials/3", name="final", step=1, milestone=1, attempt=1)
-    DirectoryStore(folder / "store").put(folder / "made", meta)
+    store = DirectoryStore(folder / "store")
+    store.set_up("0123456789abcdef", used=False)
+    store.put(folder / "made", meta)
 
 
 def _checkpoint(folder: Path) -> None:

@@ -57,6 +57,7 @@ async def test_a_daemon_on_a_copied_home_touches_nothing_before_it_is_taken(
     assert not second.received
 
 
+@pytest.mark.full
 async def test_a_copied_home_that_is_taken_ends_no_process_and_deletes_nothing_of_the_first(
     site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
 ) -> None:
@@ -83,6 +84,7 @@ async def test_a_copied_home_that_is_taken_ends_no_process_and_deletes_nothing_o
     assert not again.hello.held
 
 
+@pytest.mark.full
 async def test_a_restart_shows_the_same_lock_and_deletes_the_socket_of_before(
     site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
 ) -> None:
@@ -196,6 +198,7 @@ async def test_a_home_that_was_deleted_is_made_again_and_loses_no_message(
     kept.close()
 
 
+@pytest.mark.full
 async def test_a_daemon_whose_home_another_one_has_taken_leaves(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -215,12 +218,19 @@ async def test_a_trial_whose_folder_was_deleted_is_not_charged(
 ) -> None:
     site.start()
     stream = await scheduler.stream()
-    program = site.program("mark('up'); report(1)\nwhile True: Path(me.checkpoint_dir, 'x').write_text('x')")
+    program = site.program(
+        """
+        report(1)
+        while not Path(os.environ["MARKS"], "deleted").exists():
+            time.sleep(0.01)
+        Path(me.checkpoint_dir, "x").write_text("x")
+        """
+    )
     stream.send(assign=site.assign(program))
     await stream.get("report")
-    shutil.rmtree(site.settings.home, ignore_errors=True)
-    shutil.rmtree(site.settings.home, ignore_errors=True)
-    exited = await stream.get("exited")
+    shutil.rmtree(site.settings.home)
+    (site.marks / "deleted").touch()
+    exited = await until(lambda: next((one for s in scheduler.streams for one in s.all("exited")), None))
     assert exited.outcome == worker_pb2.EXIT_OUTCOME_LOST
     assert "its folder on the worker was deleted" in exited.error
 

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -257,8 +258,65 @@ async def test_a_corrupted_checkpoint_is_the_machines_failure(
     stored.write_text('{"step": 4}')
     stream.send(assign=site.assign(["true"], attempt=2, checkpoint=report.checkpoint))
     exited = await stream.get("exited", 2)
-    assert exited.outcome == worker_pb2.EXIT_OUTCOME_LOST
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_UNREADABLE_CHECKPOINT
     assert "state.json has SHA-256" in exited.error
+    assert list(exited.stored) == [report.checkpoint.uri], "complete, by the store's own listing"
+
+
+async def test_a_checkpoint_that_the_trial_library_cannot_read_is_not_the_programs_failure(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    """The bytes are what was stored, and what was stored is no checkpoint."""
+    site.start()
+    stream = await scheduler.stream()
+    first = site.program(
+        """
+        folder = Path(me.checkpoint_dir, "1")
+        folder.mkdir(parents=True)
+        (folder / "rank-0.json").write_text('{"format": 2, "world_size"')
+        request = runtime_pb2.ReportRequest(
+            lease_id=lease, sequence=1, step=3, metrics={"loss": 1.0}, checkpoint_dir=str(folder))
+        leave_if_told(stub.Report(request, timeout=60).decision)
+        """
+    )
+    stream.send(assign=site.assign(first, milestone=3))
+    report = await stream.get("report")
+    stream.decide(report, PAUSE)
+    await stream.get("exited")
+    script = site.program("from headrace import trial\nt = trial.current()", prelude=False)
+    stream.send(assign=site.assign(script, attempt=2, checkpoint=report.checkpoint))
+    exited = await stream.get("exited", 2)
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_UNREADABLE_CHECKPOINT
+    assert "the checkpoint cannot be read" in exited.error
+
+
+async def test_what_a_programs_own_object_makes_of_its_state_is_the_programs_failure(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    body = """
+        from headrace import trial
+        class Own:
+            def state_dict(self):
+                return {"a": 1}
+            def load_state_dict(self, state):
+                raise KeyError("b")
+        t = trial.current()
+        t.track(own=Own())
+        for step in t.steps():
+            t.report(loss=1.0)
+        """
+    stream.send(assign=site.assign(site.program(body, prelude=False), milestone=3))
+    report = await stream.get("report", 3)
+    stream.decide(report, PAUSE)
+    await stream.get("exited")
+    stream.send(
+        assign=site.assign(site.program(body, prelude=False), attempt=2, checkpoint=report.checkpoint)
+    )
+    exited = await stream.get("exited", 2)
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_FAILED
+    assert exited.error == "KeyError: 'b'"
 
 
 async def test_a_checkpoint_that_was_deleted_is_told_as_that_and_a_store_that_is_gone_is_not(
@@ -274,10 +332,17 @@ async def test_a_checkpoint_that_was_deleted_is_told_as_that_and_a_store_that_is
     store.rename(site.root / "away")
     stream.send(assign=site.assign(["true"], attempt=2, checkpoint=report.checkpoint))
     exited = await stream.get("exited", 2)
-    assert exited.outcome == worker_pb2.EXIT_OUTCOME_LOST, "not mounted, perhaps"
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_STORE_AWAY
     store.mkdir()
     stream.send(assign=site.assign(["true"], attempt=3, checkpoint=report.checkpoint))
     exited = await stream.get("exited", 3)
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_STORE_AWAY, "a mount point without its file system"
+    assert "its marker .headrace-store is not there" in exited.error
+    store.rmdir()
+    (site.root / "away").rename(store)
+    shutil.rmtree(store / "studies")
+    stream.send(assign=site.assign(["true"], attempt=4, checkpoint=report.checkpoint))
+    exited = await stream.get("exited", 4)
     assert exited.outcome == worker_pb2.EXIT_OUTCOME_NO_CHECKPOINT
     assert exited.error == f"checkpoint {report.checkpoint.uri} is not there: no manifest.json"
 

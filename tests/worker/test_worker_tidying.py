@@ -18,6 +18,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.store = store_from_url((folder / "store").as_uri())
+        self.store.set_up("0123456789abcdef", used=False)
         self.logs = folder / "logs"
         self.scratch = folder / "scratch"
         self.verdicts: Verdicts = {}

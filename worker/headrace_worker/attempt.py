@@ -27,7 +27,16 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from headrace.bounds.sessions import LOG_TAIL, WARNING
-from headrace.checkpoints import CheckpointError, CheckpointGoneError
+from headrace.checkpoints import (
+    CheckpointError,
+    CheckpointGoneError,
+    CheckpointMissingError,
+    CheckpointUnreadableError,
+    StoreUnavailableError,
+)
+from headrace.checkpoints import (
+    Place as CheckpointPlace,
+)
 from headrace.sources import SourceFile
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2, trial_pb2, worker_pb2
 from headrace_worker.backoff import Backoff
@@ -56,6 +65,8 @@ LAST_SAVE_S = 60.0
 """How long the store may take to take what a program saved at its own end, which its result does not depend on."""
 _FETCHES = 5
 _FULL_DISK_CAP_S = 5.0
+_STORED_TOLD = 64
+_NOT_LOADED = (worker_pb2.EXIT_OUTCOME_NO_CHECKPOINT, worker_pb2.EXIT_OUTCOME_UNREADABLE_CHECKPOINT)
 
 
 class ToldToEndError(Exception):
@@ -295,6 +306,7 @@ class Attempt:
                 last=_last_save(request),
                 unsaved=request.unsaved,
                 by_itself=request.by_itself,
+                unreadable=request.unreadable_checkpoint and self._loads,
             )
             self.host.finished(self)
         self.host.heard()
@@ -317,6 +329,7 @@ class Attempt:
             stopped = self.ending is not None and self.ending.outcome == worker_pb2.EXIT_OUTCOME_LOST
             await self.reports.stored(AFTER_TERM_S if stopped else _LAST_REPORT_S)
         saved, unsaved = await self._store_last(verdict)
+        stored = await asyncio.to_thread(self._stored_beside) if verdict.outcome in _NOT_LOADED else []
         await self.reports.close()
         tail = await asyncio.to_thread(self._close_log)
         if self.finished and not shows(tail, self.finished.traceback):
@@ -347,6 +360,7 @@ class Attempt:
                 checkpoint=saved,
                 unsaved=WARNING.kept(unsaved),
                 by_itself=self.finished is not None and self.finished.by_itself,
+                stored=stored,
             )
         )
         if self._log is not None:
@@ -377,6 +391,7 @@ class Attempt:
                 return not_started(wrong, by_machine=True)
             await self._place.courier.outbox.hold(self.lease, self.host.mark)
             await self.unless_ended(self._with_room(self._make_scratch))
+            await self.unless_ended(self._place.require_store())
             if self.assign.HasField("checkpoint"):
                 self._restoring = True
                 await self.unless_ended(self._restore())
@@ -389,6 +404,13 @@ class Attempt:
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_UNPREPARED, error=str(error))
         except CheckpointGoneError as error:
             return Verdict(outcome=worker_pb2.EXIT_OUTCOME_NO_CHECKPOINT, error=str(error))
+        except CheckpointUnreadableError as error:
+            return Verdict(outcome=worker_pb2.EXIT_OUTCOME_UNREADABLE_CHECKPOINT, error=str(error))
+        except (
+            StoreUnavailableError,
+            CheckpointMissingError,
+        ) as error:  # the second: it lies in another store
+            return Verdict(outcome=worker_pb2.EXIT_OUTCOME_STORE_AWAY, error=str(error))
         except (CheckpointError, OSError) as error:
             if self._restoring or self.begun:
                 return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=str(error))
@@ -513,6 +535,18 @@ class Attempt:
                 self._note_room("")
                 self._restore_dir = folder
                 return
+
+    def _stored_beside(self) -> list[str]:
+        """The complete checkpoints in the place of the one that could not be loaded, the newest ones first."""
+        place = CheckpointPlace.of(self.assign.checkpoint.uri)
+        if place is None:
+            return []
+        try:
+            names = self._place.store.list(place.trial)
+        except OSError as error:
+            log.warning("%s: its other checkpoints cannot be listed: %s", self.lease.trial, error)
+            return []
+        return [self._place.store.uri(place.trial, name) for name in names[: -_STORED_TOLD - 1 : -1]]
 
     def _end(self, ending: Ending, term_in_s: float, kill_in_s: float) -> None:
         if self.ending is None:

@@ -85,6 +85,7 @@ from headrace_worker.session_core import Identity, Phase, SessionCore
 from headrace_worker.settings import WorkerSettings
 from headrace_worker.slots import Slots
 from headrace_worker.standby import Standbys, family
+from headrace_worker.store_watch import StoreWatch
 from headrace_worker.succession import Succession
 from headrace_worker.tidying import Tidying
 
@@ -93,6 +94,8 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGHUP)
 _LAST_ACKS_S = 5.0
 _LAST_LOGS_S = 2.0
 _LOG_LOOK_S = 0.5
+_FIRST_LOOK_S = 2.0
+"""How long the store may take to answer before the worker connects without having seen it."""
 _DRIVER_S = 10.0
 """How long a driver may take to say whether a device failed."""
 
@@ -170,12 +173,15 @@ class Daemon:
         self._slots = Slots(len(devices.devices))
         self._devices, self._courier = devices, courier
         self._cleaning = Cleaning(store, outbox, self._tasks)
+        self._store_watch = StoreWatch(store)
+        core.store = self._store_watch.found
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
         reach = await joined(target, settings.home, settings.name, settings.join_token)
         explained = reach.explained if reach is not None else explained_without_certificate
         session = self._session = Session(reach or target, courier, handler=self, explained=explained)
         if reach is not None:
             self._renewal = Renewal(reach, settings.home, partial(session.anew, "its certificate is renewed"))
+        self._store_watch.appeared = partial(session.anew, "its store answers")
         self._standbys = Standbys(settings.home, enabled=settings.prestart)
         self._leaving = Leaving(
             settings,
@@ -221,6 +227,7 @@ class Daemon:
             self._ground = Ground(
                 held, outbox, runtime, furnish=furnish, moved=moved, lost=self._leaving.by_itself
             )
+            stack.push_async_callback(self._ground.close)
             shown = stack.enter_context(scraped(settings.metrics_listen, registry_of(self._figures)))
             environ = dict(os.environ)
             self._environments = Environments(
@@ -243,6 +250,7 @@ class Daemon:
                 user=user,
                 taken_dir=settings.taken_dir,
                 store=store,
+                require_store=self._store_watch.require,
                 courier=courier,
                 standbys=self._standbys,
                 programs=Programs(cache, self._environments, installs=user is None),
@@ -257,10 +265,12 @@ class Daemon:
             async with self._tasks as tasks:
                 cutter = tasks.create_task(self._cut_logs(), name="cut logs")
                 cleaner = tasks.create_task(courier.clean(), name="delete acknowledged messages")
+                watcher = tasks.create_task(self._store_watch.run(), name="watch the store")
+                await self._store_watch.seen(_FIRST_LOOK_S)
                 serving = tasks.create_task(session.run(), name="session")
                 tidying = Tidying(store, settings.log_dir.absolute(), session.judge, self._busy_folders)
                 succeeding = tasks.create_task(self._succeed(succession, runtime, tidying), name="succeed")
-                lasting = [serving, cutter, cleaner, succeeding]
+                lasting = [serving, cutter, cleaner, succeeding, watcher]
                 if self._renewal is not None:
                     lasting.append(tasks.create_task(self._renewal.run(), name="renew the certificate"))
                 if settings.bubbles:
@@ -290,6 +300,7 @@ class Daemon:
                 await keeper.finish(_LAST_LOGS_S)
                 for task in lasting:
                     task.cancel()
+                self._store_watch.close()
         for number in (*_STOP_SIGNALS, signal.SIGTERM):
             loop.remove_signal_handler(number)
 
@@ -300,8 +311,9 @@ class Daemon:
         if settings.run_as is not None:
             await asyncio.to_thread(prepare, settings.run_as, settings.home)
         succession.over.set()
-        await self._cleaning.sweep()
-        await tidying.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._sweep(), name="sweep uploads")
+            tasks.create_task(tidying.run(), name="tidy folders")
 
     # What the session asks for (session.Handler).
 
@@ -350,6 +362,7 @@ class Daemon:
                 self._tasks.create_task(self._read_log(effect.ask), name="read a log")
             case Welcomed():
                 self._succession.taken()
+                self._store_watch.ordered(effect.store)
             case Finish():
                 pass
             case _:
@@ -393,8 +406,8 @@ class Daemon:
         """Says which disk or store does not take what has to be written, and what is wrong with its certificate."""
         hindered: list[Attempt | Bundle] = [*self._attempts.values(), *self._bundles.values()]
         renewal = self._renewal.trouble if self._renewal is not None else ""
-        own = [renewal, self._ground.trouble, self._courier.outbox.trouble, self._no_room]
-        found = [*own, *(one.trouble for one in hindered)]
+        own = [renewal, self._ground.trouble, self._store_watch.trouble, self._courier.outbox.trouble]
+        found = [*own, self._no_room, *(one.trouble for one in hindered)]
         return TROUBLE.kept("; ".join(dict.fromkeys(text for text in found if text)))
 
     def set_aside(self) -> str:
@@ -467,6 +480,11 @@ class Daemon:
         await self._courier.post_exit(
             worker_pb2.Exited(lease=lease, outcome=worker_pb2.EXIT_OUTCOME_UNREACHED, error=error)
         )
+
+    async def _sweep(self) -> None:
+        """Deletes leftover uploads, as soon as the store is there: where it is away, nothing is found of them."""
+        await self._store_watch.until_there()
+        await self._cleaning.sweep()
 
     async def _cut_logs(self) -> None:
         """Keeps every trial's log within its bound."""

@@ -52,6 +52,8 @@ class Finished:
     last: LastSave | None = None
     unsaved: str = ""
     by_itself: bool = False
+    # Its library could not read the checkpoint that it was to continue from.
+    unreadable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,8 @@ def classify(
 
     In order: the daemon's own reason, with two exceptions. A program that said that it had succeeded has, when it was
     merely in the way of a stopping daemon. A program that fails by itself behind a decision has failed: the scheduler
-    knows whether that matters. Then the program's word, except that a full disk is the machine's failure; then
+    knows whether that matters. Then the program's word, except that a full disk is the machine's failure, and that a
+    checkpoint which its library cannot read is the store's; then
     the exit code, which of a gang is that of the rank that ended it. An error that names a variable which the trial was
     not given (`withheld`) says so. `waited_s` is how long it lived, where it never asked for its configuration; 0 where
     it did.
@@ -97,9 +100,13 @@ def classify(
     if ending is not None and not lets_it_speak:
         return Verdict(outcome=ending.outcome, error=ending.error, exit_code=exit_code)
     if finished is not None and finished.error:
-        full = says_full(finished.error)
+        outcome = worker_pb2.EXIT_OUTCOME_FAILED
+        if finished.unreadable:
+            outcome = worker_pb2.EXIT_OUTCOME_UNREADABLE_CHECKPOINT
+        elif says_full(finished.error):
+            outcome = worker_pb2.EXIT_OUTCOME_LOST
         return Verdict(
-            outcome=worker_pb2.EXIT_OUTCOME_LOST if full else worker_pb2.EXIT_OUTCOME_FAILED,
+            outcome=outcome,
             error=_ERROR.kept(finished.error + hint(finished.error, withheld)),
             exit_code=exit_code,
         )

@@ -46,6 +46,11 @@ class Ground:
             self._looking = asyncio.create_task(self._look(), name="look after the home")
         return await asyncio.shield(self._looking)
 
+    async def close(self) -> None:
+        """Waits for a look that is under way: it would make again what the daemon's end removes."""
+        if self._looking is not None:
+            await asyncio.wait({self._looking})
+
     async def _look(self) -> str:
         try:
             if not self._home.is_there:

@@ -50,6 +50,8 @@ class Place:
     # Where checkpoints of such trials go before they are in the store.
     taken_dir: Path
     store: CheckpointStore
+    # Waits until it is known what the store is; raises `StoreUnavailableError` where it is not there.
+    require_store: Callable[[], Coroutine[Any, Any, None]]  # Any: a coroutine's own parameters
     courier: Courier
     standbys: Standbys
     programs: Programs

@@ -128,6 +128,8 @@ class SessionCore:
         self.leaving = ""
         self.takes_leaving = False
         self._withdrawn = False
+        # The worker's store, as it is now.
+        self.store: worker_pb2.Store | None = None
 
     # What the daemon tells it.
 
@@ -206,6 +208,7 @@ class SessionCore:
             withdrawn=self._withdrawn,
             protocol=self._identity.speaks.newest,
             oldest_protocol=self._identity.speaks.oldest,
+            store=self.store,
         )
 
     def _devices(self) -> list[worker_pb2.Device]:
@@ -238,6 +241,7 @@ class SessionCore:
             ],
             leaving=self.leaving,
             unacknowledged=self.unacknowledged,
+            store_id=self.store.id if self.store else "",
         )
 
     def tick(self) -> str:
@@ -345,6 +349,7 @@ class SessionCore:
                 heartbeat_interval_s=interval_s,
                 lease_ttl_s=lease_ttl_s,
                 scheduler=welcome.scheduler,
+                store=welcome.store if welcome.HasField("store") else None,
             )
         ]
         for lease_id, held in self._held.items():

@@ -99,6 +99,12 @@ class LeaseStaleError(HeadraceError):
     """The lease is not the caller's any more; nothing was changed."""
 
 
+NEW_STUDY: Final = (
+    "create a new study: `warm_start: {study: OLD}` begins from these results, and `enqueue` lists configurations to "
+    "try first."
+)
+"""What to do where a study that has ended is not to go on."""
+
 LEASE_GONE = "its lease is over; `headrace why` tells how it ended"
 """Said where the cause is not at hand."""
 
@@ -276,8 +282,7 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "STUDY_ENDED",
         "FAILED_PRECONDITION",
         StudyEndedError,
-        "`headrace extend` lets it go on, and `headrace retry` has its failed trials tried again. Or create a new "
-        "study: `warm_start: {study: OLD}` begins from these results, and `enqueue` lists configurations to try first.",
+        f"`headrace extend` lets it go on, and `headrace retry` has its failed trials tried again. Or {NEW_STUDY}",
     ),
     _entry(
         "STUDY_NOT_ENDED",

@@ -30,17 +30,12 @@ from headrace.durable import replace
 from headrace.errors import InvalidFieldError, Violation
 from headrace.home import make_private
 from headrace.spiffe import WORKERS_HOST, worker_uri
+from headrace_services.identity.lifetimes import AUTHORITY_LIVES, BACKDATED, SERVER_LIVES, WORKER_LIVES
 
 CERTIFICATE: Final = "ca.pem"
 KEY: Final = "ca.key"
 SERVER: Final = "server.pem"
 SERVER_KEY: Final = "server.key"
-
-AUTHORITY_LIVES: Final = timedelta(days=3650)
-SERVER_LIVES: Final = timedelta(days=3650)
-WORKER_LIVES: Final = timedelta(days=30)
-BACKDATED: Final = timedelta(minutes=1)
-"""Clocks of two replicas may differ by so much. Of a shorter lifetime it is a tenth."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_BITS: Final = 64

@@ -5,11 +5,9 @@ from datetime import datetime
 from typing import Any
 
 import grpc
-from cryptography import x509
 
 from headrace.errors import WorkerIdentityError
 from headrace.spiffe import worker_of
-from headrace_services.identity.authority import issued
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +28,25 @@ def certificate_of(context: "grpc.aio.ServicerContext[Any, Any]") -> WorkerCerti
             "the call shows no certificate",
             remedy="Join with a token (`headrace worker --join`), and call the listener for workers.",
         )
+    return _read(pem)
+
+
+def _read(pem: bytes) -> WorkerCertificate:
+    # Slow to import, and a scheduler whose workers have no certificates does without.
+    from cryptography import x509
+
+    from headrace_services.identity.authority import issued
+
     certificate = x509.load_pem_x509_certificate(pem)
-    names = [worker for uri in _uris(certificate) if (worker := worker_of(uri)) is not None]
+    try:
+        named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        uris = []
+    else:
+        uris = named.get_values_for_type(x509.UniformResourceIdentifier)
+    names = [worker for uri in uris if (worker := worker_of(uri)) is not None]
     if len(names) != 1:
         raise WorkerIdentityError("the certificate names no worker")
     return WorkerCertificate(
         worker=names[0], issued=issued(certificate), until=certificate.not_valid_after_utc
     )
-
-
-def _uris(certificate: x509.Certificate) -> list[str]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound:
-        return []
-    return names.value.get_values_for_type(x509.UniformResourceIdentifier)

@@ -6,7 +6,7 @@ here. Without a listener for workers, they come to that of users and say themsel
 
 import random
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -28,9 +28,11 @@ from headrace.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
-from headrace_services.identity.authority import Authority
 from headrace_services.identity.gate import Gate
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
+
+if TYPE_CHECKING:
+    from headrace_services.identity.authority import Authority
 
 CONNECTION_AGE_S: Final = 30 * 60
 """Clients' connections end about this often, so that they spread over the replicas again. Workers are asked to go
@@ -100,7 +102,7 @@ class Listener:
         await self.server.start()
 
 
-def certified(authority: Authority) -> grpc.ServerCredentials:
+def certified(authority: "Authority") -> grpc.ServerCredentials:
     """TLS that asks for a certificate of this authority."""
     pair = (authority.server_key_pem, authority.server_pem)
     return grpc.ssl_server_credentials(

@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1.health import aio as health_aio
@@ -27,9 +27,9 @@ from headrace.protocol import SPOKEN
 from headrace.scraping import parse_listen, scraped
 from headrace.target import PEM
 from headrace.v1 import study_pb2
-from headrace_services.identity.authority import WORKER_LIVES, load
 from headrace_services.identity.gate import Gate
 from headrace_services.identity.known import KnownTokens
+from headrace_services.identity.lifetimes import WORKER_LIVES
 from headrace_services.identity.listening import asks_for_tokens, is_loopback
 from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
@@ -57,6 +57,7 @@ from headrace_services.scheduler.session.loads import Loads
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import REPLICA, Timing
+from headrace_services.scheduler.settling import settle
 from headrace_services.scheduler.store import log_reads, tokens
 from headrace_services.scheduler.store.database import open_engine, transaction
 from headrace_services.scheduler.store.schema import UPDATE, SchemaError, head
@@ -64,10 +65,10 @@ from headrace_services.scheduler.store.tokens import TokenRows
 from headrace_services.scheduler.suggesting.pool import Pool
 from headrace_services.scheduler.suggesting.suggester import Suggester
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from headrace_services.identity.authority import Authority
 
-SETTLING_S = (5.0, 10.0, 15.0, 30.0, 60.0)
-"""Pauses after the start, while code is imported, statements are compiled and workers connect."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +298,7 @@ async def _serve_bound(
         )
         background += [
             tasks.create_task(watch.run()),
-            tasks.create_task(_freeze_survivors()),
+            tasks.create_task(settle()),
             tasks.create_task(hub.run_waking()),
             tasks.create_task(heartbeats.run()),
             tasks.create_task(loads.run()),
@@ -341,17 +342,6 @@ def _info(metrics: str) -> study_pb2.GetServerInfoResponse:
     )
 
 
-async def _freeze_survivors() -> None:
-    """Exclude from later garbage collections what the start and the first streams have made: it stays to the end.
-
-    With hundreds of streams a collection that looks at all of it stops the event loop for 50 to 100 ms.
-    """
-    for pause_s in SETTLING_S:
-        await asyncio.sleep(pause_s)
-        gc.collect(1)  # what is old already and garbage is lost to the collections; it is little
-        gc.freeze()
-
-
 async def _drain(
     servers: Sequence[grpc.aio.Server],
     hub: Hub,
@@ -381,9 +371,15 @@ def _has_tls(settings: Settings) -> bool:
     return settings.tls_cert is not None or (settings.ca is not None and not settings.insecure)
 
 
+def _authority(folder: Path) -> "Authority":
+    from headrace_services.identity.authority import load  # cryptography, where there is an authority
+
+    return load(folder)
+
+
 def _listeners(settings: Settings, gate: Gate | None) -> Bound:
     """The ports, taken before anything is begun, and what is signed at them. Raises HeadraceError."""
-    authority = load(settings.ca) if settings.ca is not None else None
+    authority = _authority(settings.ca) if settings.ca is not None else None
     credentials = None
     if settings.tls_cert and settings.tls_key:
         credentials = encrypted(PEM.bytes(settings.tls_key), PEM.bytes(settings.tls_cert))

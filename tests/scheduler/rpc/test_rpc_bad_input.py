@@ -57,7 +57,7 @@ FIELD_CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("StopStudy", {"name": S, "reason": "x" * 8193}, "reason", "Shorten"),
     ("ExtendStudy", {"name": S}, "trials", "Give one"),
     ("ExtendStudy", {"name": S, "trials": 1, "steps": 99}, "trials", "Give one"),
-    ("ExtendStudy", {"name": S, "trials": -1}, "trials", ""),
+    ("ExtendStudy", {"name": S, "trials": -1}, "trials", "from 1 to 1000000"),
     ("WatchStudy", {"name": S, "after_cursor": -1}, "after_cursor", "0 for all"),
     ("WatchStudy", {"name": S, "after_cursor": 999}, "after_cursor", "last event that you saw"),
     ("MeasureImportance", {}, "study", A_STUDY),

@@ -143,6 +143,7 @@ async def test_a_call_has_the_janitor_begin_now(site: RpcSite) -> None:
 
     rounds: list[int] = []
     janitor.clean = clean  # type: ignore[method-assign]  # counted
+    janitor.wake()
     running = asyncio.create_task(janitor.run())
     async with asyncio.timeout(60):
         while not rounds:

@@ -31,6 +31,10 @@ LEASE_TIME: Final = Span(1, 30 * 86_400)
 JOIN_TIME: Final = Span(1, 30 * 86_400)
 PEM: Final = Text(8192, prose=True, remedy="Send it in PEM.")
 
+# 0 is how the other of the two is left out, and no number to give.
+_MORE_TRIALS: Final = Whole(0, n.TRIALS, remedy=f"Give how many trials more, from 1 to {n.TRIALS}.")
+_MORE_STEPS: Final = Whole(0, n.STEPS, remedy="Give the new full budget in steps, such as 81.")
+
 _PAGE: Final[dict[str, Bound]] = {"page_size": PAGE_SIZE, "page_token": PAGE_TOKEN}
 _ON_STUDY: Final[dict[str, Bound]] = {"request_id": REQUEST_ID, "name": STUDY}
 _ON_WORKER: Final[dict[str, Bound]] = {"request_id": REQUEST_ID, "worker": WORKER}
@@ -54,7 +58,7 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
         "study": STUDY,
         "trial_numbers": Items(10_000, NUMBER, remedy="Name none, for all trials that failed."),
     },
-    "ExtendStudyRequest": {**_ON_STUDY, "trials": Whole(0, n.TRIALS), "steps": STEPS},
+    "ExtendStudyRequest": {**_ON_STUDY, "trials": _MORE_TRIALS, "steps": _MORE_STEPS},
     "GetTrialRequest": {"name": TRIAL},
     "ListTrialsRequest": {**_PAGE, "study": STUDY, "states": Items(16)},
     "PauseTrialRequest": _ON_TRIAL,

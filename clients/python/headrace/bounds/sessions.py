@@ -38,6 +38,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "protocol": Whole(0, n.INT32),
         "oldest_protocol": Whole(0, n.INT32),
     },
+    "Store": {"url": TEXT, "id": NAME},
     "Device": {
         "index": Whole(0, 1_000_000),
         "model": NAME,
@@ -61,6 +62,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "defects": Items(n.DEVICES),
         "leaving": TROUBLE,
         "unacknowledged": Whole(0, n.EXACT),
+        "store_id": NAME,
     },
     "DeviceDefect": {"index": Whole(0, 1_000_000), "reason": TROUBLE},
     "DeviceTelemetry": {
@@ -104,6 +106,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "device_words": TROUBLE,
         "device_failures": Whole(0, n.EXACT),
         "unsaved": WARNING,
+        "stored": Items(64, TEXT),
     },
     "LogChunk": {
         "id": Whole(0, n.EXACT),

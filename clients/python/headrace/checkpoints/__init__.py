@@ -10,11 +10,12 @@ the store.
 `put` returns only when the checkpoint is durable, may be repeated under the same name, and leaves
 nothing visible when it fails. `delete` removes the manifest's visibility first. Names sort by age.
 
+A store knows itself by its marker (`marker`). Where the marker is not seen the store is away: every method then raises
+`StoreUnavailableError`, rather than write there or take what it does not find for deleted.
+
 Implementations block; the daemon calls them through `asyncio.to_thread`.
 """
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -25,9 +26,11 @@ from headrace.checkpoints.errors import (
     CheckpointGoneError,
     CheckpointInvalidError,
     CheckpointMissingError,
+    CheckpointUnreadableError,
     StoreUnavailableError,
 )
 from headrace.checkpoints.manifest import CheckpointMeta, Manifest
+from headrace.folders import Place
 from headrace.v1 import trial_pb2
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "CheckpointMeta",
     "CheckpointMissingError",
     "CheckpointStore",
+    "CheckpointUnreadableError",
     "Manifest",
     "Place",
     "StoreUnavailableError",
@@ -58,6 +62,22 @@ class CheckpointStore(Protocol):
         """The folder that it is, on this machine or another; None for one that is no folder."""
         ...
 
+    expected: str
+    """The id that the store's marker must have; empty where any will do."""
+
+    def identity(self) -> str:
+        """The id in the store's marker; empty where there is none. Raises `StoreUnavailableError`."""
+        ...
+
+    def require(self) -> None:
+        """Raises `StoreUnavailableError` unless the store is there: its marker is, with the expected id."""
+        ...
+
+    def set_up(self, identity: str, *, used: bool) -> None:
+        """Writes the marker, unless there is one. `used`: checkpoints were stored at this address before there were
+        markers, and must be there. Raises `StoreUnavailableError`, `OSError`."""
+        ...
+
     def uri(self, trial: str, name: str) -> str:
         """Says where the checkpoint `name` of `trial` lies, or would lie."""
         ...
@@ -74,8 +94,9 @@ class CheckpointStore(Protocol):
     def fetch(self, ref: trial_pb2.CheckpointRef, local_dir: Path) -> Manifest:
         """Copies the checkpoint into `local_dir`, a folder that does not exist yet, verifying every byte.
 
-        Raises `CheckpointMissingError` (a `CheckpointGoneError` where the store is there), `CheckpointCorruptError`, or
-        `OSError` where the store cannot be reached.
+        Raises `CheckpointMissingError` (a `CheckpointGoneError` where the store is there), `CheckpointUnreadableError`
+        (a `CheckpointCorruptError` where the bytes differ), `StoreUnavailableError`, or another `OSError` where
+        `local_dir` cannot be written.
         """
         ...
 
@@ -117,30 +138,6 @@ class CheckpointStore(Protocol):
     def clear(self, trial: str) -> None:
         """Removes all that lies in a trial's place; a missing one is no error."""
         ...
-
-
-_PLACE = re.compile(r"(?P<store>.+)/(?P<study>studies/[^/]+)/(?P<trial>trials/\d+)/[^/]+/?")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a checkpoint lies, read from its address."""
-
-    # The store's URL.
-    store: str
-    # The study's place in the store, `studies/{study}-{uid}`.
-    study: str
-    # The trial's place in the store, `studies/{study}-{uid}/trials/{number}`.
-    trial: str
-
-    @classmethod
-    def of(cls, uri: str) -> "Place | None":
-        """None for an address that no store of ours gave out, such as one of a user's own loop."""
-        found = _PLACE.fullmatch(uri)
-        if found is None or not uri.startswith(("file://", "s3://")):
-            return None
-        study = unquote(found["study"])
-        return cls(store=found["store"], study=study, trial=f"{study}/{found['trial']}")
 
 
 def store_from_url(url: str) -> CheckpointStore:

@@ -4,17 +4,29 @@ A checkpoint is built in a folder with a temporary name: files hard-linked where
 where not, each fsynced; then the manifest; then the folder itself is fsynced, renamed to its final name, and the parent
 is fsynced. A crash before the rename leaves a folder that no listing shows and that the next attempt under
 the same name removes. Deletion renames first, so a half-deleted checkpoint is not visible either.
+
+The root is made once, with its marker (`marker`). Whatever is written needs the marker first; whatever is not found is
+taken for absent only if the marker was seen after that.
 """
 
 import errno
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
-from headrace.checkpoints.errors import CheckpointGoneError, CheckpointMissingError, StoreUnavailableError
+from headrace.checkpoints.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointGoneError,
+    CheckpointMissingError,
+    CheckpointUnreadableError,
+    StoreUnavailableError,
+)
 from headrace.checkpoints.manifest import (
     MANIFEST,
     CheckpointMeta,
@@ -25,14 +37,15 @@ from headrace.checkpoints.manifest import (
     parse_manifest,
     write_verified,
 )
-from headrace.durable import flush, rename
+from headrace.checkpoints.marker import MARKER, Marked
+from headrace.durable import flush, rename, replace
 from headrace.v1 import trial_pb2
 
 _PARTIAL = ".partial-"
 _DELETED = ".deleted-"
 
 
-class DirectoryStore:
+class DirectoryStore(Marked):
     """A `CheckpointStore` below one directory."""
 
     def __init__(self, root: Path) -> None:
@@ -59,6 +72,7 @@ class DirectoryStore:
         parent = self._root / meta.trial
         final = parent / meta.name
         partial = parent / (_PARTIAL + meta.name)
+        self.require()
         _mkdir_durably(parent, self._root)
         shutil.rmtree(partial, ignore_errors=True)
         try:
@@ -84,41 +98,79 @@ class DirectoryStore:
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
             raise
+        try:
+            self.require()  # else the file system went away meanwhile, and this lies below its mount point
+        except OSError:
+            with suppress(OSError):
+                self._remove(final)
+            raise
         return manifest.to_ref(self.uri(meta.trial, meta.name))
 
     def fetch(self, ref: trial_pb2.CheckpointRef, local_dir: Path) -> Manifest:
         """Copies and verifies a checkpoint; see `CheckpointStore.fetch`."""
         folder = self._folder(ref.uri)
-        try:
-            data = (folder / MANIFEST).read_bytes()
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise self._missing(f"checkpoint {ref.uri} is not there: no {MANIFEST}") from error
-        manifest = parse_manifest(data, ref)
+        # Deletion takes the whole folder away: one that lacks its manifest was harmed.
+        kind = CheckpointCorruptError if folder.is_dir() else CheckpointGoneError
+        gone = kind(f"checkpoint {ref.uri} is not there: no {MANIFEST}")
+        manifest = parse_manifest(b"".join(self._read(folder / MANIFEST, ref.uri, gone)), ref)
         local_dir.mkdir(parents=True)
         for entry in manifest.files:
-            try:
-                source = (folder / entry.path).open("rb")
-            except FileNotFoundError as error:
-                raise self._missing(f"checkpoint {ref.uri}: {entry.path} is missing") from error
-            with source:
-                write_verified(chunks(source), local_dir / entry.path, entry, ref.uri)
+            lacking = CheckpointCorruptError(f"checkpoint {ref.uri}: {entry.path} is missing")
+            source = self._read(folder / entry.path, ref.uri, lacking)
+            write_verified(source, local_dir / entry.path, entry, ref.uri)
         return manifest
 
-    def _missing(self, what: str) -> CheckpointMissingError:
-        """A root that is gone with it may be a file system that is not mounted."""
-        return (CheckpointGoneError if self._root.is_dir() else CheckpointMissingError)(what)
+    def _read(self, path: Path, uri: str, absent: CheckpointError) -> Iterator[bytes]:
+        """Reads a file of a checkpoint; raises `absent` where it is not there, and the store is."""
+        try:
+            with self._opened(path, absent) as file:
+                yield from chunks(file)
+        except StoreUnavailableError:
+            raise
+        except OSError as error:
+            self.require()
+            raise CheckpointUnreadableError(
+                f"checkpoint {uri}: {path.name} cannot be read: {error.strerror or error}"
+            ) from error
+
+    def _opened(self, path: Path, absent: CheckpointError) -> BinaryIO:
+        for _ in range(2):  # the store may come back between the look for the file and that for the marker
+            try:
+                return path.open("rb")
+            except (FileNotFoundError, NotADirectoryError):
+                self.require()
+        raise absent
 
     def studies(self) -> list[str]:
         """The folders of studies; see `CheckpointStore.studies`."""
+        if not (found := self._studies()):
+            self.require()
+        return found
+
+    def _studies(self) -> list[str]:
         with suppress(FileNotFoundError, NotADirectoryError):
             folders = (self._root / "studies").iterdir()
             return sorted(folder.name for folder in folders if folder.is_dir() and not folder.is_symlink())
         return []
 
+    def _has_studies(self) -> bool:
+        return bool(self._studies())
+
+    def _read_marker(self) -> bytes | None:
+        try:
+            return (self._root / MARKER).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _write_marker(self, content: bytes) -> None:
+        self._root.mkdir(parents=True, exist_ok=True)
+        replace(self._root / MARKER, content)
+
     def list(self, trial: str) -> list[str]:
         """Names the complete checkpoints, oldest first."""
         parent = self._root / trial
         if not parent.is_dir():
+            self.require()
             return []
         return sorted(
             p.name for p in parent.iterdir() if not p.name.startswith(".") and (p / MANIFEST).is_file()
@@ -127,6 +179,7 @@ class DirectoryStore:
     def delete(self, uri: str) -> None:
         """Removes a checkpoint or a half-written one."""
         folder = self._folder(uri)
+        self.require()
         shutil.rmtree(folder.parent / (_PARTIAL + folder.name), ignore_errors=True)
         shutil.rmtree(folder.parent / (_DELETED + folder.name), ignore_errors=True)
         self._remove(folder)
@@ -143,12 +196,15 @@ class DirectoryStore:
                     continue
                 trial = f"{study}/trials/{folder.name.removeprefix(_DELETED)}"
                 found[trial] = found.get(trial, 0) + _bytes_below(folder)
+        if not found:
+            self.require()
         return found
 
     def put_file(self, trial: str, name: str, data: bytes) -> None:
         """Stores a small file; see `CheckpointStore.put_file`."""
         target = self._inside(f"{trial}/{name}")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        self.require()
+        _mkdir(target.parent, self._root)
         partial = target.with_name(_PARTIAL + target.name)
         try:
             partial.write_bytes(data)
@@ -164,17 +220,18 @@ class DirectoryStore:
                 file.seek(start)
                 return file.read(most)
         except (FileNotFoundError, NotADirectoryError):
-            if not self._root.is_dir():
-                raise StoreUnavailableError(f"store {self.url} is not there") from None
+            self.require()
             return None
 
     def delete_file(self, trial: str, name: str) -> None:
         """Removes a small file."""
+        self.require()
         self._inside(f"{trial}/{name}").unlink(missing_ok=True)
 
     def clear(self, trial: str) -> None:
         """Removes a trial's place, and those above it that are empty then; see `CheckpointStore.clear`."""
         folder = self._inside(trial)
+        self.require()
         shutil.rmtree(folder.parent / (_DELETED + folder.name), ignore_errors=True)
         self._remove(folder)
         for above in (folder.parent, folder.parent.parent):
@@ -220,7 +277,18 @@ def _bytes_below(folder: Path) -> int:
 def _mkdir_durably(folder: Path, root: Path) -> None:
     if folder.is_dir():
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    _mkdir(folder, root)
     while folder.is_relative_to(root):
         flush(folder)
         folder = folder.parent
+
+
+def _mkdir(folder: Path, root: Path) -> None:
+    """Makes a folder below the root, and never the root itself. Raises `StoreUnavailableError` where that is gone."""
+    made = root
+    try:
+        for part in folder.relative_to(root).parts:
+            made /= part
+            made.mkdir(exist_ok=True)
+    except FileNotFoundError as error:
+        raise StoreUnavailableError(f"{root} went away while something was stored in it") from error

@@ -2,7 +2,7 @@
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be used; trying again does not help."""
+    """A checkpoint cannot be used."""
 
 
 class CheckpointMissingError(CheckpointError):
@@ -10,11 +10,15 @@ class CheckpointMissingError(CheckpointError):
 
 
 class CheckpointGoneError(CheckpointMissingError):
-    """The same, and the store is there: whoever deleted it meant this checkpoint."""
+    """The same, and the store's marker was seen: whoever deleted it meant this checkpoint."""
 
 
-class CheckpointCorruptError(CheckpointError):
-    """The bytes are not the ones that were stored."""
+class CheckpointUnreadableError(CheckpointError):
+    """It is there, and the store does not give its bytes: a read fails, or is not permitted."""
+
+
+class CheckpointCorruptError(CheckpointUnreadableError):
+    """The bytes are not the ones that were stored, or some are missing."""
 
 
 class CheckpointInvalidError(CheckpointError):
@@ -22,4 +26,4 @@ class CheckpointInvalidError(CheckpointError):
 
 
 class StoreUnavailableError(OSError):
-    """The store does not answer; trying again may help."""
+    """The store does not answer, or what lies in its place is not the store; trying again may help."""

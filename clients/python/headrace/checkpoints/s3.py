@@ -18,7 +18,13 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import S3Store as ObjectStore
 
-from headrace.checkpoints.errors import CheckpointGoneError, CheckpointMissingError, StoreUnavailableError
+from headrace.checkpoints.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointGoneError,
+    CheckpointMissingError,
+    StoreUnavailableError,
+)
 from headrace.checkpoints.manifest import (
     CHUNK_BYTES,
     MANIFEST,
@@ -29,6 +35,7 @@ from headrace.checkpoints.manifest import (
     parse_manifest,
     write_verified,
 )
+from headrace.checkpoints.marker import MARKER, Marked
 from headrace.v1 import trial_pb2
 
 # The daemon tries again by itself and says so; long silent retries below it would hide the state.
@@ -36,7 +43,7 @@ _RETRIES = 2
 _TIMEOUT_S = 30
 
 
-class S3Store:
+class S3Store(Marked):
     """A `CheckpointStore` below one prefix of one bucket."""
 
     def __init__(self, bucket: str, prefix: str = "") -> None:
@@ -80,6 +87,7 @@ class S3Store:
         began = time.monotonic()
         folder = self._key(meta.trial, meta.name)
         entries = []
+        self.require()
         with self._reaching():
             for relative, source in local_files(local_dir):
                 entries.append(entry_of(relative, source))
@@ -93,16 +101,23 @@ class S3Store:
         """Downloads and verifies a checkpoint; see `CheckpointStore.fetch`."""
         folder = self._folder(ref.uri)
         with self._reaching():
-            data = b"".join(self._stream(f"{folder}/{MANIFEST}", ref.uri))
+            gone = CheckpointGoneError(f"checkpoint {ref.uri} is not there: no {MANIFEST}")
+            data = b"".join(self._stream(f"{folder}/{MANIFEST}", gone))
             manifest = parse_manifest(data, ref)
             local_dir.mkdir(parents=True)
             for entry in manifest.files:
-                body = self._stream(f"{folder}/{entry.path}", ref.uri)
+                lacking = CheckpointCorruptError(f"checkpoint {ref.uri}: {entry.path} is missing")
+                body = self._stream(f"{folder}/{entry.path}", lacking)
                 write_verified(body, local_dir / entry.path, entry, ref.uri)
         return manifest
 
     def studies(self) -> list[str]:
         """The folders of studies; see `CheckpointStore.studies`."""
+        if not (found := self._studies()):
+            self.require()
+        return found
+
+    def _studies(self) -> list[str]:
         with self._reaching():
             found = obstore.list_with_delimiter(self._objects, prefix=self._key("studies"))
         return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in found["common_prefixes"])
@@ -117,6 +132,8 @@ class S3Store:
                     parts = item["path"].removeprefix(prefix + "/").split("/")
                     if len(parts) == 2 and parts[1] == MANIFEST:
                         found.add(parts[0])
+        if not found:
+            self.require()
         return sorted(found)
 
     def delete(self, uri: str) -> None:
@@ -133,10 +150,13 @@ class S3Store:
                     number = item["path"].removeprefix(prefix).split("/")[0]
                     trial = f"{study}/trials/{number}"
                     found[trial] = found.get(trial, 0) + item["size"]
+        if not found:
+            self.require()
         return found
 
     def put_file(self, trial: str, name: str, data: bytes) -> None:
         """Stores a small file; see `CheckpointStore.put_file`."""
+        self.require()
         with self._reaching():
             obstore.put(self._objects, self._key(trial, name), data)
 
@@ -150,10 +170,12 @@ class S3Store:
                     return b""
                 return bytes(obstore.get_range(self._objects, key, start=start, end=end))
             except (NotFoundError, FileNotFoundError):
+                self.require()
                 return None
 
     def delete_file(self, trial: str, name: str) -> None:
         """Removes a small file."""
+        self.require()
         with self._reaching(), suppress(NotFoundError, FileNotFoundError):
             obstore.delete(self._objects, self._key(trial, name))
 
@@ -162,6 +184,7 @@ class S3Store:
         self._delete_below(self._key(trial))
 
     def _delete_below(self, folder: str) -> None:
+        self.require()
         with self._reaching():
             paths = [
                 item["path"] for page in obstore.list(self._objects, prefix=folder + "/") for item in page
@@ -169,13 +192,33 @@ class S3Store:
             for path in sorted(paths, key=lambda path: not path.endswith(f"/{MANIFEST}")):
                 obstore.delete(self._objects, path)
 
-    def _stream(self, key: str, uri: str) -> Iterator[bytes]:
-        try:
-            body = obstore.get(self._objects, key)
-        except (NotFoundError, FileNotFoundError) as error:
-            raise CheckpointGoneError(f"checkpoint {uri} is not there: no {key.rsplit('/', 1)[1]}") from error
+    def _stream(self, key: str, absent: CheckpointError) -> Iterator[bytes]:
+        """Reads an object; raises `absent` where it is not there, and the store is."""
+        body = self._got(key)
+        if body is None:
+            self.require()
+            body = self._got(key)  # the store may have come back in between
+        if body is None:
+            raise absent
         for chunk in body.stream(min_chunk_size=CHUNK_BYTES):
             yield bytes(chunk)
+
+    def _got(self, key: str) -> "obstore.GetResult | None":
+        with suppress(NotFoundError, FileNotFoundError):
+            return obstore.get(self._objects, key)
+        return None
+
+    def _read_marker(self) -> bytes | None:
+        with self._reaching():
+            found = self._got(self._key(MARKER))
+            return None if found is None else bytes(found.bytes())
+
+    def _write_marker(self, content: bytes) -> None:
+        with self._reaching():
+            obstore.put(self._objects, self._key(MARKER), content)
+
+    def _has_studies(self) -> bool:
+        return bool(self._studies())
 
     def _key(self, *parts: str) -> str:
         return "/".join(part for part in (self._prefix, *parts) if part)

@@ -18,14 +18,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from headrace.cli.app import build
     from headrace.cli.failure import FAILED, INTERRUPTED, exit_code, tell
-    from headrace.cli.output import Output
     from headrace.errors import HeadraceError
 
     try:
         arguments = hoist_address(list(sys.argv[1:] if argv is None else argv))
         build(_command(arguments))(args=arguments, prog_name="headrace")
     except HeadraceError as error:
-        tell(error, Output())
+        tell(error)
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -43,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             from headrace.client.missing import MissingExtraError
 
-            tell(MissingExtraError.of_package(package.partition(".")[0]), Output())
+            tell(MissingExtraError.of_package(package.partition(".")[0]))
         sys.exit(FAILED)
 
 

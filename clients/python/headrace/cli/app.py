@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint, EntryPoints, distribution, entry_points, version
 from typing import Annotated
 
 import typer
@@ -187,7 +187,7 @@ def add_services(app: typer.Typer, wanted: str | None) -> None:
 
     Only the one that is called is imported: `headrace studies` has no use for a database driver. One whose extra is
     not installed says so when it is called."""
-    points = {point.name: point for point in entry_points(group=GROUP)}
+    points = {point.name: point for point in _points(wanted)}
     for name in dict.fromkeys([*SERVICES, *points]):
         extra, line = SERVICES.get(name, ("services", "A command of an installed package."))
         function = _load(points.get(name), name, extra) if name == wanted else _not_called
@@ -195,6 +195,13 @@ def add_services(app: typer.Typer, wanted: str | None) -> None:
             _add(app, name, function, "Serve")
         else:
             app.command(name, rich_help_panel="Serve", help=None if name == wanted else line)(function)
+
+
+def _points(wanted: str | None) -> EntryPoints:
+    """The commands of the installed packages; of ours alone, where one of those is called: there may be hundreds."""
+    if wanted in SERVICES:
+        return distribution("headrace").entry_points.select(group=GROUP)
+    return entry_points(group=GROUP)
 
 
 def _load(point: EntryPoint | None, name: str, extra: str) -> Callable[..., object] | typer.Typer:

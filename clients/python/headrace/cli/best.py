@@ -22,7 +22,8 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
     of the best value. `headrace checkpoint get` copies it.
 
     Trials that miss a constraint never count, and a trial that failed counts only where no other one has a value. On
-    the Pareto front are the trials that no other one beats in every objective, each with the values of its last report.
+    the Pareto front are the trials that no other one beats in every objective, each with the values that count:
+    those of its last report, or those of before an extension by which it got worse.
 
     In a population the parameters are those of the step printed, and the schedule before them is printed too: a
     training job that has the last values from the start is another one.

@@ -173,8 +173,8 @@ def _service(session: Session) -> Iterator[Finding]:
                 Level.FAIL,
                 f"worker {worker.name}",
                 f"waits: {worker.trouble}",
-                "Mend what it names (make room on that disk, or let it reach a scheduler); the worker goes on by "
-                "itself.",
+                "Fix what it names (make room on that disk, mount the store, or let it reach a scheduler); the worker "
+                "continues by itself.",
             )
     yield from _certificates(session, workers)
     for worker in workers:

@@ -8,8 +8,12 @@
 | 130 | Ctrl-C; of `run` and `attach`: detached, the study goes on |
 """
 
-from headrace.cli.output import Output, clean
+from typing import TYPE_CHECKING
+
 from headrace.errors import HeadraceError, InvalidFieldError
+
+if TYPE_CHECKING:
+    from headrace.cli.output import Output
 
 FAILED = 1
 USAGE = 2
@@ -37,8 +41,11 @@ def exit_code(error: HeadraceError) -> int:
             return FAILED
 
 
-def tell(error: HeadraceError, output: Output) -> None:
+def tell(error: HeadraceError, output: "Output | None" = None) -> None:
     """Prints the error and its remedy; of invalid fields, each on a line of its own."""
+    from headrace.cli.output import Output, clean  # rich, which commands that start services do without
+
+    errors = (output or Output()).errors
     lines = (
         [str(violation) for violation in error.violations]
         if isinstance(error, InvalidFieldError)
@@ -47,7 +54,7 @@ def tell(error: HeadraceError, output: Output) -> None:
     if len(lines) > MOST_LINES:
         lines = [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES} more like these"]
     for line in lines:
-        output.errors.print("[bold red]error:[/] ", end="")
-        output.errors.print(clean(line), markup=False)
+        errors.print("[bold red]error:[/] ", end="")
+        errors.print(clean(line), markup=False)
     if error.remedy and not isinstance(error, InvalidFieldError):
-        output.errors.print(clean(error.remedy), markup=False)
+        errors.print(clean(error.remedy), markup=False)

@@ -51,6 +51,8 @@ def lineage(
         session.output.json({"trial": best.number, "schedule": [_json(stretch) for stretch in stretches]})
         return
     session.output.line(f"Trial {best.number} of study {study}: {_values(best, spec.objective.metric)}")
+    if keeps := wording.kept_result(best):
+        session.output.line(f"  It {keeps}.")
     for stretch in stretches:
         ordered = {name: stretch.params[name] for name in spec.space if name in stretch.params}
         steps = f"steps {stretch.start + 1} to {stretch.end}"

@@ -207,8 +207,8 @@ def _best_value(study: StudyInfo) -> str:
 
 
 def _values(trial: TrialInfo, study: StudyInfo, front: set[int]) -> list[Cell]:
-    """The value that counts and its step; with several objectives each one's last value, and whether it is on the
-    Pareto front."""
+    """The value that counts and its step; with several objectives each one's value that counts, and whether it is on
+    the Pareto front."""
     values = [wording.number(value) for value in Outcome(study).values(trial).values()]
     if not study.spec.further_objectives:
         return [

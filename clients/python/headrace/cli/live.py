@@ -137,7 +137,6 @@ class Picture:
 
     def _head(self, now: datetime) -> Text:
         study = self.study
-        objective = study.spec.objective
         elapsed = Outcome(study).open_s(study.ended or now)
         eta = self.eta_s(now)
         return Text.assemble(
@@ -145,7 +144,7 @@ class Picture:
             "  ",
             wording.state(study.state.value),
             (wording.waits(study), "yellow"),
-            f"  {objective.goal} {objective.metric}",
+            f"  {wording.goals(study.spec)}",
             (f"  {wording.duration(elapsed)}", "dim"),
             (f", about {wording.duration(eta)} left" if eta is not None else "", "dim"),
             (
@@ -220,7 +219,7 @@ class Picture:
                 label = f"{label} (failed)" if one.flaw == "failed" else label
                 line = Text.assemble(
                     (f"{label:<8}  ", "dim"),
-                    (wording.number(_shown(one)), "bold"),
+                    (clean(wording.shown_values(one, self.study.spec)).plain, "bold"),
                     f"  trial {one.number}, step {one.score_step or one.step}",
                     (f"  {wording.misses(one, self.study.spec)}" if one.feasible is False else "", "yellow"),
                 )
@@ -330,10 +329,6 @@ def _folded(text: Text, width: int) -> list[Text]:
 
 def _wrapped(text: str, width: int) -> list[str]:
     return wrap(text, max(20, width), break_on_hyphens=False)
-
-
-def _shown(trial: TrialInfo) -> float | None:
-    return trial.score if trial.score is not None else trial.value
 
 
 def _bar(part: int, whole: int, width: int) -> str:

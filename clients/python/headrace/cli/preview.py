@@ -180,5 +180,5 @@ def _headline(name: str, spec: StudySpec, plan: Preview) -> str:
     steps = wording.plural(spec.max_steps, "step")
     return (
         f"{name}: {plan.trials} configurations{extra}, {spec.policy.kind}, up to {steps} each, "
-        f"{spec.objective.goal} {spec.objective.metric}"
+        f"{wording.goals(spec)}"
     )

@@ -288,7 +288,7 @@ def _create(
     if not quiet:
         output.line(
             f"Study {study.name} created on {client.address}: {spec.max_trials} configurations{extra}, "
-            f"{spec.policy.kind} {where}, {spec.objective.goal} {spec.objective.metric}"
+            f"{spec.policy.kind} {where}, {wording.goals(spec)}"
             f"{f', until {ends}' if (ends := wording.until(spec)) else ''}."
         )
     return study.name

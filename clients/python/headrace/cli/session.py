@@ -5,14 +5,14 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace import logins
 from headrace.cli.failure import USAGE, CommandError
-from headrace.cli.output import Output
 from headrace.home import (
     NotRunningError,
     StartingError,
@@ -24,6 +24,7 @@ from headrace.home import (
 )
 
 if TYPE_CHECKING:
+    from headrace.cli.output import Output
     from headrace.client import Client
 
 TIMEOUT_ENV = "HEADRACE_TIMEOUT_S"
@@ -39,12 +40,18 @@ _UNKNOWN_S = 5.0
 """So long an address is tried at which no scheduler has answered, and none need be."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Session:
     """One invocation of the command line."""
 
     address: str | None = None
-    output: Output = field(default_factory=Output)
+
+    @cached_property
+    def output(self) -> "Output":
+        """Where to print."""
+        from headrace.cli.output import Output  # rich, which commands that start services do without
+
+        return Output()
 
     @classmethod
     def of(cls, context: typer.Context) -> "Session":

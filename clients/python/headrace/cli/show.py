@@ -138,6 +138,8 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
         if study.spec.objective.scope is not Scope.BEST:
             counts = wording.scored(trial, study.spec.objective) if trial.score is not None else "none"
             lines.append(("counts", counts))
+    elif trial.counted_end is not None:
+        lines.append(("counts", wording.counted(trial, study.spec)))
     lines += [("earlier end", _earlier_end(end, study)) for end in trial.earlier_ends]
     if keeps := wording.kept_result(trial):
         lines.append(("", keeps))

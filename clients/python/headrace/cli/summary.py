@@ -240,24 +240,22 @@ class Summary:
         baseline = self.study.baseline
         if baseline is None:
             return []
-        metric, by_best = self.study.spec.objective.metric, self.study.spec.objective.scope is Scope.BEST
+        spec, value = self.study.spec, self.outcome.baseline_value
         steps = wording.plural(baseline.step, "step")
-        if self.outcome.baseline_value is None:
-            missing = wording.unreported(baseline, self.study.spec)
+        if value is None:
+            missing = wording.unreported(baseline, spec)
             text = missing or f"did not reach the full budget ({baseline.outcome}, {steps})"
-        elif self.outcome.several:
-            values = wording.objectives(baseline, self.study.spec.objectives)
-            text = f"{values} at the full budget ({steps})"
         else:
-            text = f"{metric} {wording.number(self.outcome.baseline_value)} at the full budget ({steps})"
-            if baseline.score is not None and baseline.score != self.outcome.baseline_value:
-                text += (
-                    f"; what counts is {self._at(baseline)}"
-                    if not by_best
-                    else f"; its best was {self._at(baseline)}"
-                )
+            at_end = {one.metric: baseline.metrics.get(one.metric) for one in spec.objectives}
+            at_end |= {spec.objective.metric: value}
+            told = ", ".join(f"{metric} {wording.number(last)}" for metric, last in at_end.items())
+            text = f"{told} at the full budget ({steps})"
+        other = not self.outcome.several and baseline.score not in (None, value)
+        if baseline.counted_end is not None or (value is not None and other):
+            by_best = spec.objective.scope is Scope.BEST and value is not None
+            text += f"; {'its best was' if by_best else 'what counts is'} {wording.counted(baseline, spec)}"
         if baseline.feasible is False:
-            text += f"; {wording.misses(baseline, self.study.spec)}"
+            text += f"; {wording.misses(baseline, spec)}"
         lines = [("baseline", text)]
         improvement = self.outcome.improvement_text()
         if improvement is not None:

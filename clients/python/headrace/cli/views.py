@@ -150,6 +150,7 @@ def trial(info: TrialInfo) -> Json:
         "best_checkpoint": info.best_checkpoint.uri if info.best_checkpoint else None,
         "earlier_ends": [earlier_end(end) for end in info.earlier_ends],
         "counted_end": earlier_end(info.counted_end) if info.counted_end else None,
+        "counted_metrics": info.counted_metrics,
         "counts_as": info.counts_as.value if info.counts_as else None,
         "schedules": [schedule(one) for one in info.schedules],
     }

@@ -142,8 +142,8 @@ class AsyncStudy(StudyBase[AsyncTransport]):
         return Result(study=study, trials=await self.trials(), reports=await self.reports())
 
     async def dataframe(self) -> "pd.DataFrame":
-        """One row for each trial: its state and values, its configuration as `param.NAME`, and the metrics of its last
-        report as `metric.NAME`. Needs `headrace[report]`."""
+        """One row for each trial: its state and values, its configuration as `param.NAME`, the values
+        that count as `counted.NAME`, and the metrics of its last report as `metric.NAME`. Needs `headrace[report]`."""
         return dataframe(await self.status(), await self.trials())
 
 

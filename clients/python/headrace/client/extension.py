@@ -11,8 +11,8 @@ from headrace.client.wording import plural
 from headrace.spec import OnCodeChange
 
 _PAST_END = {
-    PastEnd.RAISES: "it raises when it is stepped further, so the trial fails there and keeps the result that it has",
-    PastEnd.RISES: "the learning rate rises again from there on",
+    PastEnd.RAISES: "it raises when it is stepped further, which fails the trial; the result that it has stays",
+    PastEnd.RISES: "the learning rate rises again when it is stepped further",
     PastEnd.UNKNOWN: "what it does past its end is not known",
 }
 _EDITS = {
@@ -57,8 +57,8 @@ def _warning(one: EndingSchedule, edits: str) -> str:
     return (
         f"{who} {schedule.kind} as '{schedule.name}', which ends at step {schedule.last_step}: "
         f"{_PAST_END[schedule.past_end]}. A checkpoint brings the schedule back with this end, also where the script "
-        f"makes a longer one. Before you extend, change the script to {_remedy(schedule)}.{edits} Or create a study "
-        "with the larger budget that warm-starts from this one."
+        f"makes a longer one. Unless your script stops stepping it there already, change it before you extend to "
+        f"{_remedy(schedule)}.{edits} Or create a study with the larger budget that warm-starts from this one."
     )
 
 

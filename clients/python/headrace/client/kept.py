@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from headrace.checkpoints import (
-    CheckpointCorruptError,
     CheckpointMissingError,
     CheckpointStore,
+    CheckpointUnreadableError,
     Place,
     StoreUnavailableError,
     store_from_url,
@@ -192,20 +192,29 @@ def _first_there(trial: TrialInfo, found: list[Checkpoint], use: Callable[[Check
         except PermissionError as error:
             if not str(error.filename).startswith(unquote(urlsplit(one.uri).path)):
                 raise  # it is where the files were to go
-            raise NoCheckpointError(
-                f"The checkpoint of step {one.step} may not be read by this user: {one.uri}.",
-                remedy="In a folder checkpoints belong to the workers' user: run this as that user.",
-            ) from error
+            raise _not_permitted(one) from error
         except StoreUnavailableError as error:
+            if one.uri.startswith("file:"):  # a folder of another machine
+                missing = missing or error
+                continue
             raise NoCheckpointError(
                 f"{error}.", remedy="Give this machine the workers' AWS_* variables, or run this on theirs."
             ) from error
-        except CheckpointCorruptError as error:
+        except CheckpointUnreadableError as error:
+            if isinstance(error.__cause__, PermissionError):
+                raise _not_permitted(one) from error
             raise NoCheckpointError(
                 f"{error}.",
                 remedy="It was changed or damaged in the store. Another rung's may be whole: --rung.",
             ) from error
     raise NoCheckpointError(_said(found[0]), remedy=_why_not_there(trial, found[0])) from missing
+
+
+def _not_permitted(one: Checkpoint) -> NoCheckpointError:
+    return NoCheckpointError(
+        f"The checkpoint of step {one.step} may not be read by this user: {one.uri}.",
+        remedy="In a folder checkpoints belong to the workers' user: run this as that user.",
+    )
 
 
 def _said(one: Checkpoint) -> str:

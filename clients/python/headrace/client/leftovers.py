@@ -182,10 +182,9 @@ def _stores(study: StudyInfo, trials: Iterable[TrialInfo]) -> list[str]:
 
 
 def _sizes(url: str, study: str) -> dict[str, int]:
-    """The bytes of each trial. Raises `OSError` where the store is a folder that is not on this machine."""
+    """The bytes of each trial. Raises `OSError` where the store is away, or on another machine."""
     store = open_store(url)
-    if (root := store.folder) is not None and not root.is_dir():
-        raise FileNotFoundError(root)
+    store.require()
     return store.sizes(study)
 
 

@@ -254,13 +254,15 @@ class TrialInfo:
     started: datetime | None
     ended: datetime | None
     metrics: Mapping[str, float]
+    """Every metric of the last report, whether that counts or not: see `counted_metrics`."""
     log_path: str | None
     log_tail: str
     lineage: tuple[Exploit, ...] = ()
     objective_values: Mapping[str, float] = field(default_factory=dict)
-    """Every objective in the last report, by metric; empty where there is one objective only."""
+    """Every objective in the report that counts, by metric; empty where there is one objective only. That is the last
+    report, or the last one of an earlier end that counts (`counted_end`)."""
     feasible: bool | None = None
-    """Whether the last report meets every constraint; None without constraints, and before the first report."""
+    """Whether the report that counts meets every constraint; None without constraints, and before the first report."""
     generation: int | None = None
     """The generation that an evolutionary sampler proposed it for."""
     source: int | None = None
@@ -314,6 +316,12 @@ class TrialInfo:
         """All that it refers to: its last one, that of its best value, and those of its earlier ends."""
         known = (self.checkpoint, self.best_checkpoint, *(end.checkpoint for end in self.earlier_ends))
         return tuple(dict.fromkeys(one for one in known if one is not None))
+
+    @property
+    def counted_metrics(self) -> Mapping[str, float]:
+        """The metrics of the report that counts: `metrics`, those of the last report, or the objectives and constraints
+        of an earlier end that counts. With `scope: best` or `mean_last_k` the value that counts is `score`."""
+        return self.metrics if self.counted_end is None else self.counted_end.metrics
 
     @property
     def counts_as(self) -> TerminationReason | None:

@@ -44,7 +44,8 @@ class Outcome:
 
     @property
     def baseline_value(self) -> float | None:
-        """The baseline's value at the full budget; None where it did not get there."""
+        """The baseline's last value, at the full budget; None where it did not get there. What counts of it may be an
+        earlier result: its score."""
         baseline = self.study.baseline
         at_end = baseline is not None and baseline.step >= self.study.spec.max_steps
         return baseline.value if baseline is not None and at_end else None
@@ -111,6 +112,12 @@ class Outcome:
         if self.several:
             return {one.metric: trial.objective_values.get(one.metric) for one in self.study.spec.objectives}
         return {self.study.spec.objective.metric: trial.score}
+
+    def counted(self, trial: TrialInfo) -> dict[str, float | None]:
+        """These, and what the constraints read beside them."""
+        counted = self.values(trial)
+        limits = [one.metric for one in self.study.spec.constraints if one.metric not in counted]
+        return counted | {metric: trial.counted_metrics.get(metric) for metric in limits}
 
     @staticmethod
     def value_at(trial: TrialInfo, step: int) -> float | None:

@@ -10,9 +10,10 @@ it ended with the result that counts: `reason`, unless it continued after that a
 files that its last attempt imported from the study's folder), `code_changed` (the source files in which it ran other
 code than the study began with, separated by spaces), `detail`, then `param.NAME` for each parameter of the space, with
 its value at `score_step`, `last_param.NAME` for each one that a member of a population changed since, with the value
-that it went on with, and `metric.NAME` for each metric of any trial's last report. Of a report: `study`, `trial`,
-`attempt` (which placement of the trial, counted from 1), `sequence`, `step`, `time`, then `metric.NAME` for each metric
-that any report has.
+that it went on with, `counted.NAME` for each objective and constraint, with the value that counts, and `metric.NAME`
+for each metric of any trial's last report. The two differ where an earlier end counts, and in the objective where its
+`scope` is `best` or `mean_last_k`. Of a report: `study`, `trial`, `attempt` (which placement of the trial, counted from
+1), `sequence`, `step`, `time`, then `metric.NAME` for each metric that any report has.
 
 `score` counts whatever became of the trial. `best` counts unsound trials only where no sound one has a score, so
 compare sound rows alone: `frame[frame.sound & ~frame.baseline].score.min()`. With `scope: full_budget` the rows whose
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import Listing, Report, StudyInfo, TrialInfo, Value
+from headrace.client.outcome import Outcome
 from headrace.client.warning import warn
 from headrace.client.wording import left_out
 
@@ -111,5 +113,6 @@ def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str], chang
         "detail": trial.detail or None,
         **{f"param.{name}": trial.params.get(name) for name in study.spec.space},
         **{f"last_param.{name}": trial.last_params.get(name) for name in changed},
+        **{f"counted.{name}": value for name, value in Outcome(study).counted(trial).items()},
         **{f"metric.{name}": trial.metrics.get(name) for name in metrics},
     }

@@ -140,8 +140,8 @@ class Study(StudyBase[BlockingTransport]):
         return Result(study=study, trials=self.trials(), reports=self.reports())
 
     def dataframe(self) -> "pd.DataFrame":
-        """One row for each trial: its state and values, its configuration as `param.NAME`, and the metrics of its last
-        report as `metric.NAME`. Needs `headrace[report]`."""
+        """One row for each trial: its state and values, its configuration as `param.NAME`, the values
+        that count as `counted.NAME`, and the metrics of its last report as `metric.NAME`. Needs `headrace[report]`."""
         return dataframe(self.status(), self.trials())
 
 

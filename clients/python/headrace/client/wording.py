@@ -76,7 +76,7 @@ def misses(trial: TrialInfo, spec: StudySpec) -> str:
     """Which constraints a trial misses: `misses mem ≤ 5 with 7.2`, or that it did not report the metric."""
     found = []
     for constraint in spec.constraints:
-        value = trial.metrics.get(constraint.metric)
+        value = trial.counted_metrics.get(constraint.metric)
         if value is None:
             found.append(f"did not report {constraint.metric}")
         elif constraint.excess(value) > 0:
@@ -98,7 +98,7 @@ def params(values: Mapping[str, Value]) -> str:
 
 
 def objectives(trial: TrialInfo, wanted: Sequence[Objective]) -> str:
-    """`accuracy 0.97, latency_ms 3.2`: the trial's objectives in its last report."""
+    """`accuracy 0.97, latency_ms 3.2`: the trial's objectives in the report that counts."""
     return ", ".join(f"{one.metric} {number(trial.objective_values.get(one.metric))}" for one in wanted)
 
 
@@ -106,6 +106,27 @@ def scored(trial: TrialInfo, objective: Objective) -> str:
     """`0.31 at step 27`: the value that counts, and of which report it is."""
     mean = f", the mean of its last {plural(objective.k, 'report')}," if objective.k else ""
     return f"{number(trial.score)}{mean} at step {scalar(trial.score_step)}"
+
+
+def counted(trial: TrialInfo, spec: StudySpec) -> str:
+    """`0.31 at step 27`, or of several objectives `accuracy 0.97, latency_ms 3.2 at step 27`: what counts."""
+    if not spec.further_objectives:
+        return scored(trial, spec.objective)
+    at = "" if trial.score_step is None else f" at step {trial.score_step}"
+    return f"{objectives(trial, spec.objectives)}{at}"
+
+
+def shown_values(trial: TrialInfo, spec: StudySpec) -> str:
+    """`0.31`, or of several objectives `accuracy 0.97, latency_ms 3.2`: the values that count; where none does, because
+    the trial misses a constraint, those that it reported last."""
+    if spec.further_objectives:
+        return objectives(trial, spec.objectives)
+    return number(trial.value if trial.score is None else trial.score)
+
+
+def goals(spec: StudySpec) -> str:
+    """`maximize accuracy, minimize latency_ms`."""
+    return ", ".join(f"{one.goal} {one.metric}" for one in spec.objectives)
 
 
 def earlier_end(end: EarlierEnd) -> str:

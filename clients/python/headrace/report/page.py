@@ -8,6 +8,7 @@ from html import escape
 
 from headrace.client import wording
 from headrace.client.importance import about
+from headrace.client.model import TrialInfo
 from headrace.first_few import first_few
 from headrace.report import document
 from headrace.report.curves import learning_curves
@@ -20,6 +21,10 @@ from headrace.report.loads import device_loads
 from headrace.report.parallel import parallel_coordinates
 from headrace.report.rungs import rung_occupancy
 from headrace.report.table import trial_table
+
+_WHAT_COUNTS_OF_SEVERAL = (
+    "the values that count: those of its last report, or an earlier result that it keeps"
+)
 
 SORT_SCRIPT = """
 document.querySelectorAll("th").forEach((head, column) => head.addEventListener("click", () => {
@@ -90,7 +95,10 @@ def _fronts(data: StudyData) -> list[str]:
     ]
     if not figures:
         return []
-    what = "One point per trial, by its last report. No other trial beats those on the Pareto front in every objective."
+    what = (
+        f"One point per trial, with {_WHAT_COUNTS_OF_SEVERAL}. No other trial beats those on the Pareto front in every "
+        "objective."
+    )
     if len(figures) > 1:
         what += (
             " Each pair of objectives has a figure: a trial that is beaten in one may be ahead in another."
@@ -129,11 +137,9 @@ def _importances(data: StudyData) -> list[str]:
 
 
 def _about_parallel(data: StudyData) -> str:
-    value = (
-        "its objectives in its last report"
-        if data.outcome.several
-        else f"{wording.what_counts(data.study.spec.objective)}; trials that were stopped early had fewer steps"
-    )
+    value = _WHAT_COUNTS_OF_SEVERAL
+    if not data.outcome.several:
+        value = f"{_what_counts(data)}; trials that were stopped early had fewer steps"
     return f"One line per trial, darker for a better {data.metric} ({value}). Drag along an axis to select trials."
 
 
@@ -152,8 +158,9 @@ def _header(data: StudyData) -> str:
     study = data.study
     spec = study.spec
     created = study.created.strftime("%Y-%m-%d %H:%M UTC") if study.created else ""
+    counts = "" if data.outcome.several else f" (of each trial {_what_counts(data)})"
     lead = (
-        f"{study.state.value} · {spec.objective.goal} {data.metric}{_what_counts(data)} · {spec.policy.kind} over "
+        f"{study.state.value} · {wording.goals(spec)}{counts} · {spec.policy.kind} over "
         f"steps {wording.rungs_listed(spec.rungs())} · {spec.sampler.kind} sampler, "
         f"seed {spec.seed} · {created}"
     )
@@ -169,9 +176,11 @@ def _header(data: StudyData) -> str:
 
 
 def _what_counts(data: StudyData) -> str:
-    return (
-        "" if data.outcome.several else f" (of each trial {wording.what_counts(data.study.spec.objective)})"
-    )
+    """Which value of a trial counts, where there is one objective."""
+    said = wording.what_counts(data.study.spec.objective)
+    if any(trial.counted_end is not None for trial in data.trials):
+        said += ", or that of before it continued where that is better"
+    return said
 
 
 def _cards(data: StudyData) -> list[str]:
@@ -199,14 +208,7 @@ def _cards(data: StudyData) -> list[str]:
             )
         )
     if study.baseline is not None:
-        baseline = study.baseline
-        cards.append(
-            document.card(
-                f"baseline {data.metric}",
-                wording.number(baseline.value if baseline.step >= study.spec.max_steps else baseline.score),
-                f"the default configuration, {baseline.outcome.replace('_', ' ')} at step {baseline.step}",
-            )
-        )
+        cards.append(_baseline_card(data, study.baseline))
     spent = f"of {study.steps_run_all} to run every trial to the end"
     if data.outcome.saved_percent is not None:
         lost = [word for word, count in (("failed", counts.failed), ("cancelled", counts.cancelled)) if count]
@@ -232,3 +234,15 @@ def _cards(data: StudyData) -> list[str]:
             f'<div class="card wide"><div class="label">best configuration</div><dl>{rows}</dl></div>'
         )
     return cards
+
+
+def _baseline_card(data: StudyData, baseline: TrialInfo) -> str:
+    """What the others are compared with: the values that count."""
+    spec = data.study.spec
+    title = "baseline" if data.outcome.several else f"baseline {data.metric}"
+    what = f"the default configuration, {baseline.outcome.replace('_', ' ')} at step {baseline.step}"
+    if keeps := wording.kept_result(baseline):
+        what += f"; it {keeps}"
+    elif baseline.score_step not in (None, baseline.step):
+        what += f"; the value is of step {baseline.score_step}"
+    return document.card(title, wording.shown_values(baseline, spec), what)

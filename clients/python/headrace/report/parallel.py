@@ -74,7 +74,7 @@ def parallel_coordinates(data: StudyData) -> go.Figure:
 
 
 def _objectives(data: StudyData, trials: Sequence[TrialInfo]) -> list[dict[str, Any]]:
-    """An axis for each objective: the best value so far or, of several objectives, those of the last report."""
+    """An axis for each objective: the values that count."""
     rows = [data.outcome.values(trial) for trial in trials]
     metrics = [objective.metric for objective in data.study.spec.objectives]
     return [_scale(metric, [row[metric] for row in rows]) for metric in metrics]

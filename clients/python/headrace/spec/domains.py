@@ -25,7 +25,8 @@ _STEP_TOLERANCE = 1e-9
 class SpecModel(BaseModel):
     """The base of all models of a spec: immutable, and without unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # A part of a spec is mostly read with the whole, whose validator knows it: its own is built when it is first used.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @model_validator(mode="wrap")
     @classmethod

@@ -11,11 +11,13 @@ space is a list there) and the type of large floats (see `headrace.spec.scalars`
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Final, Self
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     FailFast,
     Field,
     ModelWrapValidatorHandler,
@@ -26,7 +28,6 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.spec import names
@@ -117,12 +118,14 @@ Space = Annotated[
 class StudySpec(SpecModel):
     """What a user asks for; see the messages of the same names in `spec.proto`."""
 
+    model_config = ConfigDict(defer_build=False)
+
     objective: Objective
     space: Space
-    sampler: Sampler = RandomSampler()
-    policy: Policy = AutoPolicy()
+    sampler: Sampler = Field(default_factory=RandomSampler)
+    policy: Policy = Field(default_factory=AutoPolicy)
     template: TrialTemplate | None = None
-    resources: Resources = Resources()
+    resources: Resources = Field(default_factory=Resources)
     max_trials: Count
     max_parallel: CountOrZero = 0
     max_steps: Steps
@@ -346,7 +349,7 @@ class _Parts:
         fields: dict[str, Any] = {}
         for name, field in StudySpec.model_fields.items():
             if name in data and name != "space":
-                ok, value = _sound_alone(_FIELDS[name], data[name])
+                ok, value = _sound_alone(_field(name), data[name])
                 if ok:
                     fields[name] = value
             elif not field.is_required():
@@ -356,7 +359,7 @@ class _Parts:
         named = [name for name in raw if isinstance(name, str)] if isinstance(raw, Mapping) else []
         declared = dict.fromkeys(named)
         for name in declared:
-            ok, domain = _sound_alone(_DOMAIN, raw[name])
+            ok, domain = _sound_alone(_domain(), raw[name])
             if ok:
                 space[name] = domain
         if isinstance(raw, Mapping):
@@ -443,8 +446,16 @@ class _Parts:
             yield problem.under(field, *index)
 
 
-def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
+@cache
+def _domain() -> TypeAdapter[Domain]:
+    """Validates one domain by itself."""
+    return TypeAdapter(Domain)
+
+
+@cache
+def _field(name: str) -> TypeAdapter[Any]:
     """Validates one field by itself."""
+    field = StudySpec.model_fields[name]
     extras = [*field.metadata, *([Field(discriminator=field.discriminator)] if field.discriminator else [])]
     annotation: Any = field.annotation
     for extra in extras:
@@ -452,8 +463,6 @@ def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
     return TypeAdapter(annotation)
 
 
-_FIELDS: Final = {name: _adapter(field) for name, field in StudySpec.model_fields.items()}
-_DOMAIN: Final = TypeAdapter[Domain](Domain)
 _TAGGED: Final[dict[str, dict[str, type[SpecModel]]]] = {
     "space": {"float": FloatDomain, "int": IntDomain, "categorical": CategoricalDomain},
     "policy": POLICIES,

@@ -7,6 +7,8 @@ constraints and space, and trains each configuration to the end of a budget of i
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from pydantic import Field
+
 from headrace.spec.domains import SpecModel
 from headrace.spec.plan import TransferPlan, plan_problems
 from headrace.spec.problems import Problem
@@ -25,7 +27,7 @@ class Transfer(SpecModel):
     top: Count = 3
     eager: Eager | None = None
     steps: Steps | None = None
-    resources: Resources = Resources()
+    resources: Resources = Field(default_factory=Resources)
     plan: TransferPlan | None = None
 
     def study_name(self, name: str) -> str:

@@ -25,7 +25,7 @@ from headrace.trial.bundle_cost import Stopwatch
 from headrace.trial.bundle_member import Member, try_state
 from headrace.trial.bundle_runtime import Attached, BundleRuntime, Finish, Refused, Said
 from headrace.trial.bundle_shared import Shared
-from headrace.trial.runtime import Action, Decision, OwnEnd, Report
+from headrace.trial.runtime import TOLD, UNREADABLE, Action, Decision, OwnEnd, Report
 
 logger = logging.getLogger("headrace.trial")
 Settings = Mapping[str, Any]
@@ -327,10 +327,11 @@ class Crew:
         logger.warning("headrace: %s fails%s", member.name, others)
         traceback.print_exception(error, file=sys.stderr)
         line, trace = raised.words(error)
-        self._finish(member, error=f"{line}. {remedy}" if remedy else line, trace=trace)
+        own = UNREADABLE if raised.unreadable(error) else TOLD
+        self._finish(member, error=f"{line}. {remedy}" if remedy else line, trace=trace, own=own)
 
-    def _finish(self, member: Member, *, error: str = "", trace: str = "") -> None:
-        self._finished.append(Finish(lease=member.lease, error=error, traceback=trace or error))
+    def _finish(self, member: Member, *, error: str = "", trace: str = "", own: OwnEnd = TOLD) -> None:
+        self._finished.append(Finish(lease=member.lease, error=error, traceback=trace or error, own=own))
         self._leave(member)
 
     def _leave(self, member: Member) -> None:

@@ -38,6 +38,11 @@ class IncompleteError(ValueError):
     """The checkpoint lacks the part of a rank."""
 
 
+class UnreadableError(ValueError):
+    """The checkpoint that a trial is to continue from cannot be read. Nothing of its program had part in that: what its
+    own objects make of their state (`load_state_dict`) raises what it raises."""
+
+
 def write(folder: Path, part: dict[str, Any], *, fill: Callable[[Path], None] | None = None) -> Path:
     """Writes the folder of a trial of one process and returns it; replaces what an earlier attempt left there.
 
@@ -141,6 +146,17 @@ def read(folder: Path, rank: int = 0) -> dict[str, Any]:
             f"{', '.join(map(str, missing))} has no part in it"
         )
     return part
+
+
+def read_to_continue(folder: Path, rank: int = 0) -> dict[str, Any]:
+    """The same for a trial that continues from it. Raises `UnreadableError`; an `ImportError`, where PyTorch is not
+    there, and a `MemoryError` say nothing of the checkpoint."""
+    try:
+        return read(folder, rank)
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:
+        raise UnreadableError(f"the checkpoint cannot be read: {error}") from error
 
 
 def _full_disk(error: BaseException) -> OSError | None:

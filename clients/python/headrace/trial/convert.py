@@ -136,6 +136,7 @@ def finish(
         save_time=_duration(own.save_time_s),
         unsaved=own.unsaved[:_WARNED_CHARACTERS],
         by_itself=own.by_itself,
+        unreadable_checkpoint=own.unreadable,
     )
 
 

@@ -32,6 +32,8 @@ class End:
     # The exception's line and its traceback; empty where it said nothing.
     error: str = ""
     traceback: str = ""
+    # Its checkpoint cannot be read.
+    unreadable: bool = False
 
     @property
     def is_echo(self) -> bool:
@@ -75,12 +77,12 @@ def open_line() -> None:
         os.set_inheritable(_line, False)
 
 
-def speak(*, error: str, traceback: str) -> bool:
+def speak(*, error: str, traceback: str, unreadable: bool = False) -> bool:
     """Tells the leader of this rank's gang why it fails; False where there is none. The first word counts."""
     global _line
     if _line is None:
         return False
-    word = {"at": time.monotonic(), "error": error, "traceback": traceback}
+    word = {"at": time.monotonic(), "error": error, "traceback": traceback, "unreadable": unreadable}
     if _line >= 0:
         with suppress(OSError), os.fdopen(_line, "wb") as pipe:
             pipe.write(json.dumps(word).encode() + b"\n")
@@ -96,6 +98,10 @@ def heard(data: bytes, rank: int) -> End | None:
     with suppress(ValueError, KeyError, TypeError):
         word = json.loads(line)
         return End(
-            rank=rank, at=float(word["at"]), error=str(word["error"]), traceback=str(word["traceback"])
+            rank=rank,
+            at=float(word["at"]),
+            error=str(word["error"]),
+            traceback=str(word["traceback"]),
+            unreadable=word["unreadable"] is True,
         )
     return None

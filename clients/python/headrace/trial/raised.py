@@ -4,6 +4,8 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.trial.checkpoint import UnreadableError
+
 _OUT_OF_MEMORY = frozenset({"OutOfMemoryError", "MemoryError"})
 _OF_THE_BUNDLE = [Path(__file__).with_name(name) for name in ("bundle.py", "bundle_values.py")]
 _CPU_ALLOCATOR = ("DefaultCPUAllocator", "not enough memory")
@@ -25,6 +27,11 @@ def out_of_memory(error: BaseException) -> bool:
         if isinstance(one, RuntimeError) and any(text in str(one) for text in _CPU_ALLOCATOR):
             return True
     return False
+
+
+def unreadable(error: BaseException) -> bool:
+    """Whether the checkpoint to continue from could not be read."""
+    return any(isinstance(one, UnreadableError) for one in _chain(error))
 
 
 def blamed(error: BaseException) -> int | None:

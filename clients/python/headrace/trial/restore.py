@@ -25,7 +25,8 @@ def has_setting(tracked: Mapping[str, Tracked | TrackedFiles], name: str, value:
 
 
 class Restore:
-    """One checkpoint, read by one rank of so many."""
+    """One checkpoint, read by one rank of so many. Reading it raises `UnreadableError`, whose blame is not the
+    program's; giving it to the program's objects raises what these raise."""
 
     def __init__(self, folder: Path, rank: int = 0, world_size: int = 1, seed: int = 0) -> None:
         started = time.monotonic()
@@ -33,7 +34,7 @@ class Restore:
         self._rank = rank
         self._world = world_size
         self._seed = seed
-        own = checkpoint.read(folder, rank if rank in checkpoint.ranks_in(folder) else 0)
+        own = checkpoint.read_to_continue(folder, rank if rank in checkpoint.ranks_in(folder) else 0)
         self._parts: dict[int, dict[str, Any]] = {own["rank"]: own}
         self._saved_world: int = own["world_size"]
         self._everywhere = frozenset(own["everywhere"])
@@ -178,7 +179,7 @@ class Restore:
 
     def _part(self, rank: int) -> dict[str, Any]:
         if rank not in self._parts:
-            self._parts[rank] = checkpoint.read(self._folder, rank)
+            self._parts[rank] = checkpoint.read_to_continue(self._folder, rank)
         return self._parts[rank]
 
     def _changed(self, params: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -192,7 +192,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnEnd:
-    """How a program ended that succeeded and was not told to end."""
+    """How a program ended that was not told to: with success, or for want of its checkpoint."""
 
     # It had begun a step of `t.steps()` and left the loop there, so it chose to report nothing more.
     by_itself: bool = False
@@ -202,10 +202,13 @@ class OwnEnd:
     save_time_s: float = 0.0
     # Why its state could not be saved; empty where it was, or where there is none.
     unsaved: str = ""
+    # It failed, since the checkpoint that it was to continue from cannot be read.
+    unreadable: bool = False
 
 
 TOLD = OwnEnd()
 """The end of a program that failed, or that was told to end: nothing is to be said of it here."""
+UNREADABLE = OwnEnd(unreadable=True)
 
 
 class Runtime(Protocol):

@@ -26,6 +26,7 @@ from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.local import LocalRuntime
 from headrace.trial.runtime import (
     TOLD,
+    UNREADABLE,
     Assignment,
     DaemonGone,
     Ended,
@@ -100,7 +101,11 @@ def current(*, defaults: Mapping[str, Value] | None = None, steps: int = 1, seed
         runtime, observer = _find_runtime(found, None)
         assignment = runtime.attach()
         rng.seed_all(assignment.seed)
-        _current = Trial(assignment, runtime, observer)
+        try:
+            _current = Trial(assignment, runtime, observer)
+        except BaseException as error:
+            finish_with(runtime, error)
+            raise
         _finish_at_exit(runtime, _current)
     return _current
 
@@ -133,7 +138,8 @@ def finish_with(runtime: Runtime, error: BaseException, trial: Trial | None = No
         runtime.finish(error="", traceback="", own=trial._own_end() if trial is not None else TOLD)
         return
     line, trace = raised.words(error)
-    runtime.finish(error=line, traceback=trace)
+    own = UNREADABLE if raised.unreadable(error) else TOLD
+    runtime.finish(error=line, traceback=trace, own=own)
 
 
 def _find_runtime(defaults: Defaults, argv: Sequence[str] | None) -> tuple[Runtime, Observer | None]:

@@ -245,7 +245,7 @@ class Trial(_message.Message):
     waits_for: _builtins.str
     """While it could run and does not: what it waits for. Empty in the answers to changes."""
     feasible: _builtins.bool
-    """Whether the last report meets every constraint; absent without constraints, and before the first report."""
+    """Whether the report that counts meets every constraint; absent without constraints, and before the first report."""
     generation: _builtins.int
     """The generation that an evolutionary sampler proposed the trial for; absent for others."""
     last_worker: _builtins.str
@@ -286,7 +286,7 @@ class Trial(_message.Message):
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Every metric in the last report, the objective included."""
+        """Every metric in the last report, the objective included. Where an earlier end counts, its metrics do."""
 
     @_builtins.property
     def lineage(self) -> _containers.RepeatedCompositeFieldContainer[Global___Exploit]:
@@ -294,7 +294,9 @@ class Trial(_message.Message):
 
     @_builtins.property
     def objective_values(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Every objective in the last report, by metric; only in studies with several objectives."""
+        """Every objective in the report that counts, by metric; only in studies with several objectives. That is the last
+        report, or that of the earlier end that counts.
+        """
 
     @_builtins.property
     def bubbles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

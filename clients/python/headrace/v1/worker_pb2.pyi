@@ -97,6 +97,13 @@ class _ExitOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExitOutco
     and no loss either. The trial is tried on another worker after the second time, and after three attempts in a row
     that ended so the worker is put aside for a while.
     """
+    EXIT_OUTCOME_UNREADABLE_CHECKPOINT: _ExitOutcome.ValueType  # 8
+    """The checkpoint to continue from is in the store, and cannot be loaded: its bytes are not what was stored, the store
+    does not give them, or the trial's library cannot read them. Not charged: it is tried again after a pause, then the
+    checkpoint before it.
+    """
+    EXIT_OUTCOME_STORE_AWAY: _ExitOutcome.ValueType  # 9
+    """The worker's store is away, or is not the one where the checkpoint lies. Not charged: the trial waits."""
 
 class ExitOutcome(_ExitOutcome, metaclass=_ExitOutcomeEnumTypeWrapper):
     """How a trial's process ended, and who is to blame."""
@@ -123,6 +130,13 @@ EXIT_OUTCOME_UNREACHED: ExitOutcome.ValueType  # 7
 and no loss either. The trial is tried on another worker after the second time, and after three attempts in a row
 that ended so the worker is put aside for a while.
 """
+EXIT_OUTCOME_UNREADABLE_CHECKPOINT: ExitOutcome.ValueType  # 8
+"""The checkpoint to continue from is in the store, and cannot be loaded: its bytes are not what was stored, the store
+does not give them, or the trial's library cannot read them. Not charged: it is tried again after a pause, then the
+checkpoint before it.
+"""
+EXIT_OUTCOME_STORE_AWAY: ExitOutcome.ValueType  # 9
+"""The worker's store is away, or is not the one where the checkpoint lies. Not charged: the trial waits."""
 Global___ExitOutcome: _TypeAlias = ExitOutcome  # noqa: Y015
 
 class _LogTrouble:
@@ -319,6 +333,7 @@ class Hello(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     OLDEST_PROTOCOL_FIELD_NUMBER: _builtins.int
     HOME_LOCK_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """The worker's name: stable over restarts, unique in the cluster."""
     incarnation: _builtins.str
@@ -359,6 +374,10 @@ class Hello(_message.Message):
     def held(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.LeaseRef]:
         """The leases that this incarnation holds: their processes run, or their `Exited` is not acknowledged yet."""
 
+    @_builtins.property
+    def store(self) -> Global___Store:
+        """The worker's store of checkpoints, as it finds it now."""
+
     def __init__(
         self,
         *,
@@ -378,14 +397,76 @@ class Hello(_message.Message):
         protocol: _builtins.int = ...,
         oldest_protocol: _builtins.int = ...,
         home_lock: _builtins.str = ...,
+        store: Global___Store | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "home_lock", b"home_lock", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "leaving", b"leaving", "log_dir", b"log_dir", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "takes_batches", b"takes_batches", "version", b"version", "withdrawn", b"withdrawn", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "home_lock", b"home_lock", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "leaving", b"leaving", "log_dir", b"log_dir", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "store", b"store", "takes_batches", b"takes_batches", "version", b"version", "withdrawn", b"withdrawn", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Store(_message.Message):
+    """A store of checkpoints. Its marker, a small file in its root, holds its id."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URL_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    UNSEEN_FIELD_NUMBER: _builtins.int
+    url: _builtins.str
+    id: _builtins.str
+    """What its marker says; empty where there is none."""
+    unseen: _builtins.bool
+    """Nobody could look yet, as the store does not answer: whether there is a marker is not known."""
+    def __init__(
+        self,
+        *,
+        url: _builtins.str = ...,
+        id: _builtins.str = ...,
+        unseen: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "unseen", b"unseen", "url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Store: _TypeAlias = Store  # noqa: Y015
+
+@_typing.final
+class StoreOrder(_message.Message):
+    """What the cluster knows of a worker's store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    SET_UP_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """The id that its marker must have. Without it the store is away, or is another one: nothing is saved there, and what is
+    not found there is not taken for deleted. Empty where that depends on what the worker has not seen yet.
+    """
+    set_up: _builtins.bool
+    """The worker is to write the marker if there is none: no worker has used this address before."""
+    used: _builtins.bool
+    """Checkpoints were stored there before there were markers, so an empty place is not the store."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        set_up: _builtins.bool = ...,
+        used: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "set_up", b"set_up", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoreOrder: _TypeAlias = StoreOrder  # noqa: Y015
 
 @_typing.final
 class Device(_message.Message):
@@ -490,6 +571,7 @@ class Heartbeat(_message.Message):
     DEFECTS_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     UNACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     trouble: _builtins.str
     """For people: what keeps the worker from its work now (a full disk), empty while nothing does. It goes on trying."""
@@ -503,6 +585,8 @@ class Heartbeat(_message.Message):
     """
     unacknowledged: _builtins.int
     """How many durable messages the worker keeps until they are acknowledged."""
+    store_id: _builtins.str
+    """As in Store: what the marker of the worker's store says now."""
     @_builtins.property
     def telemetry(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceTelemetry]: ...
     @_builtins.property
@@ -526,10 +610,11 @@ class Heartbeat(_message.Message):
         defects: _abc.Iterable[Global___DeviceDefect] | None = ...,
         leaving: _builtins.str = ...,
         unacknowledged: _builtins.int = ...,
+        store_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "sequence", b"sequence", "set_aside", b"set_aside", "telemetry", b"telemetry", "trouble", b"trouble", "unacknowledged", b"unacknowledged"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defects", b"defects", "held", b"held", "leaving", b"leaving", "sequence", b"sequence", "set_aside", b"set_aside", "store_id", b"store_id", "telemetry", b"telemetry", "trouble", b"trouble", "unacknowledged", b"unacknowledged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -760,6 +845,7 @@ class Exited(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     UNSAVED_FIELD_NUMBER: _builtins.int
     BY_ITSELF_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     outcome: Global___ExitOutcome.ValueType
     error: _builtins.str
@@ -790,6 +876,12 @@ class Exited(_message.Message):
     def checkpoint(self) -> _trial_pb2.CheckpointRef:
         """With FINISHED: what the program saved at its end. Durable already; absent when it saved nothing."""
 
+    @_builtins.property
+    def stored(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With UNREADABLE_CHECKPOINT and NO_CHECKPOINT: the addresses of the complete checkpoints in the same place, the newest
+        ones first.
+        """
+
     def __init__(
         self,
         *,
@@ -805,10 +897,11 @@ class Exited(_message.Message):
         checkpoint: _trial_pb2.CheckpointRef | None = ...,
         unsaved: _builtins.str = ...,
         by_itself: _builtins.bool = ...,
+        stored: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint", b"checkpoint", "device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence", "unsaved", b"unsaved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint", b"checkpoint", "device_failures", b"device_failures", "device_words", b"device_words", "error", b"error", "exit_code", b"exit_code", "lease", b"lease", "log_tail", b"log_tail", "out_of_memory", b"out_of_memory", "outcome", b"outcome", "sequence", b"sequence", "stored", b"stored", "unsaved", b"unsaved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -829,6 +922,7 @@ class Welcome(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     OLDEST_PROTOCOL_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
     scheduler: _builtins.str
     """The replica's host and process id, for the worker's log."""
     takes_batches: _builtins.bool
@@ -850,6 +944,10 @@ class Welcome(_message.Message):
     def held(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.LeaseRef]:
         """Of the leases that the worker named, those that are still its own. It kills the others."""
 
+    @_builtins.property
+    def store(self) -> Global___StoreOrder:
+        """Absent from a scheduler of before there were markers, and for a worker that names no store."""
+
     def __init__(
         self,
         *,
@@ -862,10 +960,11 @@ class Welcome(_message.Message):
         protocol: _builtins.int = ...,
         oldest_protocol: _builtins.int = ...,
         version: _builtins.str = ...,
+        store: Global___StoreOrder | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease_ttl", b"lease_ttl"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease_ttl", b"lease_ttl", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "held", b"held", "lease_ttl", b"lease_ttl", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "scheduler", b"scheduler", "takes_batches", b"takes_batches", "takes_leaving", b"takes_leaving", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "held", b"held", "lease_ttl", b"lease_ttl", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "scheduler", b"scheduler", "store", b"store", "takes_batches", b"takes_batches", "takes_leaving", b"takes_leaving", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -93,7 +93,7 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
         return
     yield from surroundings.look_around(state, SLOTS_AT_ONCE)
     if state.study.spec.fuse is not None:
-        found = yield from ask(Candidates(limit=0, bundles=seats.BUNDLES_AT_ONCE))
+        found = yield from ask(Candidates(now_s=state.study.now_s, limit=0, bundles=seats.BUNDLES_AT_ONCE))
         state.take_bundles(found.bundles)
 
 

@@ -139,7 +139,7 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     for one in inputs:
         tells = isinstance(one, ReportArrived | RestoredArrived) and one.code is not None
         if tells or isinstance(one, ResumeStudy | RetryTrials):
-            state.live_before((yield from ask(Candidates(limit=0))).live)
+            state.live_before((yield from ask(Candidates(now_s=state.study.now_s, limit=0))).live)
             return
 
 

@@ -7,7 +7,7 @@ from headrace.errors import (
     TrialNotFoundError,
     Violation,
 )
-from headrace_services.scheduler.core import code_changes, events, placing
+from headrace_services.scheduler.core import code_changes, events, placing, reopening
 from headrace_services.scheduler.core.inputs import Added, AddTrials, StopTrial
 from headrace_services.scheduler.core.lifecycle import BY_USER, Reason, State, StudyState
 from headrace_services.scheduler.core.records import Trial
@@ -35,7 +35,7 @@ def stop_study(state: CycleState, why: str) -> None:
 
 def add_trials(state: CycleState, command: AddTrials) -> Added:
     """Add configurations beyond those that the sampler proposes."""
-    _require_live(state)
+    _require_live(state, adds=True)
     if state.study.spec.shares_checkpoints:
         remedy = "Create a study with more trials: what newcomers would copy may be gone."
         raise InvalidFieldError(
@@ -67,9 +67,10 @@ def stop_trial(state: CycleState, command: StopTrial) -> None:
     state.terminate(trial.number, Reason.CANCELLED, why)
 
 
-def _require_live(state: CycleState) -> None:
+def _require_live(state: CycleState, *, adds: bool = False) -> None:
     if state.study.state.ended:
-        raise StudyEndedError(f"study '{state.study.name}' has ended ({state.study.state.lower()})")
+        said = f"study '{state.study.name}' has ended ({state.study.state.lower()})"
+        raise StudyEndedError(said, remedy=reopening.remedy_of_ended(state, adds=adds))
 
 
 def _live_trial(state: CycleState, number: int) -> Trial:

@@ -27,6 +27,7 @@ from headrace_services.scheduler.core import (
     sharing,
     spreading,
     surroundings,
+    unread,
     until,
     views,
 )
@@ -152,6 +153,7 @@ def decide(
             slots_left=slots_left,
             again=again,
             looked=looks,
+            rests_s=_rests_s(state),
             look_again=state.room.passed_over and (state.room.blocked is not None or state.room.held_off > 0),
             wake=tuple(sorted(state.room.kicks)),
             proposals_wanted=state.proposals_wanted,
@@ -162,6 +164,11 @@ def decide(
 def _reopens_nothing(numbered: tuple[int, Input]) -> bool:
     """A key that sorts what reopens trials first: it folds the rows in, which know nothing of this cycle."""
     return not isinstance(numbered[1], Reopening)
+
+
+def _rests_s(state: CycleState) -> float | None:
+    """How long until a trial may run that is not to be placed yet."""
+    return None if state.rests_until_s is None else max(0.0, state.rests_until_s - state.study.now_s)
 
 
 def _outcome(state: CycleState, refused: dict[int, HeadraceError], position: int) -> Outcome | HeadraceError:
@@ -188,10 +195,13 @@ def _prepare(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     if state.fold.policy.new_trials_first:
         state.unstarted = yield from ask(UnstartedCount())
     on_workers = state.study.spec.template is not None
-    ends = [one.outcome for one in inputs if isinstance(one, ExitedArrived)]
+    exits = [one for one in inputs if isinstance(one, ExitedArrived)]
+    ends = [one.outcome for one in exits]
     if on_workers and ends and (not state.study.reports or not _FOR_OTHERS.isdisjoint(ends)):
         request = Request.of(state.study.spec.resources.each[-1], state.study.standing.avoided)
         state.able = yield from ask(AbleWorkers(request=request))
+    yield from unread.look_ahead(state, exits)
+    yield from until.look_ahead(state, inputs)
     yield from code_changes.look_ahead(state, inputs)
     yield from surroundings.look_for_spare(state)
     yield from idle_slots.look_ahead(state, inputs)
@@ -221,8 +231,10 @@ def _place(
             limit=limit if spec.fuse is None else limit + placing.LAUNCHES_AT_ONCE,
             numbers=frozenset(named) - state.trials.keys(),
             bundles=seats.BUNDLES_AT_ONCE if spec.fuse is not None else 0,
+            now_s=state.study.now_s,
         )
     )
+    state.rest(waiting.rests_until_s)
     state.live_before(waiting.live)
     state.take(waiting.rows)
     state.take_bundles(waiting.bundles)

@@ -33,7 +33,9 @@ def settled(spec: StudySpec, trial: Trial) -> Trial:
         return trial
     place, counts = None, None
     for at, end in enumerate(trial.earlier_ends):
-        one = _Result(reason=end.reason, step=end.step, score=end.score, metrics=end.metrics)
+        one = _Result(
+            reason=end.reason, step=end.step, score=end.score, score_step=end.score_step, metrics=end.metrics
+        )
         usable = has_values(spec, one.score, one.metrics)
         if usable and (counts is None or not _beats(spec, counts, one)):
             place, counts = at, one
@@ -64,13 +66,15 @@ class _Result(Struct, frozen=True, kw_only=True):
     reason: Reason | None
     step: int
     score: float | None
+    score_step: int
     metrics: Mapping[str, float]
 
 
 def _beats(spec: StudySpec, earlier: _Result, later: _Result) -> bool:
-    """Whether the earlier one of two usable results counts, as `scores.ranked` would rank them. Of equals the one that
-    trained further does. With several objectives the earlier one counts unless the later one is at least as good in
-    all: a point of the front stays on it."""
+    """Whether the earlier one of two usable results counts, as `scores.ranked` would rank them. Of equals the one whose
+    value is of a later step does. By the scope `best` a trial that has reported nothing better since has the same value
+    of the same step: then the earlier result counts, with its checkpoint. With several objectives the earlier one
+    counts unless the later one is at least as good in all: a point of the front stays on it."""
     if spec.further_objectives:
         pairs = zip(_signed(spec, earlier), _signed(spec, later), strict=True)
         compared = [(one, other) for one, other in pairs]
@@ -83,7 +87,7 @@ def _beats(spec: StudySpec, earlier: _Result, later: _Result) -> bool:
 def _rank(spec: StudySpec, one: _Result) -> tuple[bool, float, int]:
     assert one.score is not None
     late = spec.objective.full_budget_first and one.reason is not Reason.COMPLETED
-    return (late, spec.objective.sign * one.score, -one.step)
+    return (late, spec.objective.sign * one.score, -one.score_step)
 
 
 def _signed(spec: StudySpec, one: _Result) -> list[float]:
@@ -98,7 +102,14 @@ def _now(spec: StudySpec, trial: Trial) -> _Result | None:
     score = _score_now(spec, trial)
     if trial.reason is Reason.FAILED or diverged or not has_values(spec, score, trial.metrics):
         return None
-    return _Result(reason=trial.reason, step=trial.step, score=score, metrics=trial.metrics)
+    by_itself = replace(trial, score=score, counted_end=None)
+    return _Result(
+        reason=trial.reason,
+        step=trial.step,
+        score=score,
+        score_step=score_step(spec.objective, by_itself),
+        metrics=trial.metrics,
+    )
 
 
 def _score_now(spec: StudySpec, trial: Trial) -> float | None:

@@ -1,8 +1,8 @@
 """A trial's process is gone, or its holder is silent: who is to blame, and what follows.
 
-Failures of the machine are never charged to the configuration: the trial goes on from its last checkpoint. One whose
-checkpoint is not in the store any more begins anew.
-So it does where the worker could not start its program, or did not reach it (`core.unreached`).
+Failures of the machine are never charged to the configuration: the trial goes on from its last checkpoint, or, where
+that cannot be loaded, from an earlier one or from the start (`core.unread`). So it does where its worker did not reach
+its program (`core.unreached`).
 A worker that cannot prepare the study's program is avoided. Where none is left the study fails, and nobody is charged.
 Failures of the user's code are: a few retries, then the trial is over. Two kinds of failure that no retry can
 mend end the study with the reason: first trials that all fail before anything was reported, and a program
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from headrace.last_words import printed_last
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import code_changes, events, gone, seats, unreached, until
+from headrace_services.scheduler.core import code_changes, events, gone, seats, unreached, unread, until
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     ExitedArrived,
@@ -73,7 +73,7 @@ def restored(state: CycleState, message: RestoredArrived) -> Outcome:
     if state.trials[lease.number].state is State.RESUMED and state.is_fresh(lease, message.sequence):
         before = state.trials[lease.number].read_s
         read_s = before if lease.bubbles else message.read_time_s or before
-        state.move(lease.number, Action.RESTORED, read_s=read_s, checkpoint_missing=False)
+        state.move(lease.number, Action.RESTORED, read_s=read_s, unread=None)
     return Accepted()
 
 
@@ -118,8 +118,9 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
         case "RELEASED":  # let go of by its holder: nothing points to its program
             state.close(lease)
             _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")
-        case "NO_CHECKPOINT":
-            _begins_anew(state, state.trials[number], lease, message.error)
+        case outcome if outcome in unread.OUTCOMES:
+            state.close(lease)
+            unread.take(state, state.trials[number], lease, message)
         case "UNPREPARED":
             _unprepared(state, state.trials[number], lease, message.error or "it was not said why")
         case "UNREACHED":
@@ -158,9 +159,10 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
     spec = state.study.spec
     if message.unsaved:
         state.emit(events.trial_warned(trial.number, message.unsaved))
-    ended = "its client completed it" if spec.template is None else "its program ended"
+    asked = spec.template is None and not message.by_itself  # by a loop that asked for the trial
+    ended = "its client completed it" if asked else "its program ended"
     if spec.objective.metric in trial.metrics:
-        own = "" if spec.template is None else " by itself"
+        own = "" if asked else " by itself"
         why = f"{ended}{own} at step {trial.step} of {spec.max_steps}"
         if message.unsaved:
             why = f"{why}; {message.unsaved}"
@@ -170,9 +172,8 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
         state.terminate(
             trial.number, Reason.COMPLETED, why, checkpoint=message.checkpoint or trial.checkpoint
         )
-        if not (trial.rungs or trial.baseline):
-            until.tried(state, trial.number)
-            until.look(state)
+        until.compare(state, trial)
+        until.look(state)
     else:
         why = f"{ended} without reporting '{spec.objective.metric}'; {_unreported(spec, trial, lease)}"
         if _is_the_workers(state, trial, lease, why):
@@ -361,7 +362,6 @@ def _lost(
     why: str,
     *,
     defect: bool = False,
-    missing: bool = False,
     lapses: bool = False,
 ) -> None:
     """The attempt ended by no error of the trial's: it goes on, but not for ever where it gets no further.
@@ -370,7 +370,10 @@ def _lost(
     """
     by_itself = _KILLED in why and (lease.grant is None or lease.grant.seats == 1)
     losses, kills = trial.losses_in_row + 1, trial.kills_in_row + by_itself
-    trial = state.update(trial.number, losses_in_row=losses, kills_in_row=kills, checkpoint_missing=missing)
+    looked = (
+        replace(trial.unread, missing=False) if trial.unread else None
+    )  # this one did not look for its checkpoint
+    trial = state.update(trial.number, losses_in_row=losses, kills_in_row=kills, unread=looked)
     too_many_kills = kills >= MAX_KILLS_IN_ROW
     if too_many_kills or seats.losses_alone(_sharing(state, lease), losses) >= MAX_LOSSES_IN_ROW:
         count = kills if too_many_kills else losses
@@ -380,20 +383,6 @@ def _lost(
         state.terminate(trial.number, reason, detail)
     else:
         _interrupt(state, state.trials[trial.number], why, lapses=lapses)
-
-
-def _begins_anew(state: CycleState, trial: Trial, lease: Lease, why: str) -> None:
-    """Its checkpoint is gone, as after `headrace gc`. That is believed the second time in a row: one worker may not see
-    what others see. Rungs where it was recorded stay behind it."""
-    gone = lease.resume is not None and trial.checkpoint == lease.resume
-    if not gone or not trial.checkpoint_missing:
-        _lost(state, trial, lease, why or "its checkpoint is missing", missing=gone)
-        return
-    at = f"its checkpoint of step {lease.resume.step}" if lease.resume else "its checkpoint"
-    trial = state.update(
-        trial.number, checkpoint=None, checkpoint_missing=False, losses_in_row=0, kills_in_row=0
-    )
-    _interrupt(state, trial, f"{at} is not there any more, so it begins anew: {why}")
 
 
 def _interrupt(state: CycleState, trial: Trial, why: str, *, lapses: bool = False) -> None:

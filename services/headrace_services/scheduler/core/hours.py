@@ -73,7 +73,7 @@ def bring_up(state: CycleState, most_gap_s: float) -> Deciding[None]:
     """At the beginning of a cycle: count up to now, and learn whether anything runs."""
     if not _counts(state) or state.study.state.ended:
         return
-    state.live_before((yield from ask(Candidates(limit=0))).live)
+    state.live_before((yield from ask(Candidates(now_s=state.study.now_s, limit=0))).live)
     progress = state.study.standing.progress
     state.stand(progress=seen(progress, state.study.now_s, most_gap_s))
 

@@ -27,7 +27,10 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     yield from surroundings.look_around(state, SLOTS_AT_ONCE)
     if (yield from ask(AnyRunnable())):
         return
-    if spec.max_parallel and (yield from ask(Candidates(limit=0))).live >= spec.max_parallel:
+    if (
+        spec.max_parallel
+        and (yield from ask(Candidates(now_s=state.study.now_s, limit=0))).live >= spec.max_parallel
+    ):
         return
     request = request_at(spec, proposed.params, 0, state.study.standing.avoided)
     if not quotas.is_idle(state, request.size):

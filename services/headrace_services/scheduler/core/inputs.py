@@ -79,10 +79,9 @@ class RestoredArrived(Leased, frozen=True, kw_only=True):
 
 
 class ExitedArrived(Leased, frozen=True, kw_only=True):
-    """A trial's program ended. `outcome` is FINISHED, RELEASED, FAILED, LOST, NO_CHECKPOINT, UNPREPARED, UNREACHED or
-    DEFECT.
+    """A trial's program ended. `outcome` is FINISHED, RELEASED, FAILED, LOST, UNPREPARED, UNREACHED, DEFECT, or one of
+    those of `core.unread`: NO_CHECKPOINT, UNREADABLE_CHECKPOINT, STORE_AWAY.
 
-    NO_CHECKPOINT: it never began, since the checkpoint that it was to go on from is not in the store any more.
     UNPREPARED: it never began, since its worker cannot have its code, or cannot install what it requires.
     UNREACHED: it never began, since its worker could not start it, or the two did not get through to each other.
     DEFECT: the scheduler failed on a sound message of the trial. Nobody is charged for that.
@@ -102,8 +101,10 @@ class ExitedArrived(Leased, frozen=True, kw_only=True):
     unsaved: str = ""
     """Why it saved nothing there, though it tracks its state; empty where it did, or tracks nothing."""
     by_itself: bool = False
-    """Whether it chose to end within a step, as early stopping does: that it reported nothing more is no sign of
-    trouble."""
+    """Whether it chose to end within a step, as early stopping does, or is a function of the user's own process that
+    returned: that it reported nothing more is no sign of trouble."""
+    stored: tuple[str, ...] = ()
+    """Where its checkpoint could not be loaded: the addresses of those that lie beside it."""
 
 
 class Renewed(Leased, frozen=True, kw_only=True):

@@ -16,7 +16,16 @@ from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.placement import Request, Running
 from headrace_services.scheduler.core.placement.quotas import Quota
 from headrace_services.scheduler.core.placement.shares import Claim, Share, Totals
-from headrace_services.scheduler.core.records import Bundle, Decision, History, Lease, Over, Slot, Trial
+from headrace_services.scheduler.core.records import (
+    Bundle,
+    Checkpoint,
+    Decision,
+    History,
+    Lease,
+    Over,
+    Slot,
+    Trial,
+)
 from headrace_services.scheduler.core.results import Result
 from headrace_services.scheduler.core.studies_quota import StudiesQuota
 
@@ -83,6 +92,15 @@ class UserPausedCount(Need[int], frozen=True, kw_only=True):
 
 class AnyRunnable(Need[bool], frozen=True, kw_only=True):
     """Whether a trial of the study should be on a worker and is not."""
+
+
+class EarlierCheckpoint(Need[Checkpoint | None], frozen=True, kw_only=True):
+    """The checkpoint of the highest step below `step` in the line of a trial, `owner`: one that it saved after it last
+    copied another trial's state, if it is among those that are `stored`, or the one that it copied then."""
+
+    owner: int
+    step: int
+    stored: frozenset[str]
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -159,12 +177,16 @@ class Waiting(Struct, frozen=True, kw_only=True):
     """The named trials."""
     bundles: tuple[Bundle, ...] = ()
     """Those with open seats, where they were asked for."""
+    rests_until_s: float | None = None
+    """When the first of the trials may run that are not to be placed yet; None where there is none."""
 
 
 class Candidates(Need[Waiting], frozen=True, kw_only=True):
-    """At most `limit` runnable trials, the named trials, and the number of live grants."""
+    """At most `limit` runnable trials that may be placed at `now_s`, the named trials, and the number of live
+    grants."""
 
     limit: int
+    now_s: float
     numbers: frozenset[int] = frozenset()
     bundles: int = 0
     """At most so many of the study's bundles that have open seats, those with the fewest members first."""
@@ -189,6 +211,17 @@ class ResultsAfter(Need[tuple[Result, ...]], frozen=True, kw_only=True):
     """A page of the trials' results with a greater number; an empty one is behind the last."""
 
     number: int
+
+
+class BestScored(Need[tuple[Trial, ...]], frozen=True, kw_only=True):
+    """Of the trials that do not train on (`Trial.trains_on`), without those `apart`: the best one (`scores.ranked`),
+    and the named ones."""
+
+    apart: frozenset[int]
+    named: frozenset[int]
+    maximize: bool
+    full_first: bool
+    """Whether one that completed is before all others."""
 
 
 class Left(Struct, frozen=True, kw_only=True):
@@ -237,12 +270,14 @@ Needs = (
     | UnstartedCount
     | UserPausedCount
     | AnyRunnable
+    | EarlierCheckpoint
     | Surroundings
     | NextInLine
     | FreeSlots
     | Candidates
     | Devices
     | ResultsAfter
+    | BestScored
     | Unfinished
     | OverTrials
     | FoldIn

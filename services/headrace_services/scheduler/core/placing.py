@@ -324,7 +324,8 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
     log_path = f"{slots[0].log_dir}/{folder}/{trial.number}.log" if slots else trial.log_path
     action = Action.RESUME if trial.state is State.PAUSED else Action.LAUNCH
     changes = {"log_path": log_path, "detail": "", "bubbles": bubbles.with_stage(trial, lease.bubbles)}
-    state.move(trial.number, action, attempt=attempt, lease_id=lease.id, **changes)
+    held = {"attempt": attempt, "lease_id": lease.id, "not_before_s": None}
+    state.move(trial.number, action, **held, **changes)
     moved = state.trials[trial.number]
     if client:
         state.suggested[client[0]] = Suggested(trial=moved, lease=lease, done=False)
@@ -393,6 +394,7 @@ def _how_joined(state: CycleState, placement: Placement) -> str:
 def is_complete(state: CycleState) -> bool:
     """Whether an active study has nothing left to run."""
     idle = state.active and state.live == 0 and state.user_paused == 0 and not state.queue
+    idle = idle and state.rests_until_s is None
     return idle and state.next_promotion() is None and not _more_to_create(state)
 
 

@@ -23,6 +23,8 @@ class Effects(Struct, frozen=True, kw_only=True):
     """Whether the cycle looked for something to place. One that only learns of free slots to judge reports does not."""
     look_again: bool = False
     """Whether a trial waits, and free slots were passed over: nobody else tells the study when they stay free."""
+    rests_s: float | None = None
+    """How long until a trial may be placed that is not to be placed yet."""
     wake: tuple[int, ...] = ()
     """Other studies that free slots were left to."""
     proposals_wanted: int = 0

@@ -79,6 +79,21 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     write_time_s: float = 0.0
 
 
+class Unread(Struct, frozen=True, kw_only=True):
+    """The attempts of a trial, since it last ran, that could not begin for want of its checkpoint (`core.unread`)."""
+
+    tries: int = 0
+    """All of them, also those whose store was away."""
+    damaged: int = 0
+    """Those that found the checkpoint, and could not read it."""
+    missing: bool = False
+    """Whether one of them did not find it in its store."""
+    workers: tuple[str, ...] = ()
+    """Where they were, the last one first."""
+    earlier: int = 0
+    """How many checkpoints were given up for an earlier one."""
+
+
 class EarlierEnd(Struct, frozen=True, kw_only=True):
     """What a trial had come to when it was over, before a user let it continue (`core.earlier_ends`)."""
 
@@ -156,8 +171,10 @@ class Trial(Struct, frozen=True, kw_only=True):
     until the trial moves."""
     failures: int = 0
     interruptions: int = 0
-    checkpoint_missing: bool = False
-    """Whether its last attempt ended since the store is there and its checkpoint is not."""
+    unread: Unread | None = None
+    """Why its last attempts could not begin, where that was for want of its checkpoint."""
+    not_before_s: float | None = None
+    """It is not placed before then, by the database's clock."""
     losses_in_row: int = 0
     """How often it was lost since its last new checkpoint or rung."""
     kills_in_row: int = 0
@@ -190,11 +207,20 @@ class Trial(Struct, frozen=True, kw_only=True):
         waiting = self.state in (State.PENDING, State.PAUSED)
         return waiting and self.milestone is not None and not self.user_paused
 
+    def rests(self, now_s: float) -> bool:
+        """Whether it is not to be placed yet."""
+        return self.not_before_s is not None and self.not_before_s > now_s
+
     def rungs_ahead(self, spec: StudySpec) -> tuple[int, ...]:
         """The rungs that it must still report at, in steps. One where it was recorded is behind it, even where it
         begins anew."""
         due = spec.due_rungs(self.bracket)
         return tuple(rung for rung in due if self.milestone is None or rung >= self.milestone)
+
+    @property
+    def trains_on(self) -> bool:
+        """Whether it is on its way to its next rung; else it is over, or waits for a promotion."""
+        return self.state is not State.TERMINATED and self.milestone is not None
 
     @property
     def leased(self) -> bool:

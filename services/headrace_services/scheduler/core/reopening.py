@@ -24,7 +24,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from headrace.bounds import numbers
-from headrace.errors import InvalidFieldError, TrialNotFoundError, Violation
+from headrace.errors import NEW_STUDY, HeadraceError, InvalidFieldError, TrialNotFoundError, Violation
 from headrace.spec import BestOfSampler, StudySpec
 from headrace.spec.extended import too_many_rungs
 from headrace.spec.surrogate import GATE
@@ -98,6 +98,8 @@ def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
     others = [one for one in over if one.cut_off and one.trial.number not in known]
     if command.steps and state.study.state.ended and not (known or others or state.more):
         remedy = f"Try more configurations: `headrace extend {state.study.name} --trials N`."
+        if not _takes_more_trials(state):
+            remedy = "Create a study with this budget."
         said = "lets no trial continue: each ended by itself, was stopped or failed before its full budget"
         raise _refused("steps", command.steps, said, remedy)
     yield from _require_room(state)
@@ -174,6 +176,29 @@ def _require_room(state: CycleState) -> Deciding[None]:
         quota.require(1)
 
 
+def remedy_of_ended(state: CycleState, *, adds: bool) -> str | None:
+    """What to do with a study that has ended and is asked for more; None where the usual remedy is right. To point to
+    an extension that would be refused, which may point back here, leads nobody anywhere.
+
+    `adds`: asked to try configurations of the user's own, for which the study must be active.
+    """
+    study = state.study
+    if study.state is StudyState.FAILED:
+        return f"`headrace retry {study.name}` lets it go on once its program is mended. Or {NEW_STUDY}"
+    if not adds or _takes_more_trials(state):
+        return None
+    return f"{NEW_STUDY[0].upper()}{NEW_STUDY[1:]}"
+
+
+def _takes_more_trials(state: CycleState) -> bool:
+    """Whether an extension by trials would not be refused."""
+    try:
+        _require_extensible(state, ExtendStudy(trials=1, steps=None), state.study.spec)
+    except HeadraceError:
+        return False
+    return True
+
+
 def _require_extensible(state: CycleState, command: ExtendStudy, after: StudySpec) -> None:
     spec, name = state.study.spec, state.study.name
     field, value = ("steps", command.steps) if command.steps else ("trials", command.trials)
@@ -222,10 +247,12 @@ def _require_trials(state: CycleState, trials: int) -> None:
             "Give more --steps, or create a study with more trials: what newcomers would copy may be gone."
         )
         raise _refused("trials", trials, "cannot join a population that trains", remedy)
+    name, ended = state.study.name, state.study.state.ended
+    own = "one whose `enqueue` lists your own" if ended else f"add your own: `headrace add {name}`"
     if isinstance(spec.sampler, BestOfSampler):
         said = f"cannot be added: its configurations are the best of study '{spec.sampler.study}'"
         raise _refused(
-            "trials", trials, said, "Create a study with a larger `transfer: {top: …}`, or add your own."
+            "trials", trials, said, f"Create a study with a larger `transfer: {{top: …}}`, or {own}."
         )
     size = state.fold.sampler.size
     if size is None:
@@ -233,7 +260,7 @@ def _require_trials(state: CycleState, trials: int) -> None:
     left = len(spec.enqueued) + size - state.sampled_limit
     if trials > left:
         has = "has no further configuration" if left <= 0 else f"has {left} further configurations"
-        remedy = f"Create a study with a finer grid, or add your own: `headrace add {state.study.name}`."
+        remedy = f"Create a study with a finer grid, or {own}."
         if left > 0:
             remedy = f"Give at most {left}."
         raise _refused("trials", trials, f"is more than there are: the grid of {size} {has}", remedy)

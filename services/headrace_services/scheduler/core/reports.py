@@ -77,6 +77,9 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
     if state.trials[lease.number].state is State.RESUMED:
         state.move(lease.number, Action.RESTORED)
     unreached.over(state, lease.number)
+    if state.trials[lease.number].unread is not None:
+        state.update(lease.number, unread=None)
+    before = state.trials[lease.number]
     progress = max(0, report.step - lease.step)
     lease = state.update_lease(lease, last_sequence=sequence, step=lease.step + progress)
     trial = _note_metrics(state, report, progress)
@@ -96,6 +99,7 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
         decision = _at_milestone(state, trial, lease, report, progress)
     else:
         decision = _metric_unknown(state, report)
+    until.compare(state, before)
     until.look(state)
     decision = closing.at_report(state, lease, report, decision)
     state.answers[lease.number, lease.attempt, sequence] = decision
@@ -268,8 +272,6 @@ def _record_rungs(
         cursor = state.emit(events.rung_recorded(entry))
         state.changes.rungs.append(RungChange(entry=entry, cursor=cursor))
         state.update(trial.number, rungs=entry.rung + 1, losses_in_row=0, kills_in_row=0)
-    if entries and not trial.rungs:
-        until.tried(state, trial.number)
     for entry in entries[:-1]:
         state.mark_promoted(entry.number, entry.bracket, entry.rung)
     return entries

@@ -4,9 +4,7 @@ Implementations are handed in (`samplers`): a cycle asks a `Sampler` by number a
 """
 
 import math
-from typing import Protocol, assert_never
-
-import numpy as np
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 from headrace.spec import (
     BestOfSampler,
@@ -21,6 +19,9 @@ from headrace.spec import (
     StudySpec,
 )
 from headrace_services.scheduler.core.records import Params
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
 
 
 class Sampler(Protocol):
@@ -57,7 +58,14 @@ def pooled_from(spec: StudySpec) -> int | None:
     return 0
 
 
-def draw_value(domain: Domain, generator: np.random.Generator) -> bool | int | float | str:
+def seeded(seed: int, *key: int) -> "Generator":
+    """The generator of a study's seed and a key: the same two draw the same."""
+    import numpy as np  # slow to import, and a scheduler must be back soon after it was killed
+
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
+
+
+def draw_value(domain: Domain, generator: "Generator") -> bool | int | float | str:
     """A uniform draw from one domain, in the logarithm where `log` is set."""
     match domain:
         case CategoricalDomain():
@@ -67,7 +75,7 @@ def draw_value(domain: Domain, generator: np.random.Generator) -> bool | int | f
             drawn = math.exp(_between(math.log(domain.low - 0.5), math.log(domain.high + 0.5), generator))
             return min(max(round(drawn), domain.low), domain.high)
         case IntDomain():
-            return domain.value_at(int(generator.integers(domain.count - 1, endpoint=True, dtype=np.uint64)))
+            return domain.value_at(int(generator.integers(domain.count - 1, endpoint=True, dtype="uint64")))
         case FloatDomain(log=True):
             drawn = math.exp(_between(math.log(domain.low), math.log(domain.high), generator))
             return min(max(drawn, domain.low), domain.high)
@@ -79,7 +87,7 @@ def draw_value(domain: Domain, generator: np.random.Generator) -> bool | int | f
             assert_never(domain)
 
 
-def _between(low: float, high: float, generator: np.random.Generator) -> float:
+def _between(low: float, high: float, generator: "Generator") -> float:
     """Uniform in [low, high), also where high - low is beyond the floats."""
     share = generator.random()
     return (1.0 - share) * low + share * high

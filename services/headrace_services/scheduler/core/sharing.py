@@ -96,6 +96,7 @@ def waiting_for(state: CycleState, trial: Trial, milestone: int) -> Waiting:
         request=request,
         run_s=own,
         preference=liked,
+        shunned=trial.unread.workers if trial.unread else (),
         priority=state.study.spec.priority,
         group=state.study.id,
     )

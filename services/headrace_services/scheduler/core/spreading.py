@@ -32,7 +32,7 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     state.room.nothing_waits = not state.room.others_wait and not (yield from ask(AnyRunnable()))
     if not state.room.nothing_waits:
         return
-    found = yield from ask(Candidates(limit=0, bundles=seats.BUNDLES_AT_ONCE))
+    found = yield from ask(Candidates(now_s=state.study.now_s, limit=0, bundles=seats.BUNDLES_AT_ONCE))
     state.take_bundles(found.bundles)
     idle = surroundings.free_for_study(state)
     most = max(0, spec.max_parallel - found.live) if spec.max_parallel else len(idle)

@@ -80,6 +80,15 @@ class Closing(Struct, frozen=True, kw_only=True):
     """Until when the trials have time, by the database's clock as `since_s`."""
 
 
+class Leader(Struct, frozen=True, kw_only=True):
+    """The best trial of a study when its trials were compared last (`core.until`)."""
+
+    number: int
+    score: float
+    full: bool
+    """Whether it counted as completed."""
+
+
 class Progress(Struct, frozen=True, kw_only=True):
     """How near a study is to what ends it before its trials have (`core.until`). Only of one that has such an end."""
 
@@ -91,9 +100,12 @@ class Progress(Struct, frozen=True, kw_only=True):
     seen_s: float = 0.0
     """Up to when that is counted: the last cycle."""
     best_value: float | None = None
+    """The best value of any report, and its trial: what a target is compared with."""
     best_trial: int | None = None
+    leader: Leader | None = None
+    """What further trials have to improve on; None where no trial has a score yet, and without `no_improvement`."""
     tried: int = 0
-    """How many trials were tried since the best value got better."""
+    """How many trials were tried since the best score got better."""
 
     @property
     def running_s(self) -> float:

@@ -31,6 +31,7 @@ from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Explanation, Promotion
 from headrace_services.scheduler.core.records import (
     Bundle,
+    Checkpoint,
     Decision,
     Event,
     Exploit,
@@ -91,6 +92,10 @@ class CycleState:
         """Trials that were never placed; counted only where the policy lets them go first."""
         self.results: Results | None = None
         """What all trials came to; loaded where nothing is left to run."""
+        self.rests_until_s: float | None = None
+        """When the first of the trials may run that are not to be placed yet."""
+        self.earlier_checkpoints: dict[int, Checkpoint | None] = {}
+        """What lies before the checkpoints of trials that may have to give theirs up."""
         self.able: frozenset[str] = frozenset()
         """The workers that could run a trial of the study; loaded where trials fail before anything was reported."""
         self.silent: frozenset[str] = frozenset()
@@ -142,9 +147,18 @@ class CycleState:
     def load_queue(self, trials: Iterable[Trial]) -> None:
         """Take copies of runnable trials, and put all that are runnable now in order."""
         self.load(trials=trials)
-        runnable = [trial for trial in self.trials.values() if trial.runnable]
+        waiting = [trial for trial in self.trials.values() if trial.runnable]
+        resting = [trial for trial in waiting if trial.rests(self.study.now_s)]
+        for trial in resting:
+            self.rest(trial.not_before_s)
+        runnable = [trial for trial in waiting if not trial.rests(self.study.now_s)]
         runnable.sort(key=lambda trial: (trial.attempt == 0, trial.number))
         self.queue = [trial.number for trial in runnable]
+
+    def rest(self, until_s: float | None) -> None:
+        """Trials are not to be placed before then."""
+        if until_s is not None:
+            self.rests_until_s = until_s if self.rests_until_s is None else min(until_s, self.rests_until_s)
 
     def live_before(self, count: int) -> None:
         """How many live grants the study has in its rows. They are counted once."""
@@ -234,7 +248,7 @@ class CycleState:
             "log_tail": "",
         }
         anew["earlier_ends"] = ends
-        anew["checkpoint_missing"] = False
+        anew["unread"] = anew["not_before_s"] = None
         self.move(number, Action.REOPEN, detail=why, milestone=milestone, **anew)
         if self.fold.policy.new_trials_first and self.trials[number].runnable:
             self.unstarted += not self.trials[number].attempt
@@ -268,9 +282,8 @@ class CycleState:
         self.fold.policy.exploited(exploit)
         cursor = self.emit(events.trial_exploited(self.study.name, exploit))
         self.changes.exploits.append((exploit, cursor))
-        self.update(
-            exploit.number, params=exploit.params, checkpoint=exploit.checkpoint, checkpoint_missing=False
-        )
+        copied: dict[str, Any] = {"params": exploit.params, "checkpoint": exploit.checkpoint}
+        self.update(exploit.number, **copied, unread=None, not_before_s=None)
 
     def _note(self, before: Trial, after: Trial, cursor: int) -> None:
         self.trials[after.number] = after

@@ -1,20 +1,50 @@
 """What ends a study before all its trials have: a target value, hours of running, or trials that improve nothing.
 
-Each is looked at where it may come true. A report may bring a better value. A trial counts as tried once: when it comes
-to its first rung, or completes before it. Hours pass while trials run (`core.hours`). The first that comes true ends
-the study as completed: it closes, while the trials that run save their state and leave (`core.closing`). A study
-without any usable value fails instead, since it has nothing to show.
+Each is looked at where it may come true. A report may bring the target value, whatever the scope. Hours pass while
+trials run (`core.hours`). The first that comes true ends the study as completed: it closes, while the trials that run
+save their state and leave (`core.closing`). A study without any usable value fails instead, since it has nothing to
+show.
+
+**Trials without improvement** are counted by their scores, as `headrace best` ranks them (`core.scores`). A trial
+counts as tried once: when it comes to its first rung, or completes before it. The best trial, the *leader*, is found
+again whenever a trial comes to a rung or completes. Between two rungs a score is passed through, and not compared,
+except by the scope `best`. So a leader that trains on is compared by its last rung, until it comes to the next one. If
+it is worse there, another trial leads, which is no improvement. The rows say which one (`BestScored`), so the study's
+row keeps the leader alone.
 
 The hours count from 0 each time that a user lets trials that are over go on. So do the trials without improvement. The
-best value stays.
+target value and the leader stay.
 """
+
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from headrace.errors import InvalidFieldError, Violation
-from headrace.spec import Until
+from headrace.spec import Objective, Scope, Until
 from headrace_services.scheduler.core import closing, hours
+from headrace_services.scheduler.core.inputs import ExitedArrived, Input, ReportArrived
+from headrace_services.scheduler.core.lifecycle import Reason
+from headrace_services.scheduler.core.needs import BestScored, Deciding, Rows, ask
+from headrace_services.scheduler.core.records import Trial
+from headrace_services.scheduler.core.scores import ranked
+from headrace_services.scheduler.core.standing import Leader
 from headrace_services.scheduler.core.state import CycleState
+
+
+def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
+    """Learn which trials may lead, beside those that the inputs name."""
+    if _counts_trials(state) and any(_may_compare(state, one) for one in inputs):
+        leader = state.study.standing.progress.leader
+        named = frozenset({leader.number} if leader else ()) - state.trials.keys()
+        spec = state.study.spec
+        need = BestScored(
+            apart=frozenset(state.trials),
+            named=named,
+            maximize=spec.maximizes(),
+            full_first=spec.objective.full_budget_first,
+        )
+        state.take(Rows(trials=(yield from ask(need))))
 
 
 def measured(state: CycleState, number: int, value: float) -> None:
@@ -23,14 +53,29 @@ def measured(state: CycleState, number: int, value: float) -> None:
     if state.study.spec.until is None:
         return
     if state.study.spec.objective.improves(value, progress.best_value):
-        state.stand(progress=replace(progress, best_value=value, best_trial=number, tried=0))
+        state.stand(progress=replace(progress, best_value=value, best_trial=number))
 
 
-def tried(state: CycleState, number: int) -> None:
-    """Count a trial that came to its first rung, or completed before it."""
-    progress = state.study.standing.progress
-    if state.study.spec.until is not None and number != progress.best_trial:
-        state.stand(progress=replace(progress, tried=progress.tried + 1))
+def compare(state: CycleState, before: Trial) -> None:
+    """Compare a trial with the study's best, where it came to a rung or completed since it was as `before`."""
+    after = state.trials[before.number]
+    is_complete = after.reason is Reason.COMPLETED and before.reason is None
+    by_best = state.study.spec.objective.scope is Scope.BEST and after.score != before.score
+    if (
+        after.baseline
+        or not _counts_trials(state)
+        or not (is_complete or after.rungs > before.rungs or by_best)
+    ):
+        return
+    progress, objective = state.study.standing.progress, state.study.spec.objective
+    others = _leader(state, apart=after.number) if progress.leader is None else progress.leader
+    now = _leader(state, settled=after.number)
+    tried = progress.tried
+    if _improves(objective, now, others):
+        tried = 0
+    if not before.rungs and (after.rungs or is_complete) and (now is None or now.number != after.number):
+        tried += 1
+    state.stand(progress=replace(progress, leader=now, tried=tried))
 
 
 def look(state: CycleState) -> None:
@@ -72,8 +117,57 @@ def _what_came_true(state: CycleState, until: Until) -> str:
         return f"trial {progress.best_trial} has {said}"
     if until.no_improvement is not None and progress.tried >= until.no_improvement:
         plural = "s" * (progress.tried > 1)
-        of = "" if best is None else f" on {said} of trial {progress.best_trial}"
+        leader = progress.leader
+        of = "" if leader is None else f" on {objective.metric} {leader.score:.6g} of trial {leader.number}"
         return f"{progress.tried} trial{plural} in a row did not improve{of}"
     if until.hours is not None and hours.are_over(progress, until.hours):
         return f"its trials have run for {until.hours:g} hour{'s' * (until.hours != 1)}"
     return ""
+
+
+def _counts_trials(state: CycleState) -> bool:
+    until = state.study.spec.until
+    return until is not None and until.no_improvement is not None
+
+
+def _may_compare(state: CycleState, one: Input) -> bool:
+    match one:
+        case ExitedArrived():
+            return True
+        case ReportArrived():
+            trial = state.trials.get(one.number)
+            by_best = state.study.spec.objective.scope is Scope.BEST
+            at_rung = trial is not None and trial.milestone is not None and one.step >= trial.milestone
+            return by_best or at_rung
+        case _:
+            return False
+
+
+def _leader(state: CycleState, *, settled: int | None = None, apart: int | None = None) -> Leader | None:
+    """The best of the trials that do not train on, of the one that is `settled` now, and of the one that has led so
+    far, as it was then where it trains on."""
+    objective, known = state.study.spec.objective, state.study.standing.progress.leader
+    still = [
+        trial
+        for trial in state.trials.values()
+        if trial.number != apart and (trial.number == settled or not trial.trains_on)
+    ]
+    best = next((_as_leader(trial) for trial in ranked(objective, still)), None)
+    if known is None or known.number in {trial.number for trial in still}:
+        return best
+    return best if _improves(objective, best, known) else known
+
+
+def _as_leader(trial: Trial) -> Leader:
+    assert trial.score is not None
+    return Leader(number=trial.number, score=trial.score, full=trial.counts_as is Reason.COMPLETED)
+
+
+def _improves(objective: Objective, one: Leader | None, on: Leader | None) -> bool:
+    if one is None or on is None:
+        return one is not None
+    return _rank(objective, one) < _rank(objective, on)
+
+
+def _rank(objective: Objective, one: Leader) -> tuple[bool, float]:
+    return objective.full_budget_first and not one.full, objective.sign * one.score

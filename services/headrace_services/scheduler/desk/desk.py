@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace_services.apart import Limits, Pool, Run
-from headrace_services.scheduler.samplers.front import front
 
 if TYPE_CHECKING:
     from headrace.spec import StudySpec
@@ -52,6 +51,8 @@ class Desk:
     async def front(self, vectors: Sequence[Sequence[float]], signs: Sequence[float]) -> list[int]:
         """The places of the vectors on the front. Raises TooLargeError."""
         if len(vectors) <= SMALL_FRONT:
+            from headrace_services.scheduler.samplers.front import front  # numpy, for such studies alone
+
             return front(vectors, signs)
         answer = await self._fronts.result("front", pickle.dumps((vectors, signs)))
         places: list[int] = pickle.loads(answer)  # noqa: S301  (our own process wrote it)

@@ -38,6 +38,8 @@ from headrace_services.scheduler.store.removal import Batch, Key, Part
 
 log = logging.getLogger(__name__)
 
+FIRST_S = 10.0
+"""After the start: workers that come back and what they report come first."""
 EVERY_S = 60.0
 BATCH_S = 0.025
 """How long one transaction may take."""
@@ -112,15 +114,17 @@ class Janitor:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Clean every minute, with jitter, and when it is woken, until cancelled."""
+        """Clean soon after the start, then every minute, with jitter, and when it is woken, until cancelled."""
+        pause_s = FIRST_S
         while True:
-            await self.clean()
             try:
-                async with asyncio.timeout(EVERY_S * random.uniform(0.8, 1.2)):  # noqa: S311  # jitter
+                async with asyncio.timeout(pause_s * random.uniform(0.8, 1.2)):  # noqa: S311  # jitter
                     await self._wanted.wait()
             except TimeoutError:
                 pass
             self._wanted.clear()
+            await self.clean()
+            pause_s = EVERY_S
 
     async def clean(self) -> Done | None:
         """Delete everything that can go. Returns what went; None where another replica is at it."""

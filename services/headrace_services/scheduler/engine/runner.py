@@ -84,6 +84,8 @@ class StudyRunner:
         """What the cycle that runs looks for."""
         self._looks_again: asyncio.TimerHandle | None = None
         self._look_again_s = LOOK_AGAIN_S[0]
+        self._rest: asyncio.TimerHandle | None = None
+        """The end of the first pause of a trial. Should this replica die, the sweep of another one notices it too."""
         self._requests: dict[str, _Waiting] = {}
         self._fold: Fold | None = None
         self._closing = False
@@ -166,6 +168,17 @@ class StudyRunner:
         self._looks_again = None
         self.kick("looks again")
 
+    def _look_after(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._rest is None or loop.time() + seconds < self._rest.when():
+            if self._rest is not None:
+                self._rest.cancel()
+            self._rest = loop.call_later(seconds, self._rested)
+
+    def _rested(self) -> None:
+        self._rest = None
+        self.kick("a pause is over")
+
     def set_aside(self, why: str) -> None:
         """End the study, whose rows cannot be read, before its next cycle."""
         self._broken = self._broken or why
@@ -182,6 +195,8 @@ class StudyRunner:
         finally:
             if self._coming is not None:
                 self._coming.cancel()
+            if self._rest is not None:
+                self._rest.cancel()
             while not self._queue.empty():
                 self._forget([self._queue.get_nowait()])
 
@@ -247,6 +262,8 @@ class StudyRunner:
             self._failed_in_row = 0
         if result.effects.again:
             self.kick("there is more")
+        if result.effects.rests_s is not None:
+            self._look_after(result.effects.rests_s)
         if not result.effects.look_again:
             self._look_again_s = LOOK_AGAIN_S[0]
         elif self._looks_again is None:

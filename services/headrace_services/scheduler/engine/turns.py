@@ -8,12 +8,16 @@ Whoever waits for a turn holds a connection already. So the cycle whose turn it 
 in before its cycle begins, few at a time: those that wait must neither hold all connections nor hold up the messages of
 their study (`runner`).
 
+Behind the look may be the first proposal of this replica, which draws with NumPy: that is imported before.
+
 Replicas do not wait for each other: what a cycle of another one has locked is passed over, and looked at again soon
 (`runner`). A cycle that waits for its turn holds the lock of its own study alone, which no other cycle waits for.
 """
 
 import asyncio
 from collections.abc import Callable
+
+from headrace_services.scheduler.settling import DRAWS, imported
 
 LET_IN = 4
 """So many wake-ups are in their studies' cycles at once."""
@@ -38,6 +42,7 @@ class Turn:
 
     async def take(self) -> None:
         """Wait until no other cycle places; nothing where the turn was taken already."""
+        await imported(DRAWS)
         if not self._taken:
             await self._turns.placing.acquire()
             self._taken = True

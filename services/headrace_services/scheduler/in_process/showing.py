@@ -13,7 +13,7 @@ from headrace.client.model import Report, StudyInfo, TrialInfo
 from headrace.client.outcome import Outcome
 from headrace.spec.objective import is_feasible, objective_vector
 from headrace_services.scheduler.core.lifecycle import Reason
-from headrace_services.scheduler.core.records import TrialView
+from headrace_services.scheduler.core.records import Trial, TrialView
 from headrace_services.scheduler.in_process.history import Kept
 from headrace_services.scheduler.rpc import convert as to_messages
 from headrace_services.scheduler.samplers.front import front
@@ -35,8 +35,9 @@ def trial_info(rows: StudyRows, kept: Kept, number: int) -> TrialInfo:
 
 
 def shown(rows: StudyRows, kept: Kept) -> tuple[StudyInfo, list[TrialInfo], list[Report]]:
-    """The study, its trials by number and its reports."""
-    trials = [trial_info(rows, kept, number) for number in sorted(rows.trials)]
+    """The study, the trials that began by number, and its reports. Configurations that the core made ahead of need, and
+    that never began when the study was ended, are nobody's trials."""
+    trials = [trial_info(rows, kept, trial.number) for trial in _shown(rows)]
     record = with_(rows.study, end_time=kept.ended)
     study = to_values.study(to_messages.study(record, _figures(rows, kept)))
     study = replace(
@@ -47,8 +48,13 @@ def shown(rows: StudyRows, kept: Kept) -> tuple[StudyInfo, list[TrialInfo], list
     return replace(study, leader=_leader(study, trials)), trials, kept.reports
 
 
+def _shown(rows: StudyRows) -> list[Trial]:
+    found = (rows.trials[number] for number in sorted(rows.trials))
+    return [trial for trial in found if trial.attempt or trial.reason is not Reason.CANCELLED]
+
+
 def _figures(rows: StudyRows, kept: Kept) -> Figures:
-    trials = rows.trials.values()
+    trials = _shown(rows)
     entries = [view.entry for views in kept.rungs.values() for view in views]
     recorded = Counter(entry.milestone for entry in entries)
     promoted = Counter(entry.milestone for entry in entries if entry.promoted)
@@ -86,8 +92,8 @@ def _front(study: StudyInfo, trials: list[TrialInfo]) -> tuple[TrialInfo, ...]:
         for trial in trials
         if not trial.baseline
         and trial.step
-        and (vector := objective_vector(spec.objectives, trial.metrics)) is not None
-        and is_feasible(spec.constraints, trial.metrics)
+        and (vector := objective_vector(spec.objectives, trial.counted_metrics)) is not None
+        and is_feasible(spec.constraints, trial.counted_metrics)
     ]
     found = [one for one in measured if one[0].flaw != "failed"] or measured
     places = front([vector for _, vector in found], [objective.sign for objective in spec.objectives])

@@ -171,6 +171,7 @@ class InProcessStudy:
                 sequence=None,
                 outcome=outcome,
                 error=error,
+                by_itself=True,
             )
         )
 

@@ -18,8 +18,6 @@ from typing import BinaryIO
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headrace.code import CodeCorruptError, verify
-from headrace.code.archive import ARCHIVE_BYTES
 from headrace.errors import CodeNotFoundError, InvalidFieldError, Violation, WorkerIdentityError
 from headrace.spec.code import DIGEST
 from headrace.v1 import code_pb2 as pb
@@ -53,6 +51,8 @@ class CodeServicer(CodeServiceServicer):
         self, request_iterator: AsyncIterator[pb.PutCodeRequest], context: Context
     ) -> pb.PutCodeResponse:
         """Take an archive."""
+        from headrace.code import CodeCorruptError, verify  # what only those who ship code need
+
         self._for_users()
         async with self._uploads:
             with tempfile.TemporaryFile() as file:
@@ -97,6 +97,8 @@ class CodeServicer(CodeServiceServicer):
 
 async def _received(messages: AsyncIterator[pb.PutCodeRequest], file: BinaryIO) -> str:
     """Writes all pieces to the file; returns the digest of the first message."""
+    from headrace.code.archive import ARCHIVE_BYTES  # what only those who ship code need
+
     digest = ""
     async for message in messages:
         digest = digest or _digest(message.digest)

@@ -7,7 +7,7 @@ more. Join is served to whoever has a token; the other calls are for admins.
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpc.aio import ServicerContext
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -15,13 +15,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headrace.errors import InvalidFieldError, JoinRefusedError, Violation, WorkerIdentityError
 from headrace.spec.names import DEFAULT_PROJECT, WORKER
 from headrace.v1 import join_pb2, join_pb2_grpc
-from headrace_services.identity import authority, join_tokens
-from headrace_services.identity.authority import WORKER_LIVES, Authority
+from headrace_services.identity import join_tokens
+from headrace_services.identity.lifetimes import WORKER_LIVES
 from headrace_services.identity.shown import certificate_of
 from headrace_services.scheduler.rpc.caller import governs
 from headrace_services.scheduler.store import joins
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.joins import StoredToken
+
+if TYPE_CHECKING:
+    from headrace_services.identity.authority import Authority
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +36,7 @@ Context = ServicerContext[Any, Any]
 class Signing:
     """What is signed, and where workers are to go with it."""
 
-    authority: Authority
+    authority: "Authority"
     worker_port: int
     worker_addresses: tuple[str, ...] = ()
     lives: timedelta = WORKER_LIVES
@@ -49,6 +52,8 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
 
     async def Join(self, request: join_pb2.JoinRequest, _: Context) -> join_pb2.JoinResponse:
         """Sign a first certificate."""
+        from headrace_services.identity.authority import digest_of, public_key_in  # only where there is one
+
         signing = self._able()
         token = join_tokens.read(request.token)
         if token is None:
@@ -58,14 +63,14 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
                 "printed it.",
             )
         _checked_worker(request.worker, "worker")
-        key = authority.public_key_in(request.signing_request)
+        key = public_key_in(request.signing_request)
         async with transaction(self._engine) as conn:
             now = await joins.database_time(conn)
             await joins.join(
                 conn,
                 token,
                 worker=request.worker,
-                key_digest=authority.digest_of(key),
+                key_digest=digest_of(key),
                 now=now,
                 until=now + signing.lives,
             )
@@ -75,19 +80,21 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
 
     async def Renew(self, request: join_pb2.RenewRequest, context: Context) -> join_pb2.RenewResponse:
         """Sign the caller's next certificate."""
+        from headrace_services.identity.authority import digest_of, public_key_in  # only where there is one
+
         signing = self._able()
         if not self._for_workers:
             raise WorkerIdentityError(
                 "a certificate is renewed on the listener for workers", remedy="Update the worker."
             )
         shown = certificate_of(context)
-        key = authority.public_key_in(request.signing_request)
+        key = public_key_in(request.signing_request)
         async with transaction(self._engine) as conn:
             now = await joins.database_time(conn)
             await joins.renew(
                 conn,
                 worker=shown.worker,
-                key_digest=authority.digest_of(key),
+                key_digest=digest_of(key),
                 issued=shown.issued,
                 now=now,
                 until=now + signing.lives,

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import show_value
@@ -63,6 +64,9 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
     rest = [trial for trial in off if trial.runnable]
     if rest and (reason := await _of_the_study(conn, study)):
         return found | {trial.number: reason for trial in rest}
+    resting = await _resting(conn, rest)
+    found |= {trial.number: f"its next try, after a pause: {trial.detail}" for trial in resting}
+    rest = [trial for trial in rest if trial.number not in found]
     by_size: dict[tuple[int, int, int, tuple[str, ...]], str] = {}
     quota = await _quota(conn, study) if rest else None
     for trial in rest:
@@ -85,6 +89,15 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
             by_size[key] + _because(study, trial) + _or(study, trial) + _shunned(study, trial)
         )
     return found
+
+
+async def _resting(conn: AsyncConnection, trials: Iterable[Trial]) -> list[Trial]:
+    """Those that are not to be placed yet."""
+    paused = [trial for trial in trials if trial.not_before_s is not None]
+    if not paused:
+        return []
+    now_s = (await conn.execute(select(func.extract("epoch", func.clock_timestamp())))).scalar_one()
+    return [trial for trial in paused if trial.rests(float(now_s))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 `make_sampler` gives what depends on the proposal's number alone; a study whose sampler learns from results has random
 draws there, which are its startup draws and what takes a failed proposal's place. `make_learner` gives the model: our
-own over all rungs, and Optuna's for the other kinds. Optuna and SciPy are imported only when they are needed: in the
-processes of the pool.
+own over all rungs, and Optuna's for the other kinds. NumPy, SciPy and Optuna are imported only when they are needed,
+the last two in the processes of the pool alone.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,7 @@ from headrace.spec import RandomSampler as RandomSpec
 from headrace_services.scheduler.core.policies import make_policy
 from headrace_services.scheduler.core.records import Params
 from headrace_services.scheduler.core.sampling import Sampler, is_pooled, pooled_from
-from headrace_services.scheduler.samplers.grid import Grid
 from headrace_services.scheduler.samplers.history import History, Result
-from headrace_services.scheduler.samplers.own import OwnLearner, make_own_sampler
 from headrace_services.scheduler.samplers.protocol import ByNumber, Learner, Suggestion
 from headrace_services.scheduler.samplers.random import RandomSampler
 
@@ -55,6 +53,8 @@ def make_sampler(spec: StudySpec) -> Sampler:
     """The sampler of a study by the number of the proposal."""
     match spec.sampler:
         case GridSampler() as grid:
+            from headrace_services.scheduler.samplers.grid import Grid
+
             return Grid(spec, grid)
         case SobolSampler():
             from headrace_services.scheduler.samplers.sobol import SobolSampler as Sobol
@@ -85,6 +85,8 @@ def expected_trials(spec: StudySpec) -> int:
 def make_learner(spec: StudySpec, warm: Sequence[Result] = ()) -> Learner:
     """What proposes for a study of the pool, having learnt nothing but the results of an earlier study."""
     if isinstance(spec.sampler, OwnSampler):
+        from headrace_services.scheduler.samplers.own import OwnLearner
+
         return OwnLearner(spec, spec.sampler)
     if not isinstance(spec.sampler, ModelBased):
         return ByNumber(make_sampler(spec))
@@ -102,6 +104,8 @@ def require_own(spec: StudySpec) -> None:
     if isinstance(spec.policy, OwnPolicy):
         make_policy(spec)
     if isinstance(spec.sampler, OwnSampler):
+        from headrace_services.scheduler.samplers.own import make_own_sampler
+
         make_own_sampler(spec, spec.sampler)
 
 

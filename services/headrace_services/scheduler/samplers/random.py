@@ -8,12 +8,10 @@ and a parameter that does not exist in a configuration shifts no other draw.
 
 import zlib
 
-import numpy as np
-
 from headrace.spec import Domain, StudySpec
 from headrace.spec.space import draw
 from headrace_services.scheduler.core.records import Params
-from headrace_services.scheduler.core.sampling import draw_value
+from headrace_services.scheduler.core.sampling import draw_value, seeded
 
 
 class RandomSampler:
@@ -32,7 +30,6 @@ class RandomSampler:
 
     def suggest(self, number: int) -> Params:
         def choose(name: str, domain: Domain) -> bool | int | float | str:
-            seeds = np.random.SeedSequence(self._seed, spawn_key=(number, self._places[name], *self._earlier))
-            return draw_value(domain, np.random.Generator(np.random.PCG64(seeds)))
+            return draw_value(domain, seeded(self._seed, number, self._places[name], *self._earlier))
 
         return draw(self._space, choose)

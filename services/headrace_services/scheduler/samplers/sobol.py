@@ -8,8 +8,6 @@ Sobol sequence.
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from headrace.spec import StudySpec
 from headrace.spec.space import draw
 from headrace_services.scheduler.core.records import Params
@@ -47,7 +45,9 @@ class SobolSampler:
         return draw(self._space, lambda name, domain: at_share(domain, float(point[self._places[name]])))
 
     def _at(self, number: int) -> "qmc.Sobol":
-        from scipy.stats import qmc  # takes half a second, so not before a point is asked for
+        # They take half a second, so not before a point is asked for.
+        import numpy as np
+        from scipy.stats import qmc
 
         turn, place = divmod(number, _LONGEST)
         generator = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(turn,)))

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -10,10 +11,11 @@ from headrace.bounds.sessions import TROUBLE
 from headrace.errors import DatabaseUnavailableError
 from headrace.v1 import worker_pb2
 from headrace_services.scheduler.core.records import Lease
+from headrace_services.scheduler.session import messages
 from headrace_services.scheduler.session.doubts import Doubts
 from headrace_services.scheduler.session.refusals import Durable
 from headrace_services.scheduler.session.wishes import Wishes
-from headrace_services.scheduler.store import machines, workers
+from headrace_services.scheduler.store import checkpoint_stores, machines, workers
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.heartbeats import asked_to_leave
 from headrace_services.scheduler.store.workers import Greeting
@@ -31,6 +33,7 @@ class Machine:
         worker_id: int,
         session: int,
         *,
+        store: checkpoint_stores.Known | None,
         say: Callable[[worker_pb2.SessionResponse], None],
     ) -> None:
         self._engine = engine
@@ -38,6 +41,7 @@ class Machine:
         self._worker_id = worker_id
         self._session = session
         self._doubts = Doubts(engine, greeting.name, worker_id)
+        self._store, self._store_url = store, greeting.store.url if greeting.store else ""
         defects = {device.index: device.defect for device in greeting.devices if device.defect}
         self.wishes = Wishes(say, defects=defects, leaving=greeting.leaving)
 
@@ -46,6 +50,7 @@ class Machine:
 
         Returns whether trials are to be told to leave.
         """
+        await self._look_at_store(heartbeat.store_id)
         if new := self.wishes.new_defects(heartbeat):
             log.warning("worker '%s' has failed devices: %s", self._name, new)
             async with transaction(self._engine) as conn:
@@ -59,6 +64,17 @@ class Machine:
                 await machines.leaves(conn, self._worker_id, self._session, leaving)
             self.wishes.leaving = leaving
         return changed or bool(new)
+
+    def store_order(self) -> worker_pb2.StoreOrder | None:
+        """What the worker is told of its store."""
+        return None if self._store is None else messages.store_order(self._store)
+
+    async def _look_at_store(self, identity: str) -> None:
+        """Note that the worker has found the marker of its store: from then on nobody makes another one."""
+        if self._store is not None and not self._store.seen and identity and identity == self._store.id:
+            async with transaction(self._engine) as conn:
+                await checkpoint_stores.seen(conn, self._store_url, identity)
+            self._store = replace(self._store, seen=True)
 
     async def ended(self, exited: worker_pb2.Exited) -> None:
         """Take devices out on which attempts failed again and again, before the trial of the last one is placed."""

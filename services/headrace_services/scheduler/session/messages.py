@@ -33,6 +33,7 @@ from headrace_services.scheduler.core.records import (
     Trial,
 )
 from headrace_services.scheduler.session.refusals import Durable
+from headrace_services.scheduler.store import checkpoint_stores
 from headrace_services.scheduler.store.workers import Device, Greeting, StudyInfo
 
 _KINDS = {worker_pb2.DEVICE_KIND_CPU: "CPU", worker_pb2.DEVICE_KIND_GPU: "GPU"}
@@ -46,6 +47,8 @@ _OUTCOMES = {
     worker_pb2.EXIT_OUTCOME_NO_CHECKPOINT: "NO_CHECKPOINT",
     worker_pb2.EXIT_OUTCOME_UNPREPARED: "UNPREPARED",
     worker_pb2.EXIT_OUTCOME_UNREACHED: "UNREACHED",
+    worker_pb2.EXIT_OUTCOME_UNREADABLE_CHECKPOINT: "UNREADABLE_CHECKPOINT",
+    worker_pb2.EXIT_OUTCOME_STORE_AWAY: "STORE_AWAY",
 }
 _TRIAL = re.compile(r"studies/([^/]+)/trials/([0-9]{1,18})")
 
@@ -91,7 +94,17 @@ def greeting(hello: worker_pb2.Hello) -> Greeting:
         home=hello.home,
         home_lock=hello.home_lock,
         leaving=TROUBLE.kept(hello.leaving),
+        store=_store(hello.store) if hello.store.url else None,
     )
+
+
+def _store(said: worker_pb2.Store) -> checkpoint_stores.Found:
+    return checkpoint_stores.Found(url=said.url, id=said.id, unseen=said.unseen)
+
+
+def store_order(known: checkpoint_stores.Known) -> worker_pb2.StoreOrder:
+    """What a worker is told of its store."""
+    return worker_pb2.StoreOrder(id=known.id, set_up=known.set_up, used=known.used)
 
 
 def _owned(device: worker_pb2.Device) -> dict[str, Any]:
@@ -186,6 +199,7 @@ def _exited(message: worker_pb2.Exited, number: int, worker_id: int) -> ExitedAr
         checkpoint=checkpoint(message.checkpoint) if message.HasField("checkpoint") else None,
         unsaved=WARNING.kept(message.unsaved),
         by_itself=message.by_itself,
+        stored=tuple(message.stored),
     )
 
 

@@ -29,7 +29,7 @@ from headrace_services.scheduler.session.outgoing import SlowWorkerError, Stream
 from headrace_services.scheduler.session.proofs import Proofs
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.worker_session import SupersededError, Timing, WorkerSession
-from headrace_services.scheduler.store import leftovers, lineage, workers
+from headrace_services.scheduler.store import checkpoint_stores, leftovers, lineage, workers
 from headrace_services.scheduler.store.database import transaction
 
 log = logging.getLogger(__name__)
@@ -89,6 +89,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 if certificate is not None:  # it may have been revoked since
                     greeting = await identified(conn, greeting, certificate)
                 worker_id, number = await workers.greet(conn, greeting, self._timing.lease_ttl_s)
+                said = greeting.store
+                store = None if said is None else await checkpoint_stores.greet(conn, greeting.name, said)
         session = WorkerSession(
             self._hub,
             self._heartbeats,
@@ -99,6 +101,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             greeting,
             worker_id,
             number,
+            store,
         )
         self._registry.add(worker_id, session)
         log.info("worker '%s' connected with %s slots", greeting.name, len(greeting.devices))

@@ -45,7 +45,7 @@ from headrace_services.scheduler.session.outgoing import Outgoing, Write
 from headrace_services.scheduler.session.proofs import Proofs
 from headrace_services.scheduler.session.reconciler import LeaseReconciler
 from headrace_services.scheduler.session.refusals import Durable
-from headrace_services.scheduler.store import workers
+from headrace_services.scheduler.store import checkpoint_stores, workers
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.heartbeats import Beat
 from headrace_services.scheduler.store.lineage import RESTORED
@@ -84,6 +84,7 @@ class WorkerSession:
         greeting: workers.Greeting,
         worker_id: int,
         number: int,
+        store: checkpoint_stores.Known | None = None,
     ) -> None:
         self.worker_id = worker_id
         self._hub = hub
@@ -104,7 +105,7 @@ class WorkerSession:
         self._look_again = asyncio.Event()
         self._beat = asyncio.Event()
         self._trouble = self._set_aside = ""
-        self._machine = Machine(hub.engine, greeting, worker_id, number, say=self._outgoing.put)
+        self._machine = Machine(hub.engine, greeting, worker_id, number, store=store, say=self._outgoing.put)
         self._welcomed = False
         self._heard_at = monotonic()
         self._is_taking_in = False
@@ -202,6 +203,7 @@ class WorkerSession:
                     protocol=SPOKEN.newest,
                     oldest_protocol=SPOKEN.oldest,
                     version=SPOKEN.release,
+                    store=self._machine.store_order(),
                 )
             )
         )

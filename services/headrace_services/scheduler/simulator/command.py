@@ -9,6 +9,7 @@ import typer
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
+from headrace.client.wording import goals
 from headrace.spec import load_study_file
 
 if TYPE_CHECKING:
@@ -279,8 +280,8 @@ def _headline(name: str, scenario: "Scenario", *, assumed: bool) -> str:
     runs = len(scenario.file.curves) if scenario.file is not None else spec.max_trials
     of = f" of {len(scenario.file.curves)} recorded" if scenario.file is not None else ""
     return (
-        f"{name}: {min(spec.max_trials, runs)}{of} trials, up to {spec.max_steps} steps each, {spec.objective.goal} "
-        f"{spec.objective.metric}, on {len(own)} workers"
+        f"{name}: {min(spec.max_trials, runs)}{of} trials, up to {spec.max_steps} steps each, {goals(spec)}, "
+        f"on {len(own)} workers"
         + (f" with {slots} slots" if slots != len(own) else "")
         + (" (assumed: give --workers or --types)" if assumed else "")
     )

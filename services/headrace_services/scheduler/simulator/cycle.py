@@ -14,9 +14,11 @@ from headrace_services.scheduler.core.inputs import Input
 from headrace_services.scheduler.core.needs import (
     AbleWorkers,
     AnyRunnable,
+    BestScored,
     Candidates,
     Decisions,
     Devices,
+    EarlierCheckpoint,
     FoldIn,
     FreeSlots,
     Left,
@@ -45,6 +47,7 @@ from headrace_services.scheduler.core.placement.speeds import grant_kind, step_s
 from headrace_services.scheduler.core.plan import Plan
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.core.results import Result
+from headrace_services.scheduler.core.scores import ranked
 from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
 from headrace_services.scheduler.simulator.rows import StudyRows
 
@@ -103,6 +106,8 @@ def _load(need: Needs, rows: StudyRows, studies: Studies, cluster: ClusterRows) 
             return sum(trial.user_paused for trial in rows.unfinished())
         case AnyRunnable():
             return rows.pending
+        case EarlierCheckpoint():
+            return None  # a simulated checkpoint can be read
         case Surroundings():
             return _surroundings(need, rows, studies, cluster)
         case NextInLine():
@@ -127,6 +132,12 @@ def _load(need: Needs, rows: StudyRows, studies: Studies, cluster: ClusterRows) 
             )
         case ResultsAfter():
             return tuple(Result.of(trial) for number, trial in rows.trials.items() if number > need.number)
+        case BestScored():
+            still = [
+                one for one in rows.trials.values() if one.number not in need.apart and not one.trains_on
+            ]
+            best = ranked(rows.study.spec.objective, still)[:1]
+            return (*best, *(one for one in still if one.number in need.named and one not in best))
         case Unfinished():  # nobody waits meanwhile, so all of them at once
             left = list(rows.unfinished())
             held = _named(rows, cluster, Named(numbers=frozenset(trial.number for trial in left)))

@@ -33,13 +33,14 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql import ClauseElement
 
 from headrace_services.scheduler.core.changes import Changes, TrialChange
 from headrace_services.scheduler.core.lifecycle import State
 from headrace_services.scheduler.core.plan import Plan
 from headrace_services.scheduler.core.records import Grant, Lease, Study, Trial
 from headrace_services.scheduler.store import exploits, placement, profiles, requests, rows, tables
-from headrace_services.scheduler.store.pipeline import Pipeline, Statement, compiled, given, pipeline
+from headrace_services.scheduler.store.pipeline import Pipeline, Statement, given, pipeline
 from headrace_services.scheduler.store.rows import Columns
 
 now = func.clock_timestamp()
@@ -252,19 +253,18 @@ def _waves(changes: Sequence[TrialChange]) -> list[list[TrialChange]]:
 # --- statements -------------------------------------------------------------------------------------
 
 
-def _inserting(table: Any, *names: str, **computed: Callable[[Any], ColumnElement[Any]]) -> Statement:
+def _inserting(table: Any, *names: str, **computed: Callable[[Any], ColumnElement[Any]]) -> ClauseElement:
     """Insert the given rows; `computed` columns are expressions over a given row."""
     new = given({name: table.c[name] for name in names})
     values = [new.c[name] for name in names] + [of(new.c) for of in computed.values()]
-    query = insert(table).from_select([*names, *computed], select(*values), include_defaults=False)
-    return compiled(query)
+    return insert(table).from_select([*names, *computed], select(*values), include_defaults=False)
 
 
-def _guarding(query: Update) -> Statement:
+def _guarding(query: Update) -> ClauseElement:
     """Change as many rows as are `expected`: dividing by zero is the one error that plain SQL can raise at will."""
     changed = query.returning(literal(1)).cte("changed")
     met = func.count() == bindparam("expected", type_=BigInteger)
-    return compiled(select(literal(1) / cast(met, Integer)).select_from(changed))
+    return select(literal(1) / cast(met, Integer)).select_from(changed)
 
 
 def _seconds(column: Any) -> Any:
@@ -286,19 +286,23 @@ _LEASE_COLUMNS = (
     "resume",
     "budget",
 )
-_CREATE_TRIALS = _inserting(tables.trial, *rows.TRIAL_IDENTITY, *rows.TRIAL_COLUMNS)
-_GRANT_LEASES = _inserting(tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s))
-_BEGIN_GRANTS = _inserting(
-    tables.slot_grant,
-    *("id", "study_id", "slot_count", "milli", "memory_bytes", "model", "seats", "key", "bubbles"),
+_CREATE_TRIALS = Statement(lambda: _inserting(tables.trial, *rows.TRIAL_IDENTITY, *rows.TRIAL_COLUMNS))
+_GRANT_LEASES = Statement(
+    lambda: _inserting(tables.lease, *_LEASE_COLUMNS, expires_at=lambda new: now + _seconds(new.ttl_s))
 )
-_ADD_PARTS = _inserting(tables.grant_part, "grant_id", "worker_id", "incarnation", "slots")
-_REPORTS = _inserting(tables.report, *rows.REPORT_COLUMNS)
-_RUNGS = _inserting(tables.rung_result, *rows.RUNG_COLUMNS)
-_EVENTS = _inserting(tables.event, *rows.EVENT_COLUMNS)
+_BEGIN_GRANTS = Statement(
+    lambda: _inserting(
+        tables.slot_grant,
+        *("id", "study_id", "slot_count", "milli", "memory_bytes", "model", "seats", "key", "bubbles"),
+    )
+)
+_ADD_PARTS = Statement(lambda: _inserting(tables.grant_part, "grant_id", "worker_id", "incarnation", "slots"))
+_REPORTS = Statement(lambda: _inserting(tables.report, *rows.REPORT_COLUMNS))
+_RUNGS = Statement(lambda: _inserting(tables.rung_result, *rows.RUNG_COLUMNS))
+_EVENTS = Statement(lambda: _inserting(tables.event, *rows.EVENT_COLUMNS))
 
 
-def _updating_leases(*here: ColumnElement[bool]) -> Statement:
+def _updating_leases(*here: ColumnElement[bool]) -> ClauseElement:
     le = tables.lease
     changed = {name: le.c[name] for name in ("last_sequence", "step", "live", "ended")}
     new = given({"g_lease": le.c.id} | changed)
@@ -308,13 +312,15 @@ def _updating_leases(*here: ColumnElement[bool]) -> Statement:
     return _guarding(query.values(**values, expires_at=now + _seconds(le.c.ttl_s), end_time=end))
 
 
-_UPDATE_LEASES = _updating_leases(tables.lease.c.live)
-_RECLAIM_LEASES = _updating_leases(
-    ~tables.lease.c.live, tables.lease.c.worker_id.is_(None), tables.lease.c.ended == "lapse"
+_UPDATE_LEASES = Statement(lambda: _updating_leases(tables.lease.c.live))
+_RECLAIM_LEASES = Statement(
+    lambda: _updating_leases(
+        ~tables.lease.c.live, tables.lease.c.worker_id.is_(None), tables.lease.c.ended == "lapse"
+    )
 )
 
 
-def _ending_grants() -> Statement:
+def _ending_grants() -> ClauseElement:
     """End grants of which no lease is live any more."""
     g, le = tables.slot_grant, tables.lease
     over = given({"g_grant": g.c.id})
@@ -323,19 +329,19 @@ def _ending_grants() -> Statement:
     return _guarding(query.values(live=False, end_time=now))
 
 
-_END_GRANTS = _ending_grants()
+_END_GRANTS = Statement(_ending_grants)
 
 
-def _closing_grants() -> Statement:
+def _closing_grants() -> ClauseElement:
     g = tables.slot_grant
     lost = given({"g_grant": g.c.id})
     return _guarding(update(g).where(g.c.id == lost.c.g_grant, g.c.live, ~g.c.closed).values(closed=True))
 
 
-_CLOSE_GRANTS = _closing_grants()
+_CLOSE_GRANTS = Statement(_closing_grants)
 
 
-def _moving_trials() -> Statement:
+def _moving_trials() -> ClauseElement:
     t = tables.trial
     guards = {"g_study": t.c.study_id, "g_number": t.c.number, "g_attempt": t.c.attempt, "g_state": t.c.state}
     names = (*rows.TRIAL_COLUMNS, "end_cursor")
@@ -348,17 +354,17 @@ def _moving_trials() -> Statement:
     return _guarding(query.values(values))
 
 
-_MOVE_TRIALS = _moving_trials()
+_MOVE_TRIALS = Statement(_moving_trials)
 
 
-def _vacating_slots() -> Statement:
+def _vacating_slots() -> ClauseElement:
     s = tables.slot
     here = given({"g_worker": s.c.worker_id, "g_index": s.c.index, "g_grant": s.c.grant_id})
     query = update(s).where(s.c.worker_id == here.c.g_worker, s.c.index == here.c.g_index)
-    return compiled(query.where(s.c.grant_id == here.c.g_grant).values(grant_id=None))
+    return query.where(s.c.grant_id == here.c.g_grant).values(grant_id=None)
 
 
-def _occupying_slots() -> Statement:
+def _occupying_slots() -> ClauseElement:
     s = tables.slot
     here = given(
         {
@@ -377,11 +383,11 @@ def _occupying_slots() -> Statement:
     return _guarding(query.values(grant_id=here.c.grant))
 
 
-_VACATE_SLOTS = _vacating_slots()
-_OCCUPY_SLOTS = _occupying_slots()
+_VACATE_SLOTS = Statement(_vacating_slots)
+_OCCUPY_SLOTS = Statement(_occupying_slots)
 
 
-def _sharing_slots() -> Statement:
+def _sharing_slots() -> ClauseElement:
     s = tables.slot
     part = given(
         {
@@ -399,10 +405,10 @@ def _sharing_slots() -> Statement:
     return _guarding(update(s).where(*here).values(**more))
 
 
-_SHARE_SLOTS = _sharing_slots()
+_SHARE_SLOTS = Statement(_sharing_slots)
 
 
-def _promoting() -> Statement:
+def _promoting() -> ClauseElement:
     r = tables.rung_result
     new = given({"g_study": r.c.study_id, "g_number": r.c.number, "g_rung": r.c.rung, "at": r.c.cursor})
     query = update(r).where(
@@ -414,10 +420,10 @@ def _promoting() -> Statement:
     return _guarding(query.values(promoted_cursor=new.c["at"]))
 
 
-_PROMOTE = _promoting()
+_PROMOTE = Statement(_promoting)
 
 
-def _updating_study(**values: Any) -> Statement:
+def _updating_study(**values: Any) -> ClauseElement:
     s = tables.study
     query = update(s).where(
         s.c.id == bindparam("g_study", type_=s.c.id.type),
@@ -427,16 +433,20 @@ def _updating_study(**values: Any) -> Statement:
     return _guarding(query.values(**changed, **values))
 
 
-_UPDATE_SPEC = compiled(
-    update(tables.study)
-    .where(tables.study.c.id == bindparam("g_study", type_=BigInteger))
-    .values(spec=bindparam("spec", type_=tables.study.c.spec.type))
+_UPDATE_SPEC = Statement(
+    lambda: (
+        update(tables.study)
+        .where(tables.study.c.id == bindparam("g_study", type_=BigInteger))
+        .values(spec=bindparam("spec", type_=tables.study.c.spec.type))
+    )
 )
-_UPDATE_CODE = compiled(
-    update(tables.study)
-    .where(tables.study.c.id == bindparam("g_study", type_=BigInteger))
-    .values(code_files=bindparam("code_files", type_=tables.study.c.code_files.type))
+_UPDATE_CODE = Statement(
+    lambda: (
+        update(tables.study)
+        .where(tables.study.c.id == bindparam("g_study", type_=BigInteger))
+        .values(code_files=bindparam("code_files", type_=tables.study.c.code_files.type))
+    )
 )
-_UPDATE_STUDY = _updating_study()
-_END_STUDY = _updating_study(end_time=now)
-_REOPEN_STUDY = _updating_study(end_time=null())
+_UPDATE_STUDY = Statement(_updating_study)
+_END_STUDY = Statement(lambda: _updating_study(end_time=now))
+_REOPEN_STUDY = Statement(lambda: _updating_study(end_time=null()))

@@ -6,7 +6,7 @@ from sqlalchemy import BigInteger, bindparam, func, select, text
 
 from headrace_services.scheduler.core.records import Bundle
 from headrace_services.scheduler.store import rows, tables
-from headrace_services.scheduler.store.pipeline import Pipeline, Reply, compiled
+from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement
 from headrace_services.scheduler.store.placement import slots_query
 
 _g, _p, _member = tables.slot_grant, tables.grant_part, tables.lease.alias("member")
@@ -26,21 +26,23 @@ def read(found: Reply) -> tuple[Bundle, ...]:
     return tuple(Bundle(grant=rows.bundle_grant(row), slots=(rows.slot(row),)) for row in found.rows)
 
 
-_OPEN = compiled(
-    slots_query(granted=True)
-    .add_columns(
-        _g.c.id.label("grant_id"),
-        _g.c.study_id,
-        _g.c.milli,
-        _g.c.memory_bytes.label("budget"),
-        _g.c.model.label("learnt_by"),
-        _g.c.seats,
-        _g.c.key,
-        _g.c.bubbles,
-        _p.c.incarnation.label("granted_to"),
-        members.label("members"),
+_OPEN = Statement(
+    lambda: (
+        slots_query(granted=True)
+        .add_columns(
+            _g.c.id.label("grant_id"),
+            _g.c.study_id,
+            _g.c.milli,
+            _g.c.memory_bytes.label("budget"),
+            _g.c.model.label("learnt_by"),
+            _g.c.seats,
+            _g.c.key,
+            _g.c.bubbles,
+            _p.c.incarnation.label("granted_to"),
+            members.label("members"),
+        )
+        .where(_g.c.study_id == bindparam("study", type_=BigInteger), *OPEN)
+        .order_by(members, _g.c.id)
+        .limit(bindparam("most", type_=BigInteger))
     )
-    .where(_g.c.study_id == bindparam("study", type_=BigInteger), *OPEN)
-    .order_by(members, _g.c.id)
-    .limit(bindparam("most", type_=BigInteger))
 )

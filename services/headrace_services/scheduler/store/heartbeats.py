@@ -11,7 +11,7 @@ from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.store import leases as lease_rows
 from headrace_services.scheduler.store import machines, rows, tables
 from headrace_services.scheduler.store.machines import Wish
-from headrace_services.scheduler.store.pipeline import compiled, given, pipeline
+from headrace_services.scheduler.store.pipeline import Statement, given, pipeline
 
 now = func.clock_timestamp()
 
@@ -117,18 +117,20 @@ _said = given(
     }
 )
 _until = now + bindparam("ttl_s", type_=Float) * text("interval '1 second'")
-_NOTE = compiled(
-    update(_w)
-    .where(_w.c.id == _said.c.g_worker, _w.c.session == _said.c.g_session)
-    .values(
-        connected=_said.c.connected,
-        trouble=_said.c.trouble,
-        # The end of a stream says nothing of them: they are there while the worker is away too.
-        set_aside=case((_said.c.connected, _said.c.set_aside), else_=_w.c.set_aside),
-        last_seen=case((_said.c.connected, now), else_=_w.c.last_seen),
-        expires_at=case((_said.c.connected, _until), else_=_w.c.expires_at),
+_NOTE = Statement(
+    lambda: (
+        update(_w)
+        .where(_w.c.id == _said.c.g_worker, _w.c.session == _said.c.g_session)
+        .values(
+            connected=_said.c.connected,
+            trouble=_said.c.trouble,
+            # The end of a stream says nothing of them: they are there while the worker is away too.
+            set_aside=case((_said.c.connected, _said.c.set_aside), else_=_w.c.set_aside),
+            last_seen=case((_said.c.connected, now), else_=_w.c.last_seen),
+            expires_at=case((_said.c.connected, _until), else_=_w.c.expires_at),
+        )
+        .returning(_w.c.id, _w.c.session, *machines.WISH, machines.DRAINS.label("drains"))
     )
-    .returning(_w.c.id, _w.c.session, *machines.WISH, machines.DRAINS.label("drains"))
 )
 _named = _le.c.id == any_(bindparam("named", type_=ARRAY(Text)))
 _differing = (
@@ -140,12 +142,16 @@ _differing = (
     .with_for_update(of=_le, skip_locked=True, key_share=True)
     .cte("differing")
 )
-_EXTEND = compiled(
-    update(_le).where(_le.c.id == _differing.c.id).values(expires_at=case((~_differing.c.named, _until)))
+_EXTEND = Statement(
+    lambda: (
+        update(_le).where(_le.c.id == _differing.c.id).values(expires_at=case((~_differing.c.named, _until)))
+    )
 )
-_LEASES = compiled(select(_le.c.id, _le.c.worker_id).where(_theirs))
-_LEAVING = compiled(
-    select(*lease_rows.COLUMNS, _lv.c.why)
-    .select_from(lease_rows.SOURCE.join(_lv, _lv.c.grant_id == _le.c.grant_id))
-    .where(_theirs, _lv.c.at_report)
+_LEASES = Statement(lambda: select(_le.c.id, _le.c.worker_id).where(_theirs))
+_LEAVING = Statement(
+    lambda: (
+        select(*lease_rows.COLUMNS, _lv.c.why)
+        .select_from(lease_rows.SOURCE.join(_lv, _lv.c.grant_id == _le.c.grant_id))
+        .where(_theirs, _lv.c.at_report)
+    )
 )

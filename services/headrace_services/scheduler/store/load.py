@@ -28,15 +28,18 @@ from sqlalchemy import (
     tuple_,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql import ClauseElement
 
 from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.needs import (
     AbleWorkers,
     AnyRunnable,
+    BestScored,
     Candidates,
     Deciding,
     Decisions,
     Devices,
+    EarlierCheckpoint,
     FoldIn,
     FreeSlots,
     Left,
@@ -58,12 +61,21 @@ from headrace_services.scheduler.core.needs import (
     Waiting,
 )
 from headrace_services.scheduler.core.plan import Plan
-from headrace_services.scheduler.core.records import Decision, History, Over, RungView, Slot, Study
+from headrace_services.scheduler.core.records import (
+    Checkpoint,
+    Decision,
+    History,
+    Over,
+    RungView,
+    Slot,
+    Study,
+)
 from headrace_services.scheduler.core.results import Result
 from headrace_services.scheduler.store import (
     bundles,
     counting,
     exploits,
+    leading,
     leases,
     neighbours,
     placement,
@@ -75,7 +87,7 @@ from headrace_services.scheduler.store import (
     unseen,
     workers,
 )
-from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, compiled, pipeline
+from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, pipeline
 from headrace_services.scheduler.store.placement import slots_query
 
 PAGE = 256
@@ -161,6 +173,8 @@ async def load(conn: AsyncConnection, study_id: int, need: Needs) -> Any:
             return await _user_paused_count(conn, study_id)
         case AnyRunnable():
             return await placement.runnable_exists(conn, study_id)
+        case EarlierCheckpoint():
+            return await _earlier_checkpoint(conn, study_id, need)
         case Surroundings():
             return await _surroundings(conn, study_id, need)
         case NextInLine():
@@ -180,6 +194,8 @@ async def load(conn: AsyncConnection, study_id: int, need: Needs) -> Any:
             )
         case ResultsAfter():
             return await _results(conn, study_id, need)
+        case BestScored():
+            return await leading.best_scored(conn, study_id, need)
         case Unfinished():
             return await _unfinished(conn, study_id, need)
         case OverTrials():
@@ -277,17 +293,38 @@ async def _surroundings(conn: AsyncConnection, study_id: int, need: Surroundings
 
 async def _candidates(conn: AsyncConnection, study_id: int, need: Candidates) -> Waiting:
     async with pipeline(conn) as sent:
-        runnable = sent.run(_RUNNABLE, study=study_id, most=need.limit)
-        live = sent.run(_LIVE_COUNT, study=study_id)
+        runnable = sent.run(_RUNNABLE, study=study_id, most=need.limit, now_s=need.now_s)
+        live = sent.run(_LIVE_COUNT, study=study_id, now_s=need.now_s)
         seats = bundles.ask_open(sent, study_id, need.bundles) if need.bundles else None
         asked = _Asked(sent, study_id, Named(numbers=need.numbers))
     assert live.row is not None
     return Waiting(
         runnable=tuple(rows.trial(row) for row in runnable.rows),
         live=live.row.live,
+        rests_until_s=live.row.rests_until_s,
         rows=asked.rows(),
         bundles=bundles.read(seats) if seats else (),
     )
+
+
+async def _earlier_checkpoint(
+    conn: AsyncConnection, study_id: int, need: EarlierCheckpoint
+) -> Checkpoint | None:
+    r, x = tables.report, tables.exploit
+    copies = select(x.c.checkpoint, x.c.time).where(x.c.study_id == study_id, x.c.number == need.owner)
+    copies = copies.where(x.c.checkpoint["step"].as_integer() < need.step).order_by(x.c.rung.desc()).limit(1)
+    copied = (await conn.execute(copies)).one_or_none()
+    own = select(r.c.checkpoint).where(
+        r.c.study_id == study_id,
+        r.c.number == need.owner,
+        r.c.step < need.step,
+        r.c.checkpoint["uri"].as_string().in_(list(need.stored)),
+    )
+    if copied is not None:
+        own = own.where(r.c.time > copied.time)
+    last = own.order_by(r.c.step.desc(), r.c.attempt.desc(), r.c.sequence.desc()).limit(1)
+    found = (await conn.execute(last)).scalar_one_or_none()
+    return rows.checkpoint(found if found is not None else copied and copied.checkpoint)
 
 
 async def _decisions(
@@ -394,7 +431,7 @@ _study = bindparam("study", type_=BigInteger)
 _numbers = bindparam("numbers", type_=ARRAY(BigInteger))
 
 
-def _locking(*columns: Any) -> Statement:
+def _locking(*columns: Any) -> ClauseElement:
     """A study's row, with what others ask of its grants: for [study, at the next report?, why] by grant."""
     lv = tables.leave
     asked = func.jsonb_object_agg(
@@ -406,65 +443,86 @@ def _locking(*columns: Any) -> Statement:
         select(asked).where(lv.c.study_id == _study).scalar_subquery().label("leaving"),
     )
     here = and_(tables.study.c.id == _study, tables.study.c.delete_time.is_(None))
-    return compiled(query.where(here).with_for_update(of=tables.study))
+    return query.where(here).with_for_update(of=tables.study)
 
 
 _t, _le = tables.trial, tables.lease
+_WAITS = "state IN ('PENDING', 'PAUSED') AND milestone IS NOT NULL AND NOT user_paused"
+"""As the index of runnable trials says it."""
 _OWN = [column for column in tables.study.c if column.computed is None]
-_LOCK_STUDY = _locking(*_OWN)
-_LOCK_KNOWN_STUDY = _locking(*(column for column in _OWN if column.name != "spec"))
-_LEASES = compiled(
-    select(*leases.COLUMNS)
-    .select_from(leases.SOURCE)
-    .where(
-        _le.c.study_id == _study,
-        or_(
-            _le.c.id == any_(bindparam("ids", type_=ARRAY(Text))),
-            and_(_le.c.number == any_(_numbers), _le.c.live),
-        ),
+_LOCK_STUDY = Statement(lambda: _locking(*_OWN))
+_LOCK_KNOWN_STUDY = Statement(lambda: _locking(*(column for column in _OWN if column.name != "spec")))
+_LEASES = Statement(
+    lambda: (
+        select(*leases.COLUMNS)
+        .select_from(leases.SOURCE)
+        .where(
+            _le.c.study_id == _study,
+            or_(
+                _le.c.id == any_(bindparam("ids", type_=ARRAY(Text))),
+                and_(_le.c.number == any_(_numbers), _le.c.live),
+            ),
+        )
     )
 )
-_TRIALS = compiled(select(_t).where(_t.c.study_id == _study, _t.c.number == any_(_numbers)))
+_TRIALS = Statement(lambda: select(_t).where(_t.c.study_id == _study, _t.c.number == any_(_numbers)))
 _held_by = func.coalesce(_le.c.grant_id, _le.c.id)
-_LIVE_COUNT = compiled(
-    select(func.count(_held_by.distinct()).label("live")).where(_le.c.study_id == _study, _le.c.live)
+_now_s = bindparam("now_s", type_=Double)
+_RESTS_UNTIL = select(func.min(_t.c.not_before_s)).where(
+    _t.c.study_id == _study, text("not_before_s IS NOT NULL"), _t.c.not_before_s > _now_s, text(_WAITS)
 )
-_LIVE_NUMBERS = compiled(select(_le.c.number).where(_le.c.study_id == _study, _le.c.live))
-_UNLEASED = compiled(
-    select(_t)
-    .where(_t.c.study_id == _study, text("state IN ('PENDING', 'PAUSED')"))
-    .where(_t.c.number > bindparam("after", type_=BigInteger))
-    .order_by(_t.c.number)
-    .limit(bindparam("most", type_=BigInteger))
+_LIVE_COUNT = Statement(
+    lambda: select(
+        func.count(_held_by.distinct()).label("live"), _RESTS_UNTIL.scalar_subquery().label("rests_until_s")
+    ).where(_le.c.study_id == _study, _le.c.live)
 )
-_RUNNABLE = compiled(
-    select(_t)
-    .where(
-        _t.c.study_id == _study,
-        text(
-            "state IN ('PENDING', 'PAUSED') AND milestone IS NOT NULL AND NOT user_paused"
-        ),  # as its index says it
+_LIVE_NUMBERS = Statement(lambda: select(_le.c.number).where(_le.c.study_id == _study, _le.c.live))
+_UNLEASED = Statement(
+    lambda: (
+        select(_t)
+        .where(_t.c.study_id == _study, text("state IN ('PENDING', 'PAUSED')"))
+        .where(_t.c.number > bindparam("after", type_=BigInteger))
+        .order_by(_t.c.number)
+        .limit(bindparam("most", type_=BigInteger))
     )
-    .order_by(text("(attempt = 0)"), _t.c.number)
-    .limit(bindparam("most", type_=BigInteger))
 )
-_SLOTS_OF_TRIALS = compiled(
-    slots_query(granted=True)
-    .join(_le, _le.c.grant_id == tables.slot_grant.c.id)
-    .add_columns(_le.c.id.label("held_by"))
-    .where(_le.c.study_id == _study, _le.c.number == any_(_numbers), _le.c.live)
-    .order_by(tables.slot.c.index)
-)
-_RUNGS = compiled(
-    select(tables.rung_result).where(exploits.named(tables.rung_result)).order_by(tables.rung_result.c.rung)
-)
-_LAST_WORKERS = compiled(
-    select(_t.c.number, tables.worker.c.name.label("worker_name"))
-    .join_from(
-        _t,
-        _le,
-        and_(_le.c.study_id == _t.c.study_id, _le.c.number == _t.c.number, _le.c.attempt == _t.c.attempt),
+_RUNNABLE = Statement(
+    lambda: (
+        select(_t)
+        .where(
+            _t.c.study_id == _study,
+            text(_WAITS),
+            or_(_t.c.not_before_s.is_(None), _t.c.not_before_s <= _now_s),
+        )
+        .order_by(text("(attempt = 0)"), _t.c.number)
+        .limit(bindparam("most", type_=BigInteger))
     )
-    .join(tables.worker, _le.c.worker_id == tables.worker.c.id)
-    .where(exploits.named(_t))
+)
+_SLOTS_OF_TRIALS = Statement(
+    lambda: (
+        slots_query(granted=True)
+        .join(_le, _le.c.grant_id == tables.slot_grant.c.id)
+        .add_columns(_le.c.id.label("held_by"))
+        .where(_le.c.study_id == _study, _le.c.number == any_(_numbers), _le.c.live)
+        .order_by(tables.slot.c.index)
+    )
+)
+_RUNGS = Statement(
+    lambda: (
+        select(tables.rung_result)
+        .where(exploits.named(tables.rung_result))
+        .order_by(tables.rung_result.c.rung)
+    )
+)
+_LAST_WORKERS = Statement(
+    lambda: (
+        select(_t.c.number, tables.worker.c.name.label("worker_name"))
+        .join_from(
+            _t,
+            _le,
+            and_(_le.c.study_id == _t.c.study_id, _le.c.number == _t.c.number, _le.c.attempt == _t.c.attempt),
+        )
+        .join(tables.worker, _le.c.worker_id == tables.worker.c.id)
+        .where(exploits.named(_t))
+    )
 )

@@ -6,6 +6,7 @@ A minute's row takes the place of the one an hour before, so nothing has to be d
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Integer, case, cast, extract, func, select
@@ -48,7 +49,7 @@ async def add(conn: AsyncConnection, measured: Iterable[Measured]) -> None:
     """Write measurements down, at most one of a slot. Those of workers that are gone are left out."""
     said = [asdict(one) for one in measured]
     if said:
-        await conn.execute(_ADD, {"rows": said})
+        await conn.execute(_adding(), {"rows": said})
 
 
 async def of_workers(
@@ -74,6 +75,7 @@ async def of_workers(
     return found
 
 
+@cache
 def _adding() -> Any:
     t, w = tables.slot_load, tables.worker
     said = given(
@@ -109,6 +111,3 @@ def _adding() -> Any:
             ),
         },
     )
-
-
-_ADD = _adding()

@@ -42,9 +42,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql import ClauseElement
 
 from headrace_services.scheduler.store import tables
-from headrace_services.scheduler.store.pipeline import Pipeline, Statement, compiled, pipeline
+from headrace_services.scheduler.store.pipeline import Pipeline, Statement, pipeline
 
 now = func.clock_timestamp()
 DRAIN, CORDON = "DRAIN", "CORDON"
@@ -250,23 +251,21 @@ WHY: Any = case((_w.c.hold == DRAIN, _w.c.hold_why), else_=_w.c.leaving)
 """Why, as a user or the daemon says."""
 
 
-def _settling() -> Statement:
+def _settling() -> ClauseElement:
     cordoned = exists(select(_c.c.device).where(_c.c.device == DEVICE).correlate(_s, _w))
     held = or_(_w.c.hold != "", _w.c.leaving != "", _w.c.aside_until.is_not(None))
     may = and_(_s.c.offered, _s.c.defect == "", ~held, ~cordoned)
     query = update(_s).where(_s.c.worker_id == _worker, _w.c.id == _s.c.worker_id, _s.c.present != may)
-    return compiled(query.values(present=may))
+    return query.values(present=may)
 
 
-def _asking(grants: Any) -> Statement:
+def _asking(grants: Any) -> ClauseElement:
     """Ask grants to leave at their next report. What others asked of them is overtaken."""
     query = insert(_lv).from_select(["grant_id", "study_id", "at_report", "why"], grants)
     said = {name: query.excluded[name] for name in ("at_report", "why")}
     theirs = or_(~_lv.c.at_report, _lv.c.for_study_id.is_not(None))
-    return compiled(
-        query.on_conflict_do_update(
-            index_elements=[_lv.c.grant_id], set_={**said, "for_study_id": null()}, where=theirs
-        )
+    return query.on_conflict_do_update(
+        index_elements=[_lv.c.grant_id], set_={**said, "for_study_id": null()}, where=theirs
     )
 
 
@@ -295,11 +294,11 @@ def _those_on_failed_devices() -> Any:
     return query.group_by(_g.c.id)
 
 
-_SETTLE = _settling()
-_ASK_ALL = _asking(_all_of_the_worker())
-_ASK_THOSE_ON = _asking(_those_on_failed_devices())
-_UNASK = compiled(
-    delete(_lv).where(
+_SETTLE = Statement(_settling)
+_ASK_ALL = Statement(lambda: _asking(_all_of_the_worker()))
+_ASK_THOSE_ON = Statement(lambda: _asking(_those_on_failed_devices()))
+_UNASK = Statement(
+    lambda: delete(_lv).where(
         _lv.c.for_study_id.is_(None),
         _lv.c.grant_id.in_(select(_le.c.grant_id).where(_le.c.worker_id == _worker, _le.c.live)),
     )
@@ -309,45 +308,51 @@ _named = or_(bindparam("every", type_=Boolean), _s.c.index == any_(_indices))
 _its_devices = select(DEVICE).join_from(_s, _w, _w.c.id == _s.c.worker_id).where(_s.c.worker_id == _worker)
 
 
-def _cordoning(devices: Any) -> Statement:
+def _cordoning(devices: Any) -> ClauseElement:
     query = insert(_c).from_select(["device", "reason", "quarantined"], devices, include_defaults=False)
     said = {name: query.excluded[name] for name in ("reason", "quarantined")}
-    return compiled(
-        query.on_conflict_do_update(
-            index_elements=[_c.c.device],
-            set_={**said, "time": now},
-            where=and_(~_c.c.quarantined, query.excluded.quarantined),
-        )
+    return query.on_conflict_do_update(
+        index_elements=[_c.c.device],
+        set_={**said, "time": now},
+        where=and_(~_c.c.quarantined, query.excluded.quarantined),
     )
 
 
-_CORDON = _cordoning(
-    select(DEVICE, bindparam("reason", type_=Text), bindparam("quarantined", type_=Boolean))
-    .join_from(_s, _w, _w.c.id == _s.c.worker_id)
-    .where(_s.c.worker_id == _worker, _s.c.index == any_(_indices))
+_CORDON = Statement(
+    lambda: _cordoning(
+        select(DEVICE, bindparam("reason", type_=Text), bindparam("quarantined", type_=Boolean))
+        .join_from(_s, _w, _w.c.id == _s.c.worker_id)
+        .where(_s.c.worker_id == _worker, _s.c.index == any_(_indices))
+    )
 )
-_REMEMBER = _cordoning(
-    select(_s.c.uuid, func.min(_s.c.defect), true())
-    .where(_s.c.worker_id == _worker, _has_uuid, _s.c.defect != "")
-    .group_by(_s.c.uuid)
+_REMEMBER = Statement(
+    lambda: _cordoning(
+        select(_s.c.uuid, func.min(_s.c.defect), true())
+        .where(_s.c.worker_id == _worker, _has_uuid, _s.c.defect != "")
+        .group_by(_s.c.uuid)
+    )
 )
-_UNCORDON = compiled(delete(_c).where(_c.c.device.in_(_its_devices.where(_named))))
-_FORGIVE = compiled(
-    update(_s)
-    .where(_s.c.worker_id == _worker, _named, _s.c.defect != "", _s.c.owner == "")
-    .where(_w.c.id == _s.c.worker_id, _w.c.connected, _w.c.expires_at > now)
-    .values(defect="")
+_UNCORDON = Statement(lambda: delete(_c).where(_c.c.device.in_(_its_devices.where(_named))))
+_FORGIVE = Statement(
+    lambda: (
+        update(_s)
+        .where(_s.c.worker_id == _worker, _named, _s.c.defect != "", _s.c.owner == "")
+        .where(_w.c.id == _s.c.worker_id, _w.c.connected, _w.c.expires_at > now)
+        .values(defect="")
+    )
 )
 _lease = bindparam("lease", type_=Text)
-_DEVICES_OF = compiled(
-    select(_s.c.index.label("slot_index"))
-    .join_from(_le, _p, and_(_p.c.grant_id == _le.c.grant_id, _p.c.worker_id == _le.c.worker_id))
-    .join(_s, and_(_s.c.worker_id == _p.c.worker_id, _s.c.index == any_(_p.c.slots)))
-    .where(_le.c.id == _lease, _le.c.worker_id == _worker, _has_uuid)
+_DEVICES_OF = Statement(
+    lambda: (
+        select(_s.c.index.label("slot_index"))
+        .join_from(_le, _p, and_(_p.c.grant_id == _le.c.grant_id, _p.c.worker_id == _le.c.worker_id))
+        .join(_s, and_(_s.c.worker_id == _p.c.worker_id, _s.c.index == any_(_p.c.slots)))
+        .where(_le.c.id == _lease, _le.c.worker_id == _worker, _has_uuid)
+    )
 )
 
 
-def _getting_on_elsewhere() -> Statement:
+def _getting_on_elsewhere() -> ClauseElement:
     """Whether other attempts of the trial, or other trials of its study that run now, got on with other devices."""
     mine, mine_on, its = _le.alias("mine"), _p.alias("mine_on"), _p.alias("its")
     begun = func.coalesce(cast(_le.c.resume["step"].astext, BigInteger), 0)
@@ -367,7 +372,7 @@ def _getting_on_elsewhere() -> Statement:
         .where(mine.c.id == _lease, mine.c.worker_id == _worker)
         .where(or_(_le.c.live, _le.c.number == mine.c.number), _le.c.step > begun, ~same)
     )
-    return compiled(select(exists(query).label("found")))
+    return select(exists(query).label("found"))
 
 
-_GETS_ON_ELSEWHERE = _getting_on_elsewhere()
+_GETS_ON_ELSEWHERE = Statement(_getting_on_elsewhere)

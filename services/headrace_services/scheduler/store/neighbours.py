@@ -37,7 +37,7 @@ from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.core.placement.shares import Claim, Share
 from headrace_services.scheduler.core.standing import Standing
 from headrace_services.scheduler.store import rows, tables
-from headrace_services.scheduler.store.pipeline import Pipeline, Reply, compiled, pipeline
+from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, pipeline
 
 log = logging.getLogger(__name__)
 
@@ -235,41 +235,45 @@ _asked_in_vain = select(_alike.c.priority, _alike.c.wants).where(
     _alike.c.id == any_(bindparam("unlike", type_=ARRAY(BigInteger))), _alike.c.wants.is_not(None)
 )
 _ahead_s = _virtual_time_s(ahead=True)
-_LINE = compiled(
-    _read(_ahead_s.label("ahead_s"))
-    .join_from(_st, _totals, text("true"))
-    .where(
-        *_others,
-        _st.c.wants.is_not(None),
-        tuple_(_st.c.priority, _st.c.wants).not_in(_asked_in_vain),
-        tuple_(cast(-_st.c.priority, Double), _ahead_s, _st.c.id)
-        > tuple_(
-            bindparam("after_priority", type_=_number),
-            bindparam("after_s", type_=_number),
-            bindparam("after_id", type_=BigInteger),
-        ),
+_LINE = Statement(
+    lambda: (
+        _read(_ahead_s.label("ahead_s"))
+        .join_from(_st, _totals, text("true"))
+        .where(
+            *_others,
+            _st.c.wants.is_not(None),
+            tuple_(_st.c.priority, _st.c.wants).not_in(_asked_in_vain),
+            tuple_(cast(-_st.c.priority, Double), _ahead_s, _st.c.id)
+            > tuple_(
+                bindparam("after_priority", type_=_number),
+                bindparam("after_s", type_=_number),
+                bindparam("after_id", type_=BigInteger),
+            ),
+        )
+        .order_by(-_st.c.priority, _ahead_s, _st.c.id)
+        .limit(bindparam("most", type_=BigInteger))
     )
-    .order_by(-_st.c.priority, _ahead_s, _st.c.id)
-    .limit(bindparam("most", type_=BigInteger))
 )
 _own = _st.alias("own")
 _own_project = (
     select(_own.c.project).where(_own.c.id == bindparam("study", type_=BigInteger)).scalar_subquery()
 )
 _kept_off = and_(_st.c.held_off > 0, _st.c.project == _own_project)
-_KEPT_OR_NAMED = compiled(_read().where(*_others, or_(_st.c.keeps_slots, _kept_off, _named)))
-_NAMED = compiled(_read().where(_st.c.resources.is_not(None), _named))
-_OTHERS = compiled(
-    select(exists(select(_st.c.id).where(text("state = 'ACTIVE'"), *_others)).label("crowded"))
+_KEPT_OR_NAMED = Statement(lambda: _read().where(*_others, or_(_st.c.keeps_slots, _kept_off, _named)))
+_NAMED = Statement(lambda: _read().where(_st.c.resources.is_not(None), _named))
+_OTHERS = Statement(
+    lambda: select(exists(select(_st.c.id).where(text("state = 'ACTIVE'"), *_others)).label("crowded"))
 )
-_LEAST = compiled(
-    select(func.min(_virtual_time_s(ahead=False)).label("least_s"))
-    .join_from(_st, _totals, text("true"))
-    .where(
-        text("state = 'ACTIVE'"),
-        *_others,
-        or_(_st.c.wants.is_not(None), _st.c.gpu_milli > 0, _st.c.cpu_slots > 0),
-        or_(not_(bindparam("beyond", type_=Boolean)), _st.c.project != _own_project),
+_LEAST = Statement(
+    lambda: (
+        select(func.min(_virtual_time_s(ahead=False)).label("least_s"))
+        .join_from(_st, _totals, text("true"))
+        .where(
+            text("state = 'ACTIVE'"),
+            *_others,
+            or_(_st.c.wants.is_not(None), _st.c.gpu_milli > 0, _st.c.cpu_slots > 0),
+            or_(not_(bindparam("beyond", type_=Boolean)), _st.c.project != _own_project),
+        )
     )
 )
-_ACTIVE = compiled(_read().order_by(_st.c.id))
+_ACTIVE = Statement(lambda: _read().order_by(_st.c.id))

@@ -1,15 +1,16 @@
 """The statements of a cycle, sent to Postgres in one piece: many at once, one round trip.
 
-SQLAlchemy compiles them over the tables once, when a module is imported. They run in psycopg's pipeline mode, each
+SQLAlchemy compiles each over the tables once, when it is first run. They run in psycopg's pipeline mode, each
 prepared once on a connection (decision 0024).
 
 A statement over many rows takes them as one JSON array of objects (the parameter `rows`), which Postgres expands by
 the types of the table's columns. So the number of statements does not grow with the number of rows.
 """
 
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ Row = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Statement:
+class Compiled:
     """The text of a statement with $1, $2 and so on."""
 
     text: bytes
@@ -41,6 +42,24 @@ class Statement:
     """What $1, $2 and so on are called."""
     constants: Row
     """The values of those that are always the same."""
+
+
+class Statement:
+    """A statement over the tables. It is built and compiled when it is first run, lest a scheduler that starts make
+    them all before it serves: a cycle of reports runs one in four."""
+
+    def __init__(self, build: Callable[[], ClauseElement]) -> None:
+        self._build = build
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """What is sent."""
+        text = self._build().compile(dialect=_DIALECT)
+        assert isinstance(text, SQLCompiler)
+        required = {bind.key for bind in text.binds.values() if bind.required}
+        constants = {name: value for name, value in text.params.items() if name not in required}
+        names = tuple(dict.fromkeys(text.positiontup or ()))
+        return Compiled(text=str(text).encode(), names=names, constants=constants)
 
 
 def as_json(value: object) -> str:
@@ -57,17 +76,6 @@ def _plain(value: object) -> object:
 _encoder = msgspec.json.Encoder(enc_hook=_plain)
 
 
-def compiled(query: ClauseElement) -> Statement:
-    """Compile a statement once, for `Pipeline.run`."""
-    text = query.compile(dialect=_DIALECT)
-    assert isinstance(text, SQLCompiler)
-    required = {bind.key for bind in text.binds.values() if bind.required}
-    constants = {name: value for name, value in text.params.items() if name not in required}
-    return Statement(
-        text=str(text).encode(), names=tuple(dict.fromkeys(text.positiontup or ())), constants=constants
-    )
-
-
 def given(columns: Mapping[str, Column[Any]]) -> TableValuedAlias:
     """The rows that a statement is run with: their names, each with the column whose type it has."""
     typed = [column(name, of.type) for name, of in columns.items()]
@@ -79,7 +87,7 @@ def given(columns: Mapping[str, Column[Any]]) -> TableValuedAlias:
 class Reply:
     """What a statement returned; there when the pipeline's block is left."""
 
-    statement: Statement
+    statement: Compiled
     values: Sequence[object]
     count: int = 0
     """How many rows it returned or changed."""
@@ -103,8 +111,9 @@ class Pipeline:
         """Add a statement. They run in the order in which they were added."""
         if rows is not None:
             values["rows"] = as_json(rows)
-        known = {**statement.constants, **values}
-        reply = Reply(statement, [known[name] for name in statement.names])
+        compiled = statement.compiled
+        known = {**compiled.constants, **values}
+        reply = Reply(compiled, [known[name] for name in compiled.names])
         self.replies.append(reply)
         return reply
 

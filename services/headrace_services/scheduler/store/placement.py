@@ -33,6 +33,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql import ClauseElement
 
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core.changes import Changes
@@ -43,7 +44,7 @@ from headrace_services.scheduler.core.placement.speeds import grant_kind, step_s
 from headrace_services.scheduler.core.records import LeaseName, Slot
 from headrace_services.scheduler.core.standing import Standing
 from headrace_services.scheduler.store import neighbours, rows, tables
-from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, compiled, given, pipeline
+from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, given, pipeline
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ def _free(named: frozenset[str]) -> Statement:
     s = tables.slot
     query = query.order_by(s.c.owner != "", s.c.kind, s.c.worker_id, s.c.index)
     query = query.limit(bindparam("most", type_=BigInteger))
-    return compiled(query.with_for_update(of=tables.slot, skip_locked=True))
+    return Statement(lambda: query.with_for_update(of=tables.slot, skip_locked=True))
 
 
 @cache
@@ -166,7 +167,7 @@ def _count_free(named: frozenset[str]) -> Statement:
     s, w = tables.slot, tables.worker
     suitable = select(s.c.index).join_from(s, w, s.c.worker_id == w.c.id).where(*_suitable(named))
     suitable = suitable.limit(bindparam("most", type_=BigInteger))
-    return compiled(select(func.count().label("slots")).select_from(suitable.subquery()))
+    return Statement(lambda: select(func.count().label("slots")).select_from(suitable.subquery()))
 
 
 def _suitable(named: frozenset[str]) -> list[ColumnElement[bool]]:
@@ -339,7 +340,7 @@ def tell_others(sent: Pipeline, study_id: int, changes: Changes) -> None:
         sent.run(_ASK, asks)
 
 
-def _asking() -> Statement:
+def _asking() -> ClauseElement:
     """Ask the grants that are still live; asking for the next report goes before asking for the rung."""
     g, lv = tables.slot_grant, tables.leave
     new = given({name: lv.c[name] for name in ("grant_id", "for_study_id", "at_report", "why")})
@@ -347,26 +348,28 @@ def _asking() -> Statement:
     live = live.join_from(new, g, g.c.id == new.c.grant_id).where(g.c.live)
     names = ("grant_id", "study_id", "for_study_id", "at_report", "why")
     asking = insert(lv).from_select(names, live, include_defaults=False)
-    return compiled(
-        asking.on_conflict_do_update(
-            index_elements=[lv.c.grant_id],
-            set_={name: asking.excluded[name] for name in ("for_study_id", "at_report", "why")},
-            where=and_(~lv.c.at_report, asking.excluded.at_report),
-        )
+    return asking.on_conflict_do_update(
+        index_elements=[lv.c.grant_id],
+        set_={name: asking.excluded[name] for name in ("for_study_id", "at_report", "why")},
+        where=and_(~lv.c.at_report, asking.excluded.at_report),
     )
 
 
-_ASK = _asking()
-_FORGET_ASKS = compiled(
-    delete(tables.leave).where(tables.leave.c.grant_id == any_(bindparam("grants", type_=ARRAY(Text))))
+_ASK = Statement(_asking)
+_FORGET_ASKS = Statement(
+    lambda: delete(tables.leave).where(
+        tables.leave.c.grant_id == any_(bindparam("grants", type_=ARRAY(Text)))
+    )
 )
-_WITHDRAW_ASKS = compiled(
-    delete(tables.leave).where(tables.leave.c.for_study_id == bindparam("study", type_=BigInteger))
+_WITHDRAW_ASKS = Statement(
+    lambda: delete(tables.leave).where(tables.leave.c.for_study_id == bindparam("study", type_=BigInteger))
 )
 _s, _w, _st = tables.slot, tables.worker, tables.study
-_TOTALS = compiled(
-    select(_s.c.kind, func.count().label("slots"))
-    .join_from(_s, _w, _s.c.worker_id == _w.c.id)
-    .where(_s.c.present, _s.c.owner == "", _w.c.connected, _w.c.expires_at > now)
-    .group_by(_s.c.kind)
+_TOTALS = Statement(
+    lambda: (
+        select(_s.c.kind, func.count().label("slots"))
+        .join_from(_s, _w, _s.c.worker_id == _w.c.id)
+        .where(_s.c.present, _s.c.owner == "", _w.c.connected, _w.c.expires_at > now)
+        .group_by(_s.c.kind)
+    )
 )

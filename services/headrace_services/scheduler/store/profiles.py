@@ -12,7 +12,7 @@ from headrace_services.scheduler.core.capacity import Capacity, Measured, Profil
 from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.store import tables
-from headrace_services.scheduler.store.pipeline import Pipeline, Reply, compiled, given, pipeline
+from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, given, pipeline
 from headrace_services.scheduler.store.rows import AnyRow, Columns
 
 READ = 256
@@ -77,24 +77,28 @@ def _columns(study_id: int, profile: Profile) -> Columns:
 
 
 _b = tables.bundle_profile
-_OF_STUDY = compiled(
-    select(_b.c.device, _b.c.key, _b.c.steady, _b.c.fresh, _b.c.most)
-    .where(_b.c.study_id == bindparam("study", type_=BigInteger))
-    .order_by(_b.c.time.desc())
-    .limit(READ)
+_OF_STUDY = Statement(
+    lambda: (
+        select(_b.c.device, _b.c.key, _b.c.steady, _b.c.fresh, _b.c.most)
+        .where(_b.c.study_id == bindparam("study", type_=BigInteger))
+        .order_by(_b.c.time.desc())
+        .limit(READ)
+    )
 )
-_MEMORY = compiled(
-    select(tables.slot.c.model, func.min(tables.slot.c.memory_bytes).label("memory_bytes"))
-    .where(tables.slot.c.present)
-    .group_by(tables.slot.c.model)
+_MEMORY = Statement(
+    lambda: (
+        select(tables.slot.c.model, func.min(tables.slot.c.memory_bytes).label("memory_bytes"))
+        .where(tables.slot.c.present)
+        .group_by(tables.slot.c.model)
+    )
 )
 _NAMES = ("study_id", "device", "digest", "key", "steady", "fresh", "most")
 _new = given({name: _b.c[name] for name in _NAMES})
 _insert = insert(_b).from_select(
     list(_NAMES), select(*(_new.c[name] for name in _NAMES)), include_defaults=False
 )
-_WRITE = compiled(
-    _insert.on_conflict_do_update(
+_WRITE = Statement(
+    lambda: _insert.on_conflict_do_update(
         index_elements=["study_id", "device", "digest"],
         set_={
             "steady": _insert.excluded.steady,

@@ -6,7 +6,7 @@ order of their commit, so a longer history always begins with a shorter one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -234,13 +234,34 @@ async def earlier(
 
     However they ended, and whether they did: within a study a trial that was stopped counts at the rungs that it came
     to. At the top level one that completed in fewer steps counts with its last report, unless the study was extended
-    and this one ended with its budget of before. Nothing where there is no such study any more.
+    and this one ended with its budget of before: values are compared at equal steps, also where a trial counts with an
+    earlier end. Where an extension brought no result at its budget, all count at the budget before. Nothing where
+    there is no such study any more.
     """
-    s, t, p = tables.study, tables.trial, tables.report
+    s = tables.study
     extended = (
         await conn.execute(select(s.c.spec["extended"]["steps"]).where(studies.named(project, name)))
     ).scalar_one_or_none()
     before = [step for step in extended if isinstance(step, int)] if isinstance(extended, list) else []
+    found = await _earlier(conn, project, name, level, limit, top=top, below=below, before=before)
+    while not found and level == top and below is None and before:
+        budget = before.pop()
+        found = await _earlier(conn, project, name, min(budget, level), limit, top=budget, before=before)
+    return [replace(one, level=level) for one in found]
+
+
+async def _earlier(
+    conn: AsyncConnection,
+    project: str,
+    name: str,
+    level: int,
+    limit: int,
+    *,
+    top: int,
+    below: int | None = None,
+    before: Sequence[int],
+) -> list[Measured]:
+    s, t, p = tables.study, tables.trial, tables.report
     reported = (
         select(p.c.metrics)
         .where(
@@ -347,7 +368,8 @@ async def studies_to_propose_for(conn: AsyncConnection) -> list[int]:
 
 def _runnable(t: Any) -> tuple[Any, ...]:
     waiting = t.c.state.in_([State.PENDING.value, State.PAUSED.value])
-    return waiting, t.c.milestone.is_not(None), ~t.c.user_paused
+    rests = t.c.not_before_s > func.extract("epoch", func.clock_timestamp())
+    return waiting, t.c.milestone.is_not(None), ~t.c.user_paused, or_(t.c.not_before_s.is_(None), ~rests)
 
 
 def _measured(row: Any) -> Measured:

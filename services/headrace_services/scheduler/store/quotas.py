@@ -19,7 +19,7 @@ from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core.placement.quotas import Quota
 from headrace_services.scheduler.core.studies_quota import StudiesQuota
 from headrace_services.scheduler.store import tables
-from headrace_services.scheduler.store.pipeline import Pipeline, Reply, compiled
+from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,14 +169,18 @@ def _sum_held(*which: ColumnElement[bool]) -> ColumnElement[float]:
 _p, _own = tables.project, tables.study.alias("own")
 _study = bindparam("study", type_=BigInteger)
 _limited = (_own.c.id == _study, _p.c.slots.is_not(None))
-_LOCK = compiled(
-    select(_p.c.name)
-    .join_from(_own, _p, _p.c.name == _own.c.project)
-    .where(*_limited)
-    .with_for_update(of=_p, key_share=True, skip_locked=True)
+_LOCK = Statement(
+    lambda: (
+        select(_p.c.name)
+        .join_from(_own, _p, _p.c.name == _own.c.project)
+        .where(*_limited)
+        .with_for_update(of=_p, key_share=True, skip_locked=True)
+    )
 )
-_QUOTA = compiled(
-    select(_p.c.slots, _sum_held(_st.c.project == _p.c.name, _st.c.id != _study).label("others_milli"))
-    .join_from(_own, _p, _p.c.name == _own.c.project)
-    .where(*_limited)
+_QUOTA = Statement(
+    lambda: (
+        select(_p.c.slots, _sum_held(_st.c.project == _p.c.name, _st.c.id != _study).label("others_milli"))
+        .join_from(_own, _p, _p.c.name == _own.c.project)
+        .where(*_limited)
+    )
 )

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.errors import RequestIdReusedError
 from headrace_services.scheduler.store import tables
-from headrace_services.scheduler.store.pipeline import Pipeline, Reply, compiled, pipeline
+from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, pipeline
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -107,8 +107,8 @@ async def forget_old(conn: AsyncConnection, age: timedelta, most: int) -> int:
 
 
 _r = tables.request
-_ANSWERED = compiled(
-    select(_r).where(
+_ANSWERED = Statement(
+    lambda: select(_r).where(
         _r.c.project == bindparam("project", type_=Text),
         _r.c.request_id == any_(bindparam("ids", type_=ARRAY(Text))),
     )
@@ -124,8 +124,8 @@ _new = (
     .table_valued("project", "request_id", "method", "digest", "response", name="new")
     .render_derived()
 )
-_REMEMBER = compiled(
-    insert(_r).from_select(
+_REMEMBER = Statement(
+    lambda: insert(_r).from_select(
         ["project", "request_id", "method", "digest", "response"], select(*_new.c), include_defaults=False
     )
 )

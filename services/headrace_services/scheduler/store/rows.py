@@ -28,10 +28,12 @@ from headrace_services.scheduler.core.records import (
     Slot,
     Study,
     Trial,
+    Unread,
 )
 from headrace_services.scheduler.core.scales import ScaleChoice
 from headrace_services.scheduler.core.standing import (
     Closing,
+    Leader,
     Leaving,
     Progress,
     Reserved,
@@ -128,7 +130,9 @@ def standing(columns: Columns) -> Standing:
         early=columns["early"],
         ended_through=columns["ended_through"],
         avoided=columns["avoided"],
-        progress=Progress(**columns["progress"]),
+        progress=Progress(
+            **columns["progress"], leader=Leader(**columns["leader"]) if columns.get("leader") else None
+        ),
         started_s=columns["started_s"],
         over_s=columns["over_s"],
         closing=Closing(**columns["closing"]) if columns.get("closing") else None,
@@ -156,7 +160,8 @@ def standing_columns(record: Standing) -> Columns:
         "early": dict(record.early),
         "ended_through": record.ended_through,
         "avoided": dict(record.avoided),
-        "progress": asdict(record.progress),
+        "progress": {name: one for name, one in asdict(record.progress).items() if name != "leader"},
+        "leader": asdict(record.progress.leader) if record.progress.leader else None,
         "started_s": record.started_s,
         "over_s": record.over_s,
         "closing": asdict(record.closing) if record.closing else None,
@@ -477,6 +482,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "metrics": metrics_of_json,
     "checkpoint": checkpoint,
     "best_checkpoint": checkpoint,
+    "unread": lambda columns: convert(columns, Unread) if columns else None,
     "speeds": speeds,
     "bubbles": tuple,
     "recent": tuple,
@@ -493,6 +499,7 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "metrics": finite_json,
     "checkpoint": checkpoint_columns,
     "best_checkpoint": checkpoint_columns,
+    "unread": to_builtins,
     "speeds": dict,
     "bubbles": list,
     "earlier_ends": _earlier_end_columns,

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -28,7 +28,15 @@ from headrace.errors import WorkerNameTakenError
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.lifecycle import State, StudyState
 from headrace_services.scheduler.core.records import Lease, Trial
-from headrace_services.scheduler.store import bundles, leases, machines, rows, tables, unreached
+from headrace_services.scheduler.store import (
+    bundles,
+    checkpoint_stores,
+    leases,
+    machines,
+    rows,
+    tables,
+    unreached,
+)
 from headrace_services.scheduler.store.defects import Defect, each
 from headrace_services.scheduler.store.pipeline import given
 
@@ -81,6 +89,8 @@ class Greeting:
     """The end of the certificate that it showed; None where it needs none."""
     leaving: str = ""
     """Why the daemon leaves; empty while it does not."""
+    store: checkpoint_stores.Found | None = None
+    """None of a release of before there were markers."""
 
 
 class StudyInfo:
@@ -167,7 +177,7 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
     if greeting.devices:
         cores = greeting.cpus / max(1, sum(not device.owner for device in greeting.devices))
         described = [asdict(device) for device in greeting.devices]
-        await conn.execute(_OFFER, {"rows": described, "of_worker": worker_id, "cores_each": cores})
+        await conn.execute(_offering(), {"rows": described, "of_worker": worker_id, "cores_each": cores})
     await machines.remember(conn, int(worker_id))
     unused = (s.c.grant_id.is_(None), s.c.shared_milli == 0, s.c.defect == "")
     await conn.execute(delete(s).where(s.c.worker_id == worker_id, ~s.c.offered, *unused))
@@ -236,6 +246,7 @@ async def note_defects(conn: AsyncConnection, worker_id: int, session: int, defe
     await machines.remember(conn, worker_id)
 
 
+@cache
 def _offering() -> Insert:
     """Write down all of a worker's slots at once; one that is known is described anew."""
     s = tables.slot
@@ -254,9 +265,6 @@ def _offering() -> Insert:
         name: query.excluded[name] for name in (*names, "cores", "offered", "present") if name != "index"
     }
     return query.on_conflict_do_update(index_elements=[s.c.worker_id, s.c.index], set_=changed)
-
-
-_OFFER = _offering()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
 """Best fit: which slots a request gets, from what is left of each device.
 
 A request takes its slots from one worker, all or none. Among the workers that can serve it the choice is, in this
-order: slots that are kept for nobody; a CPU slot rather than a GPU where no GPU is asked for; what the trial runs
-fastest on (`speeds`); for a gang, slots that are joined well (`joints`); the tightest fit, so that what stays free
-stays in one piece; then the name, so that equal inputs give equal placements. A share of a GPU goes to the GPU with
-the least left that still suffices; whole slots are taken from the worker with the fewest free ones.
+order: slots that are kept for nobody; a worker other than those where the trial could not begin; a CPU slot rather
+than a GPU where no GPU is asked for; what the trial runs fastest on (`speeds`); for a gang, slots that are joined well
+(`joints`); the tightest fit, so that what stays free stays in one piece; then the name, so that equal inputs give equal
+placements. A share of a GPU goes to the GPU with the least left that still suffices; whole slots are taken from the
+worker with the fewest free ones.
 """
 
 from collections import Counter, defaultdict
@@ -171,7 +172,8 @@ def _rank(chosen: list[Slot], free: int, waiting: Waiting) -> tuple[object, ...]
     kind, liked, left, _ = min(_slot_rank(slot, waiting) for slot in chosen)
     if joint(chosen) is not Link.UNKNOWN:
         liked = preference_of(chosen, waiting)
-    return (kind, liked, cost(chosen), left, free, chosen[0].worker_name)
+    name = chosen[0].worker_name
+    return (name in waiting.shunned, kind, liked, cost(chosen), left, free, name)
 
 
 def _slot_rank(slot: Slot, waiting: Waiting) -> tuple[str, float, int, int]:

@@ -103,6 +103,8 @@ class Waiting(Struct, frozen=True, kw_only=True):
     its slots are joined (`joints.kind_of`)."""
     preference: Mapping[str, float] = field(default_factory=dict)
     """By the same: the least is the best. One that is missing was not measured."""
+    shunned: tuple[str, ...] = ()
+    """The workers that come last: there it could not begin."""
     priority: int = 0
     group: Key | int = 0
     """Whoever may hold one reservation at a time: its study."""

@@ -12,14 +12,16 @@ parameter's place in the space, so a mutation can be computed again and comes ou
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from headrace.spec import CategoricalDomain, Domain, FloatDomain
 from headrace.spec.conditions import Space
 from headrace.spec.space import draw as draw_space
 from headrace_services.scheduler.core.records import Params, Value
-from headrace_services.scheduler.core.sampling import draw_value
+from headrace_services.scheduler.core.sampling import draw_value, seeded
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,7 @@ class Exploration:
                 return own[name]
             if name in params and name not in self.mutable:
                 return params[name]
-            seeds = np.random.SeedSequence(self.seed, spawn_key=(trial, rung, places[name]))
-            generator = np.random.Generator(np.random.PCG64(seeds))
+            generator = seeded(self.seed, trial, rung, places[name])
             if name not in params or generator.random() < self.resample_probability:
                 return draw_value(domain, generator)
             return perturb(domain, params[name], self.factors, generator)
@@ -54,9 +55,7 @@ class Exploration:
         return draw_space(self.space, choose)
 
 
-def perturb(
-    domain: Domain, value: Value, factors: tuple[float, ...], generator: np.random.Generator
-) -> Value:
+def perturb(domain: Domain, value: Value, factors: tuple[float, ...], generator: "Generator") -> Value:
     """A value near `value` in its domain."""
     if isinstance(domain, CategoricalDomain):
         return _neighbour(domain, value, generator)
@@ -75,7 +74,7 @@ def perturb(
     return domain.value_at(min(max(there, 0), count - 1))
 
 
-def _neighbour(domain: CategoricalDomain, value: Value, generator: np.random.Generator) -> Value:
+def _neighbour(domain: CategoricalDomain, value: Value, generator: "Generator") -> Value:
     here = domain.place_of(value)
     assert here is not None, "a trial's configuration is of its study's space"
     sideways = [place for place in (here - 1, here + 1) if 0 <= place < domain.count]

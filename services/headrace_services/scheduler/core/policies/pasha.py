@@ -10,13 +10,19 @@ top rung. What ASHA does at the end of a study, so that one trial at least has h
 here.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from headrace.spec import PashaPolicy, StudySpec
 from headrace_services.scheduler.core.policies.asha import AshaPromotion
 from headrace_services.scheduler.core.policies.protocol import RungResult, Verdict
-from headrace_services.scheduler.core.policies.rung_pair import RungPair
+from headrace_services.scheduler.core.policies.ranking import Ranking
 from headrace_services.scheduler.core.policies.sentences import place_sentence
+
+if TYPE_CHECKING:
+    from headrace_services.scheduler.core.policies.rung_pair import RungPair
 
 FIRST_TOP = 1
 
@@ -74,4 +80,10 @@ class Pasha(AshaPromotion):
         self._promotable_from = [(0, lower) for lower in range(rung - 1, -1, -1)]
         last = rung == len(self._ladders[0]) - 1
         rankings = [self._rungs[0, lower] for lower in range(rung + 1)]
-        self._pair = None if last else RungPair(rankings, epsilon, estimate=self._estimate)
+        self._pair = None if last else _paired(rankings, epsilon, estimate=self._estimate)
+
+
+def _paired(rankings: Sequence[Ranking], epsilon: float, *, estimate: bool) -> "RungPair":
+    from headrace_services.scheduler.core.policies.rung_pair import RungPair  # numpy, for such studies alone
+
+    return RungPair(rankings, epsilon, estimate=estimate)

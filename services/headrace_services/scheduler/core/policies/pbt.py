@@ -19,7 +19,6 @@ Which member copies whom is a function of the results and the study's seed. What
 
 from fractions import Fraction
 
-import numpy as np
 from sortedcontainers import SortedList
 
 from headrace.spec import PbtPolicy, StudySpec
@@ -35,6 +34,7 @@ from headrace_services.scheduler.core.policies.protocol import (
 from headrace_services.scheduler.core.policies.ranking import Ranking
 from headrace_services.scheduler.core.policies.sentences import no_value_sentence, place_sentence
 from headrace_services.scheduler.core.records import Checkpoint, Exploit, Params
+from headrace_services.scheduler.core.sampling import seeded
 
 
 def make_pbt(spec: StudySpec, policy: PbtPolicy) -> "Pbt":
@@ -214,8 +214,8 @@ class Pbt(Policy):
         if not lenders:
             lack = "no better member is there yet" if not donors else "no donor has a durable checkpoint"
             return None, f"{why}, but {lack}, so it keeps its own state"
-        seeds = np.random.SeedSequence(self._exploration.seed, spawn_key=(result.trial, result.rung))
-        donor = lenders[int(np.random.Generator(np.random.PCG64(seeds)).integers(len(lenders)))]
+        generator = seeded(self._exploration.seed, result.trial, result.rung)
+        donor = lenders[int(generator.integers(len(lenders)))]
         best = ranking.result(donor)
         assert best.checkpoint is not None
         own = self._params_at(result.trial, result.rung)

@@ -15,7 +15,14 @@ from headrace_services.scheduler.store.tables.grants import (
     slot_grant,
 )
 from headrace_services.scheduler.store.tables.identity import join_token, joined_worker, token
-from headrace_services.scheduler.store.tables.machines import cordon, log_read, slot, slot_load, worker
+from headrace_services.scheduler.store.tables.machines import (
+    checkpoint_store,
+    cordon,
+    log_read,
+    slot,
+    slot_load,
+    worker,
+)
 from headrace_services.scheduler.store.tables.shipped import code, code_chunk, code_project
 from headrace_services.scheduler.store.tables.studies import project, study
 from headrace_services.scheduler.store.tables.trials import event, exploit, report, rung_result, trial
@@ -23,6 +30,7 @@ from headrace_services.scheduler.store.tables.upkeep import lineage, request, sc
 
 __all__ = [
     "bundle_profile",
+    "checkpoint_store",
     "code",
     "code_chunk",
     "code_project",

@@ -129,6 +129,20 @@ cordon = Table(
     time_column("time", now=True),
 )
 
+# A store of checkpoints, by the address that workers use.
+checkpoint_store = Table(
+    "checkpoint_store",
+    metadata,
+    Column("url", Text, primary_key=True),
+    # What its marker must say.
+    Column("id", Text, nullable=False),
+    # Whether a worker has found that marker there.
+    Column("seen", Boolean, nullable=False, server_default="false"),
+    # The worker that is to make the marker, by its name.
+    Column("maker", Text, nullable=False),
+    time_column("create_time", now=True),
+)
+
 # How busy a device was: the last hour, a row a minute, each in the place of the one an hour before.
 slot_load = Table(
     "slot_load",

@@ -56,7 +56,10 @@ trial = Table(
     Column("lapsed", Boolean, nullable=False, server_default="false"),
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("interruptions", Integer, nullable=False, server_default="0"),
-    Column("checkpoint_missing", Boolean, nullable=False, server_default="false"),
+    # Why its last attempts could not begin, where that was for want of its checkpoint.
+    Column("unread", JSONB(none_as_null=True)),
+    # It is not placed before then (seconds since 1970, by the database's clock).
+    Column("not_before_s", Float),
     Column("losses_in_row", Integer, nullable=False, server_default="0"),
     Column("kills_in_row", Integer, nullable=False, server_default="0"),
     Column("steps_spent", BigInteger, nullable=False, server_default="0"),
@@ -118,6 +121,7 @@ trial = Table(
         "number",
         postgresql_where=text("state IN ('PENDING', 'PAUSED') AND milestone IS NOT NULL AND NOT user_paused"),
     ),
+    Index("trial_rests", "study_id", "not_before_s", postgresql_where=text("not_before_s IS NOT NULL")),
     Index("trial_state", "study_id", "state", "number"),
     Index("trial_ended", "study_id", "end_cursor", postgresql_where=text("end_cursor IS NOT NULL")),
     Index("trial_score", "study_id", "score", postgresql_where=text("score IS NOT NULL")),

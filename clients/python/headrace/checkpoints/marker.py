@@ -1,0 +1,81 @@
+"""The marker of a store: a small file in its root that holds the store's id.
+
+A mount point without its file system is an empty folder, and a bucket that was made again is an empty bucket. Neither
+has the marker, so neither is taken for the store: nothing is saved there, and what is not found there is not taken for
+deleted. A marker is written once, when the first worker of a cluster uses the address (`headrace_worker.store_watch`).
+"""
+
+import re
+from abc import ABC, abstractmethod
+
+from headrace.checkpoints.errors import StoreUnavailableError
+
+MARKER = ".headrace-store"
+"""The file's name. It holds the id and nothing else, so that a person can write it."""
+_ID = re.compile(r"[A-Za-z0-9-]{8,64}")
+
+
+class Marked(ABC):
+    """A store that knows itself by its marker."""
+
+    expected = ""
+    """The id that the marker must have; empty where any will do."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where the store lies, as the user gave it."""
+
+    @abstractmethod
+    def _read_marker(self) -> bytes | None:
+        """None where there is no marker. Raises `OSError` where that cannot be said."""
+
+    @abstractmethod
+    def _write_marker(self, content: bytes) -> None:
+        """Makes the root, and the marker, durably. Raises `OSError`."""
+
+    @abstractmethod
+    def _has_studies(self) -> bool:
+        """Whether anything lies below `studies/`."""
+
+    def identity(self) -> str:
+        """The id in the marker; empty where there is none. Raises `StoreUnavailableError` where that cannot be said."""
+        try:
+            content = self._read_marker()
+        except StoreUnavailableError:
+            raise
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"store {self.url} cannot be read: {error.strerror or error}"
+            ) from error
+        found = (content or b"").decode(errors="replace").strip()
+        return found if _ID.fullmatch(found) else ""
+
+    def require(self) -> None:
+        """Raises `StoreUnavailableError` unless the store is there: its marker is, with the expected id."""
+        found = self.identity()
+        if not found:
+            raise StoreUnavailableError(
+                f"store {self.url} is away: its marker {MARKER} is not there. Mount it, or give the worker the store "
+                f"of its cluster{self._remedy()}"
+            )
+        if self.expected and found != self.expected:
+            raise StoreUnavailableError(
+                f"store {self.url} is another one: its marker {MARKER} says {found}, and that of the cluster's store "
+                f"{self.expected}. Mount the right one{self._remedy()}"
+            )
+
+    def set_up(self, identity: str, *, used: bool) -> None:
+        """Writes the marker, unless there is one. `used`: checkpoints were stored at this address before there were
+        markers, so they must be there: an empty place is then not the store. Raises `StoreUnavailableError`, `OSError`.
+        """
+        if self.identity():
+            return
+        if used and not self._has_studies():
+            raise StoreUnavailableError(
+                f"store {self.url} is away: the cluster has checkpoints in it, and nothing lies there{self._remedy()}"
+            )
+        self._write_marker(identity.encode() + b"\n")
+
+    def _remedy(self) -> str:
+        return f"; if this is the right place, write {self.expected} into {MARKER}" if self.expected else ""

@@ -1,0 +1,136 @@
+"""Whether the worker's store is there, as its marker says (`headrace.checkpoints.marker`), and how it is set up.
+
+Who is authoritative: the scheduler's database, for the id that belongs to a store's address. The worker says in its
+Hello which address it uses and which id it finds there. Welcome answers with the id that must be there, and tells the
+first worker that uses an address to write the marker. Nothing starts here before that answer.
+
+Later the worker looks again every few seconds, in a thread of its own: a file system that hangs must keep nothing else
+from its work. While the store is away its heartbeats say so, trials that start are given back, and those that save
+wait.
+
+A scheduler of before there were markers says nothing of the store: the worker then sets it up by itself.
+"""
+
+import asyncio
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from headrace.checkpoints import CheckpointStore, StoreUnavailableError
+from headrace.v1 import worker_pb2
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+
+
+class StoreWatch:
+    """Watches one store."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self._order: worker_pb2.StoreOrder | None = None
+        self._ordered = asyncio.Event()
+        self._setting_up = threading.Lock()
+        self._soon = asyncio.Event()
+        self._seen = asyncio.Event()
+        self._there = asyncio.Event()
+        self._is_awaited = self._is_set_up = False
+        self.appeared: Callable[[], None] = lambda: None
+        """Called when the store is seen for the first time, where a scheduler waits for that."""
+        self.found = worker_pb2.Store(url=store.url, unseen=True)
+        """What there is, as it was last seen."""
+        self.trouble = ""
+        """Why the store is away; empty while it is there."""
+
+    async def seen(self, within_s: float) -> None:
+        """Returns when the store was seen, or did not answer for so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._seen.wait()
+
+    def ordered(self, order: worker_pb2.StoreOrder | None) -> None:
+        """A scheduler said what it knows of the store; None: it knows of no stores."""
+        if order is not None and not order.id:
+            self._is_awaited = True
+            return
+        self._order = order
+        if order is not None:
+            self._store.expected = order.id
+            self._is_set_up = self._is_set_up and not order.set_up
+        self._ordered.set()
+        self._soon.set()
+
+    async def run(self) -> None:
+        """Looks, until it is cancelled."""
+        while True:
+            self._soon.clear()
+            await self._look()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._soon.wait()
+
+    async def until_there(self) -> None:
+        """Returns when the store is there, as its marker says."""
+        await self._there.wait()
+
+    async def require(self) -> None:
+        """Waits until a scheduler said what the store is. Raises `StoreUnavailableError` where it is not there."""
+        await self._ordered.wait()
+        await asyncio.to_thread(self._require)
+
+    def close(self) -> None:
+        """Looks no more; a look that hangs is left alone."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _look(self) -> None:
+        look = self._require if self._ordered.is_set() else self._store.identity
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._thread, look)
+        except StoreUnavailableError as error:
+            self.found.id = ""
+            self._there.clear()
+            self._note(str(error))
+            return
+        self.found.id, self.found.unseen = found, False
+        self._note("")
+        self._seen.set()
+        if look == self._require:
+            self._there.set()
+        if self._is_awaited:
+            self._is_awaited = False
+            self.appeared()
+
+    def _require(self) -> str:
+        """The id of the store, which is set up if it is to be. Raises `StoreUnavailableError`."""
+        try:
+            with self._setting_up:
+                self._set_up(self._order)
+        except StoreUnavailableError:
+            raise
+        except OSError as error:
+            raise StoreUnavailableError(f"store {self._store.url} cannot be set up: {error}") from error
+        self._store.require()
+        return self._store.identity()
+
+    def _set_up(self, order: worker_pb2.StoreOrder | None) -> None:
+        """Makes the marker, once: one that vanishes later is a store that went away."""
+        if self._is_set_up:
+            return
+        if order is None:
+            self._store.set_up(uuid.uuid4().hex, used=False)
+            self._store.expected = self._store.identity()
+        elif order.set_up:
+            self._store.set_up(order.id, used=order.used)
+        self._is_set_up = True
+
+    def _note(self, trouble: str) -> None:
+        if trouble and trouble != self.trouble:
+            log.warning("%s; trials wait until it is there", trouble)
+        elif self.trouble and not trouble:
+            log.warning("store %s is there again", self._store.url)
+        self.trouble = trouble
