@@ -15,7 +15,8 @@ from headrace.client.model import TrialInfo
 from headrace.client.records import trial_rows
 from headrace.client.wording import best_of_other_code, other_code, result_of_other_code
 from headrace_services.scheduler.rpc import convert as rpc_convert
-from headrace_services.scheduler.store import trials
+from headrace_services.scheduler.rpc.waiting import waits_for
+from headrace_services.scheduler.store import studies, trials
 from headrace_services.scheduler.store.database import transaction
 
 OWN, EDITED = code(h="A"), code(h="B")
@@ -168,3 +169,20 @@ async def test_a_program_that_ends_by_itself_marks_what_it_saves(engine: AsyncEn
     await site.step(gone(lease, "FINISHED", checkpoint=saved, by_itself=True))
     row = await site.trial(0)
     assert (row.reason, len(row.checkpoint["other_code"])) == ("COMPLETED", 1)
+
+
+async def test_a_trial_says_for_which_edit_its_study_is_paused(engine: AsyncEngine) -> None:
+    site = CodeSite(engine, make_spec(policy=RUN_ALL, max_trials=2, on_code_change="pause"))
+    await site.create()
+    await site.connect(slots=2)
+    first, second = await site.kick()
+    await site.step(site.running(first, 1, 0.5, OWN))
+    await site.step(site.loaded(second, EDITED))
+    async with transaction(engine) as conn:
+        study, view = await studies.get(conn, site.study_id), await trials.one(conn, site.study_id, 1)
+        assert study is not None
+        assert view is not None
+        waits = await waits_for(conn, study, [view.trial])
+    assert waits[1].startswith(
+        "the study to be resumed (paused at trial 1: h.py has changed since the study began. Put"
+    )
