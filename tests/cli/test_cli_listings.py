@@ -29,6 +29,8 @@ TRIAL_KEYS = {
     "best_checkpoint",
     "code",
     "code_changed",
+    "other_code",
+    "result_of_other_code",
     "params",
     "last_params",
     "bracket",

@@ -3,6 +3,9 @@
 import hashlib
 import importlib
 import importlib.util
+import os
+import py_compile
+import runpy
 import subprocess
 import sys
 import threading
@@ -20,9 +23,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of modules, on the path; what was imported from it is forgotten afterwards."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sources, "_watched", {})
-    before, finders = set(sys.modules), list(sys.meta_path)
+    monkeypatch.setattr(sources, "_executed", {}, raising=False)
+    before = set(sys.modules)
     yield tmp_path
-    sys.meta_path[:] = finders
     for name in set(sys.modules) - before:
         if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
@@ -117,34 +120,89 @@ def test_two_threads_that_take_at_once_get_each_file_once(
         arrived.set()
 
     thread = threading.Thread(target=other)
+    add = watched._add
 
-    class LookedUp(dict[str, sources.SourceFile | None]):
-        def __contains__(self, name: object) -> bool:
-            found = super().__contains__(name)
-            if found and not thread.ident:
-                thread.start()
-                assert arrived.wait(60)
-            return found
+    def add_while_the_other_takes(file: str, digest: str | None) -> None:
+        if not thread.ident:
+            thread.start()
+            assert arrived.wait(60)
+        add(file, digest)
 
-    watched._looked_up = LookedUp()
+    monkeypatch.setattr(watched, "_add", add_while_the_other_takes)
     importlib.import_module("shared_model")
     own = watched.take()
     thread.join(60)
     assert sorted([own, *others]) == [[], [("shared_model.py", digest)]]
 
 
-def test_a_file_that_another_thread_is_importing_counts_as_it_was_then(folder: Path) -> None:
-    before = write(folder / "slow_model.py", "VERSION = 1")
+def test_a_file_that_is_edited_while_it_runs_counts_as_it_was_before(folder: Path) -> None:
+    before = write(
+        folder / "edits_itself.py",
+        "from headrace import sources\nfrom pathlib import Path\n"
+        "Path(__file__).write_text('VERSION = 2')\nTAKEN = sources.watch(str(Path(__file__).parent)).take()\n",
+    )
     watched = sources.watch(str(folder))
-    spec = importlib.util.find_spec("slow_model")
-    assert spec is not None
-    assert watched.take() == []
-    module = importlib.util.module_from_spec(spec)
-    write(folder / "slow_model.py", "VERSION = 'two'")
-    sys.modules["slow_model"] = module
-    assert watched.take() == [("slow_model.py", before)]
+    module = importlib.import_module("edits_itself")
+    assert before in {digest for _, digest in module.TAKEN}
     sources._forked()
     assert watched.take() == []
+
+
+WAYS = {
+    "spec": "s = importlib.util.spec_from_file_location('other', FILE); m = importlib.util.module_from_spec(s); "
+    "s.loader.exec_module(m); value = m.VALUE",
+    "run_path": "value = runpy.run_path(FILE)['VALUE']",
+    "forgotten": "import helper; value = helper.VALUE; del sys.modules['helper']",
+    "compiled": "scope = {}; exec(compile(Path(FILE).read_text(), FILE, 'exec'), scope); value = scope['VALUE']",
+    "relative": "os.chdir(os.path.dirname(FILE)); value = runpy.run_path('helper.py')['VALUE']",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("cached", [False, True])
+def test_whatever_is_executed_counts_whichever_way_it_is_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, way: str, cached: bool
+) -> None:
+    monkeypatch.chdir(folder)
+    watched = sources.watch(str(folder))
+    watched.take()
+    for value in (1, 2):
+        digest = write(folder / "helper.py", f"VALUE = {value}{'#' * value}")
+        if cached:
+            py_compile.compile(str(folder / "helper.py"), doraise=True)
+        importlib.invalidate_caches()
+        scope = {
+            "FILE": str(folder / "helper.py"),
+            "importlib": importlib,
+            "runpy": runpy,
+            "sys": sys,
+            "os": os,
+            "Path": Path,
+        }
+        exec(WAYS[way], scope)
+        assert scope["value"] == value
+        assert ("helper.py", digest) in watched.take()
+
+
+def test_a_file_that_is_only_read_and_a_pipe_do_not_count(folder: Path) -> None:
+    write(folder / "only_read.py", "VALUE = 1")
+    os.mkfifo(folder / "pipe.py")
+    watched = sources.watch(str(folder))
+    watched.take()
+    (folder / "only_read.py").read_text()
+    exec(compile("1", str(folder / "pipe.py"), "exec"))
+    assert watched.take() == []
+
+
+def test_code_that_is_executed_again_counts_as_it_was_the_first_time(folder: Path) -> None:
+    before = write(folder / "kept_code.py", "VALUE = 1")
+    watched = sources.watch(str(folder))
+    watched.take()
+    code = compile((folder / "kept_code.py").read_text(), str(folder / "kept_code.py"), "exec")
+    exec(code, {})
+    write(folder / "kept_code.py", "VALUE = 'two'")
+    exec(code, {})
+    assert watched.take() == [("kept_code.py", before)]
 
 
 def test_there_is_an_end_to_what_is_told(folder: Path) -> None:

@@ -1,25 +1,31 @@
 """Which source files of a folder a process runs, each with the digest of its content.
 
-    watch(folder) ── every import looks up its file, and what it holds at that moment is noted ──► take()
+    notice() ── whatever file is executed is read at that moment, and what it holds is noted ──► watch(folder).take()
 
-A file is read when it is imported, not when somebody asks: it may have been edited since. What was imported before
-`watch`, or by a finder of its own, is read at the next `take`.
+A file is read when it is executed, not when somebody asks: it may have been edited since, and a module need not stay
+in `sys.modules`. Python says what it executes by the audit event `exec`, whichever way it got there: an import, also of
+cached bytecode, `spec_from_file_location`, `runpy.run_path`, and `exec` of what was compiled with the file's name. What
+was imported before `notice` is read at the first `take`.
 
-Left out are packages that are installed (a virtual environment may lie in the folder), Headrace itself, and what is no
-source file. Programs that the process starts are not looked at.
+Left out are packages that are installed (a virtual environment may lie in the folder), Headrace itself, text that is
+executed without a file's name, and files that are read as data. Programs that the process starts are not looked at.
+
+An audit hook stays for the life of its process. It costs each of Python's audit events a fifth of a microsecond: each
+call of `id` is one, and a training step of PyTorch has some eight.
 """
-# Paths are texts here: every import of a trial's process passes through.
-# ruff: noqa: PTH100, PTH120, PTH123, PTH206
+# Paths are texts here: all that a trial's process executes passes through.
+# ruff: noqa: PTH100, PTH113, PTH120, PTH123, PTH206
 
 import hashlib
 import os
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from importlib.machinery import SOURCE_SUFFIXES, ModuleSpec, PathFinder
-from types import ModuleType
-from typing import Final, NamedTuple
+from importlib.machinery import SOURCE_SUFFIXES
+from types import CodeType
+from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from headrace.bounds.numbers import SOURCE_PATH, SOURCES
 
@@ -27,6 +33,8 @@ MOST_CHARACTERS: Final = 16 << 10
 """Of all paths of a process together: what comes later is left out, as is what comes after `SOURCES` files."""
 LARGEST_BYTES: Final = 16 << 20
 """A larger file is no source file."""
+_MOST_EXECUTED: Final = 16 * SOURCES
+"""Files that are noted, in whatever folder they lie: at first it is not known which one counts."""
 _DIGITS: Final = 16
 _INSTALLED: Final = ("site-packages", "dist-packages")
 _OWN: Final = ("headrace", "headrace_torch", "headrace_worker", "headrace_services")
@@ -37,7 +45,7 @@ _NOT_THE_USERS: Final = tuple(
 
 
 lock = threading.RLock()
-"""Whoever takes holds it. An import never waits for it: what is taken may have to be imported first."""
+"""Whoever takes holds it. What is executed never waits for it: what is taken may have to be imported first."""
 
 
 class SourceFile(NamedTuple):
@@ -47,82 +55,99 @@ class SourceFile(NamedTuple):
     digest: str
 
 
+_executed: dict[tuple[str, str], None] = {}
+"""What was executed since `notice`: the absolute path of each file, with the digest of what it held."""
+_codes: "WeakValueDictionary[int, CodeType]" = WeakValueDictionary()
+"""Code that was executed, by its id: where it is executed again, its file may hold something else by now."""
+_notices = False
+
+
+def notice() -> None:
+    """Notes from now on which files this process executes. A second call changes nothing."""
+    global _notices
+    if not _notices:
+        _notices = True
+        sys.addaudithook(_audit)
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if event != "exec":
+        return
+    with suppress(Exception):  # whatever is wrong, the code is executed all the same
+        code: CodeType = args[0]
+        name = code.co_filename
+        if name.startswith(("<", *_NOT_THE_USERS)) or _codes.get(id(code)) is code:
+            return
+        _codes[id(code)] = code
+        file = os.path.abspath(name)
+        if _installed(file) and not any(one.within(file) for one in list(_watched.values())):
+            return
+        if len(_executed) < _MOST_EXECUTED and (digest := _digest(file)) is not None:
+            _executed[file, digest] = None
+
+
 class Sources:
-    """The source files of a folder that this process has imported."""
+    """The source files of a folder that this process has executed."""
 
     def __init__(self, folder: str) -> None:
         self._roots = tuple({os.path.abspath(folder), os.path.realpath(folder)})
-        self._looked_up: dict[str, SourceFile | None] = {}
-        """By module: what its file held when it was about to be imported, until that is seen."""
-        self._seen: set[str] = set()
         self._files: dict[SourceFile, None] = {}
         self._characters = 0
         self._taken = 0
-        self._modules = 0
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Finds nothing, as a finder of `sys.meta_path`: reads the file that those behind it are about to load."""
-        with suppress(Exception):  # whatever is wrong, the import itself says it
-            if name.partition(".")[0] not in _OWN and (path is None or any(map(self._within, path))):
-                found = PathFinder.find_spec(name, path, target)
-                if found is not None and found.has_location and found.origin:
-                    self._looked_up[name] = self._read(found.origin)
-        return None
+        self._noted = 0
+        """How many of the executed files were taken in."""
+        self._began = False
 
     def take(self) -> list[SourceFile]:
         """The files that came since the last call. Threads may share it: each file comes to one of them."""
         with lock:
-            if len(sys.modules) != self._modules:
-                names = list(sys.modules)
-                self._modules = len(names)
-            else:
-                names = [name for name in list(self._looked_up) if name in sys.modules]
-            for name in names:
-                if name in self._looked_up:
-                    self._add(self._looked_up.pop(name, None))
-                elif name not in self._seen and name.partition(".")[0] not in _OWN:
-                    file = getattr(sys.modules.get(name), "__file__", None)
-                    self._add(self._read(file) if isinstance(file, str) else None)
-                self._seen.add(name)
+            if not self._began:
+                self._began = True
+                known = {file for file, _ in list(_executed)}
+                for file in _imported():
+                    if file not in known:
+                        self._add(file, None)
+            if len(_executed) > self._noted:
+                found = list(_executed)[self._noted :]
+                self._noted += len(found)
+                for file, digest in found:
+                    self._add(file, digest)
             new = list(self._files)[self._taken :]
             self._taken += len(new)
             return new
 
-    def _read(self, file: str) -> SourceFile | None:
-        path = self._within(os.path.abspath(file))
-        return read(file, path) if path is not None and path.endswith(tuple(SOURCE_SUFFIXES)) else None
-
-    def _add(self, file: SourceFile | None) -> None:
-        if file is None or file in self._files or len(self._files) >= SOURCES:
-            return
-        if self._characters + len(file.path) <= MOST_CHARACTERS:
-            self._files[file] = None
-            self._characters += len(file.path)
-
-    def _within(self, file: str) -> str | None:
-        """The path, from the folder on, of a file or a folder of the user's own; None for any other."""
+    def within(self, file: str) -> str | None:
+        """The path, from the folder on, of a file of the user's own; None for any other."""
         if file.startswith(_NOT_THE_USERS):
             return None
         for root in self._roots:
-            if file == root:
-                return "."
             if file.startswith(root.rstrip(os.sep) + os.sep):
                 path = file[len(root.rstrip(os.sep)) + 1 :]
-                return None if any(part in _INSTALLED for part in path.split(os.sep)) else path
+                return None if _installed(path) else path
         return None
+
+    def _add(self, file: str, digest: str | None) -> None:
+        """Takes a file in, as it was or, without a digest, as it is now."""
+        path = self.within(file)
+        if path is None or not _can_be_told(path) or file.startswith(_own_folders()):
+            return
+        digest = digest or _digest(file)
+        if digest is None or SourceFile(path, digest) in self._files or len(self._files) >= SOURCES:
+            return
+        if self._characters + len(path) <= MOST_CHARACTERS:
+            self._files[SourceFile(path, digest)] = None
+            self._characters += len(path)
 
 
 _watched: dict[str, Sources] = {}
 
 
 def watch(folder: str) -> Sources:
-    """Notes from now on what this process imports from a folder. A second call for it returns the first one's."""
+    """Notes from now on what this process executes of a folder. A second call for it returns the first one's."""
     with lock:
+        notice()
         if folder not in _watched:
-            _watched[folder] = sources = Sources(folder)
-            sys.meta_path.insert(0, sources)
+            _watched[folder] = Sources(folder)
         return _watched[folder]
 
 
@@ -136,18 +161,51 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
+def is_own(module: str) -> bool:
+    """Whether a module is of Headrace itself."""
+    return module.partition(".")[0] in _OWN
+
+
+def _imported() -> Iterator[str]:
+    """The source files of the modules that are there."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not is_own(name) and isinstance(file, str) and file.endswith(tuple(SOURCE_SUFFIXES)):
+            yield os.path.abspath(file)
+
+
+def _own_folders() -> tuple[str, ...]:
+    """Where the packages of Headrace lie that were imported."""
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in _OWN)
+    return tuple(os.path.dirname(file) + os.sep for file in files if isinstance(file, str))
+
+
+def _installed(path: str) -> bool:
+    return not set(_INSTALLED).isdisjoint(path.split(os.sep))
+
+
+def _can_be_told(path: str) -> bool:
+    return len(path) <= SOURCE_PATH and path.isprintable()
+
+
 def read(file: str, path: str) -> SourceFile | None:
     """A file that lies at `path` from its folder on; None where it cannot be read, or is nothing to compare."""
-    if len(path) > SOURCE_PATH or not path.isprintable():
-        return None
+    digest = _digest(file) if _can_be_told(path) else None
+    return None if digest is None else SourceFile(path, digest)
+
+
+def _digest(file: str) -> str | None:
+    """Of what a file holds; None for all but regular files: a pipe would lose what is read."""
     try:
+        if not os.path.isfile(file):
+            return None
         with open(file, "rb") as opened:
             content = opened.read(LARGEST_BYTES + 1)
     except OSError:
         return None
     if len(content) > LARGEST_BYTES:
         return None
-    return SourceFile(path, hashlib.sha256(content).hexdigest()[:_DIGITS])
+    return hashlib.sha256(content).hexdigest()[:_DIGITS]
 
 
 def digest_of(files: Iterable[tuple[str, str]]) -> str:

@@ -43,6 +43,11 @@ def whole(step: object) -> int:
         ) from None
 
 
+def in_words(first: int, last: int) -> str:
+    """`steps 1 to 3`, `step 4`."""
+    return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
 def counted(name: str, value: object) -> int:
     """A number of steps, at least 1. Raises `TypeError` or `ValueError`, with the argument's name."""
     try:

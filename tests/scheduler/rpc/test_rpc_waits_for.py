@@ -145,7 +145,7 @@ async def test_it_waits_for_people(site: RpcSite, engine: AsyncEngine) -> None:
         _, held, waits = await trials(study)
         assert held.waits_for == "a user to resume it"
         assert (await study.status()).waits_for == ""
-        assert waits.waits_for == "the study to be resumed"
+        assert waits.waits_for == "the study to be resumed (paused by a user)"
 
 
 async def test_a_study_waits_for_a_user_where_all_that_is_left_is_paused(

@@ -10,6 +10,7 @@ from headrace.cli.unshown import note_unshown
 from headrace.client.lineage import Stretch, schedule
 from headrace.client.model import TrialInfo
 from headrace.errors import HeadraceError
+from headrace.first_few import first_few
 
 
 def lineage(
@@ -53,10 +54,13 @@ def lineage(
     session.output.line(f"Trial {best.number} of study {study}: {_values(best, spec.objective.metric)}")
     if keeps := wording.kept_result(best):
         session.output.line(f"  It {keeps}.")
+    if said := wording.other_code(best):
+        session.output.line(f"  It {said}.")
     for stretch in stretches:
         ordered = {name: stretch.params[name] for name in spec.space if name in stretch.params}
         steps = f"steps {stretch.start + 1} to {stretch.end}"
-        session.output.line(f"  {steps:<18} trial {stretch.trial:<4} {wording.params(ordered)}")
+        other = f"; other code: {first_few(stretch.code_changed)}" if stretch.code_changed else ""
+        session.output.line(f"  {steps:<18} trial {stretch.trial:<4} {wording.params(ordered)}{other}")
 
 
 def _values(trial: TrialInfo, metric: str) -> str:
@@ -76,4 +80,5 @@ def _json(stretch: Stretch) -> dict[str, object]:
         "end": stretch.end,
         "trial": stretch.trial,
         "params": dict(stretch.params),
+        "code_changed": list(stretch.code_changed),
     }

@@ -90,7 +90,8 @@ def _show_study(summary: Summary, output: Output) -> None:
     if study.code_changed:
         output.line(f"\nCode changed since the study began: {first_few(study.code_changed)}")
         output.note(
-            f"`headrace trials {study.name}` marks the trials that ran other code than the first one."
+            f"`headrace trials {study.name}` marks the trials that ran other code than the first one, or took over "
+            "what such a trial had trained."
         )
     if study.spec.transfer is not None:
         output.note(f"Study {study.spec.transfer.study_name(study.name)} trains its best configurations.")

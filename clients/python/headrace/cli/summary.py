@@ -174,12 +174,8 @@ class Summary:
         if not self.study.code_changed:
             return []
         text = f"{first_few(self.study.code_changed)} changed since the study began"
-        shown = self.study.front if self.outcome.several else (self.study.leader,)
-        marked = [str(trial.number) for trial in shown if trial is not None and trial.code_changed]
-        if marked:
-            some = f"on the front, trial{'s' * (len(marked) > 1)} {first_few(marked, FRONT_ROWS)}"
-            who = some if self.outcome.several else f"the best trial, {marked[0]},"
-            text += f": {who} ran other code than the first"
+        if best := wording.best_of_other_code(self.study):
+            text += f": {best}"
         return [("code", f"{text}; headrace trials {self.study.name} marks such trials")]
 
     def _warm_start_lines(self) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from headrace.client.machines import Worker
 from headrace.client.model import StudyInfo, StudyState
 from headrace.client.wording import (
     ago,
+    best_of_other_code,
     counted,
     duration,
     earlier_end,
@@ -43,6 +44,7 @@ __all__ = [
     "STYLES",
     "SYMBOLS",
     "ago",
+    "best_of_other_code",
     "counted",
     "duration",
     "earlier_end",

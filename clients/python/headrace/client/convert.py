@@ -181,8 +181,19 @@ def trial(proto: trial_pb2.Trial, *, order: Iterable[str] = ()) -> model.TrialIn
         "earlier_ends": (ends := tuple(earlier_end(one) for one in proto.earlier_ends)),
         "counted_end": _at(ends, proto.counted_end) if proto.HasField("counted_end") else None,
         "schedules": tuple(schedule(one) for one in proto.schedules),
+        "other_code": tuple(other_code(one) for one in proto.other_code),
     }
     return model.TrialInfo(**plain(proto, model.TrialInfo) | converted)
+
+
+def other_code(proto: trial_pb2.OtherCode) -> model.OtherCode:
+    """Steps that other code trained."""
+    return model.OtherCode(
+        trial=proto.trial_number,
+        first_step=proto.first_step,
+        last_step=proto.last_step,
+        files=tuple(proto.files),
+    )
 
 
 def earlier_end(proto: trial_pb2.EarlierEnd) -> model.EarlierEnd:

@@ -19,6 +19,8 @@ class Stretch:
     end: int
     trial: int
     params: Mapping[str, Value]
+    code_changed: tuple[str, ...] = ()
+    """The source files in which other code than the study's first trained some of these steps."""
 
 
 def schedule(trials: Mapping[int, TrialInfo], number: int, *, at: int | None = None) -> list[Stretch]:
@@ -35,8 +37,26 @@ def schedule(trials: Mapping[int, TrialInfo], number: int, *, at: int | None = N
         after = [exploit for exploit in trial.lineage if rung is not None and exploit.rung >= rung]
         start = before[-1].step if before else 0
         params = after[0].previous_params if after else trial.last_params
-        stretches.append(Stretch(start=start, end=end, trial=trial.number, params=params))
+        stretches.append(
+            Stretch(
+                start=start,
+                end=end,
+                trial=trial.number,
+                params=params,
+                code_changed=_changed(trials[number], trial.number, start, end),
+            )
+        )
         donor = trials.get(before[-1].donor) if before else None
         if donor is None:
             return stretches[::-1]
         end, rung, trial = start, before[-1].rung, donor
+
+
+def _changed(trial: TrialInfo, trainer: int, start: int, end: int) -> tuple[str, ...]:
+    """The files of the other code behind a trial's state that was run by one that trained it, in these steps."""
+    found = (
+        one
+        for one in trial.other_code
+        if one.trial == trainer and one.first_step <= end and one.last_step > start
+    )
+    return tuple(dict.fromkeys(file for one in found for file in one.files))

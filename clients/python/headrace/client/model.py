@@ -221,6 +221,16 @@ class EndingSchedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherCode:
+    """Steps of a trial that other code trained than its study began with, and the source files that differ."""
+
+    trial: int
+    first_step: int
+    last_step: int
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialInfo:
     """One configuration and all that is known of it, as of one moment.
 
@@ -301,7 +311,12 @@ class TrialInfo:
     """The digest of the source files that its last attempt imported from the study's folder; empty where that is not
     known."""
     code_changed: tuple[str, ...] = ()
-    """The source files in which it ran other code than the study began with, in any attempt. Empty: none."""
+    """The source files in which it ran other code than the study began with, in any attempt, or took over the state of
+    a trial that did. Empty: none."""
+    other_code: tuple[OtherCode, ...] = ()
+    """The steps that such code trained: its own, and those of trials whose state it took over."""
+    result_of_other_code: bool | None = None
+    """Whether the result that counts was reported once it had `code_changed`. None: the scheduler is an older one."""
 
     @property
     def kept_checkpoint(self) -> Checkpoint | None:

@@ -1,7 +1,8 @@
 """What code a program that asks and tells runs: the source files of its script's folder.
 
 A study may outlive its client: the script is edited, started again, and asks on. So each lease says with its reports
-what the program had imported by then. A notebook has no files to compare.
+what the program had executed by then, since it imported the client. A notebook has no files to compare, and Headrace's
+own programs ask for nothing.
 """
 
 import sys
@@ -18,9 +19,10 @@ _told: OrderedDict[str, int] = OrderedDict()
 
 
 def watch() -> sources.Sources | None:
-    """Notes from now on what this program imports from its script's folder; None where it has none of its own."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    if not isinstance(script, str):
+    """Notes from now on what this program executes of its script's folder; None where it has none of its own."""
+    main = sys.modules.get("__main__")
+    script = getattr(main, "__file__", None)
+    if not isinstance(script, str) or sources.is_own(getattr(getattr(main, "__spec__", None), "name", "")):
         return None
     folder = Path(script).absolute().parent
     return None if set(_INSTALLED) & set(folder.parts) else sources.watch(str(folder))
@@ -51,3 +53,6 @@ def told(lease_id: str, code: event_pb2.AttemptCode | None) -> None:
         _told[lease_id] = max(upto, _told.pop(lease_id, 0))
         if len(_told) > _LEASES:
             _told.popitem(last=False)
+
+
+watch()

@@ -7,13 +7,15 @@ it ended with the result that counts: `reason`, unless it continued after that a
 (whether it is on the Pareto front; None with one objective), `rung` (the highest recorded, counted from 0), `rung_step`
 (the step of that rung), `steps_spent`, `failures`, `interruptions`, `worker` (where it runs, or ran last), `created`,
 `started`, `ended`, `checkpoint` (the last one), `kept_checkpoint` (the one to load), `code` (the digest of the source
-files that its last attempt imported from the study's folder), `code_changed` (the source files in which it ran other
-code than the study began with, separated by spaces), `detail`, then `param.NAME` for each parameter of the space, with
-its value at `score_step`, `last_param.NAME` for each one that a member of a population changed since, with the value
-that it went on with, `counted.NAME` for each objective and constraint, with the value that counts, and `metric.NAME`
-for each metric of any trial's last report. The two differ where an earlier end counts, and in the objective where its
-`scope` is `best` or `mean_last_k`. Of a report: `study`, `trial`, `attempt` (which placement of the trial, counted from
-1), `sequence`, `step`, `time`, then `metric.NAME` for each metric that any report has.
+files that its last attempt executed of the study's folder), `code_changed` (the source files in which it ran other
+code than the study began with, or took over the state of a trial that did, separated by spaces), `other_code` (the
+steps that such code trained), `result_of_other_code` (whether the result that counts is of after that), `detail`, then
+`param.NAME` for each parameter of the space, with its value at `score_step`, `last_param.NAME` for each one that a
+member of a population changed since, with the value that it went on with, `counted.NAME` for each objective and
+constraint, with the value that counts, and `metric.NAME` for each metric of any trial's last report. The two differ
+where an earlier end counts, and in the objective where its `scope` is `best` or `mean_last_k`. Of a report: `study`,
+`trial`, `attempt` (which placement of the trial, counted from 1), `sequence`, `step`, `time`, then `metric.NAME` for
+each metric that any report has.
 
 `score` counts whatever became of the trial. `best` counts unsound trials only where no sound one has a score, so
 compare sound rows alone: `frame[frame.sound & ~frame.baseline].score.min()`. With `scope: full_budget` the rows whose
@@ -31,7 +33,7 @@ from headrace.client.missing import MissingExtraError
 from headrace.client.model import Listing, Report, StudyInfo, TrialInfo, Value
 from headrace.client.outcome import Outcome
 from headrace.client.warning import warn
-from headrace.client.wording import left_out
+from headrace.client.wording import left_out, result_of_other_code, steps_of_other_code
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,6 +112,8 @@ def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str], chang
         "kept_checkpoint": trial.kept_checkpoint.uri if trial.kept_checkpoint else None,
         "code": trial.code or None,
         "code_changed": " ".join(trial.code_changed) or None,
+        "other_code": steps_of_other_code(trial.other_code) or None,
+        "result_of_other_code": result_of_other_code(trial),
         "detail": trial.detail or None,
         **{f"param.{name}": trial.params.get(name) for name in study.spec.space},
         **{f"last_param.{name}": trial.last_params.get(name) for name in changed},

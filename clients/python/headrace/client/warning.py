@@ -4,6 +4,7 @@ import sys
 import warnings
 
 from headrace.client.model import StudyInfo, StudyState
+from headrace.client.wording import best_of_other_code
 from headrace.first_few import first_few
 
 
@@ -19,8 +20,8 @@ def warn_of_edits(study: StudyInfo) -> None:
     """Results of different code look like results of one; so it is said. Python shows it once."""
     if not study.code_changed:
         return
-    marked = [one for one in (study.leader, *study.front) if one is not None and one.code_changed]
-    best = f" The best trial, {marked[0].number}, is one of them." if marked else ""
+    said = best_of_other_code(study)
+    best = f" {said[0].upper()}{said[1:]}." if said else ""
     warn(
         f"Trials of study {study.name} ran different code: {first_few(study.code_changed)} changed since the study "
         f"began, so their values may not compare. `trial.code_changed` marks those that ran other code than the "

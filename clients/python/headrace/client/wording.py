@@ -7,10 +7,19 @@ from typing import Any, TypeVar, assert_never
 
 from headrace.bounds.numbers import SEATS
 from headrace.client.machines import Holder
-from headrace.client.model import EarlierEnd, Listing, StudyInfo, TrialFailure, TrialInfo, TrialState
+from headrace.client.model import (
+    EarlierEnd,
+    Listing,
+    OtherCode,
+    StudyInfo,
+    TrialFailure,
+    TrialInfo,
+    TrialState,
+)
 from headrace.first_few import first_few
 from headrace.last_words import cause, likeness
 from headrace.spec import Objective, Scope, StartsWithDraws, StudySpec, Value
+from headrace.steps import in_words
 
 T = TypeVar("T")
 ROWS = 24
@@ -202,17 +211,54 @@ def _group(found: Sequence[TrialFailure]) -> str:
 
 
 def other_code(trial: TrialInfo) -> str:
-    """That a trial ran other code than its study began with, and which files differ; empty for any other trial."""
+    """That a trial ran other code than its study began with, or took over what such a trial had trained, and which
+    files differ; empty for any other trial."""
     if not trial.code_changed:
         return ""
+    copied = [one for one in trial.other_code if one.trial != trial.number]
+    shown = steps_of_other_code(copied)
+    if not copied:
+        what = "ran other code than the study began with"
+    elif len(copied) == len(trial.other_code):
+        what = f"was trained in part by other code than the study began with, {shown}"
+    else:
+        what = f"ran other code than the study began with, and took over {shown}"
     after = "" if result_of_other_code(trial) else ", after the result that counts"
-    return f"ran other code than the study began with{after}: {first_few(trial.code_changed)}"
+    return f"{what}{after}: {first_few(trial.code_changed)}"
+
+
+def steps_of_other_code(stretches: Sequence[OtherCode]) -> str:
+    """`steps 1 to 3 of trial 3, step 4 of trial 0`."""
+    return first_few([f"{in_words(one.first_step, one.last_step)} of trial {one.trial}" for one in stretches])
 
 
 def result_of_other_code(trial: TrialInfo) -> bool:
     """Whether the result that counts may be of other code than the study began with."""
-    end = trial.counted_end
+    if trial.result_of_other_code is not None:
+        return trial.result_of_other_code
+    end = trial.counted_end  # an older scheduler says no more
     return bool(trial.code_changed if end is None else end.code_changed)
+
+
+def best_of_other_code(study: StudyInfo) -> str:
+    """`the best trial, 2, is of other code than the first`: what an edit has to do with the best result, or with those
+    on the front; empty where that is nothing."""
+    several = bool(study.spec.further_objectives)
+    best = study.front if several else (study.leader,)
+    marked = [trial for trial in best if trial is not None and trial.code_changed]
+    doubted = [trial for trial in marked if result_of_other_code(trial)]
+    shown = doubted or marked
+    if not shown:
+        return ""
+    numbers = first_few([str(trial.number) for trial in shown], ROWS)
+    who = (
+        f"on the front, trial{'s' * (len(shown) > 1)} {numbers}" if several else f"the best trial, {numbers},"
+    )
+    if not doubted:
+        return f"{who} ran other code than the first, after the result that counts"
+    ran = any(one.trial == trial.number for trial in doubted for one in trial.other_code)
+    ran = ran or not all(trial.other_code for trial in doubted)
+    return f"{who} {'ran' if ran else 'was trained in part by'} other code than the first"
 
 
 def left_out(found: Listing[Any] | StudyInfo | TrialInfo, most: int = 20) -> list[str]:

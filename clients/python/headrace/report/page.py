@@ -168,7 +168,7 @@ def _header(data: StudyData) -> str:
     if study.code_changed:
         more.append(
             f"Code changed since the study began: {first_few(study.code_changed)}. The table of trials marks those "
-            "that ran other code than the first one."
+            "that ran other code than the first one, or took over what such a trial had trained."
         )
     more += [f"Not on this page: {line}" for line in data.left_out]
     said = "".join(f'<p class="lead">{escape(line)}</p>' for line in (lead, *more))

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, cast
 
+from headrace import sources
 from headrace.grants import BUNDLE
 from headrace.trial import raised, rng
 from headrace.trial.bundle import Bundle, takes_bundle
@@ -56,6 +57,9 @@ class Host(Protocol):
 
 _host: Host | None = None
 _current: Trial | None = None
+
+if os.environ.get("HEADRACE_RUNTIME"):
+    sources.notice()  # a script imports its own files before it calls `main`
 
 
 def install(host: Host) -> None:

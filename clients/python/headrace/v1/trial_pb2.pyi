@@ -110,7 +110,7 @@ Global___TerminationReason: _TypeAlias = TerminationReason  # noqa: Y015
 
 @_typing.final
 class Trial(_message.Message):
-    """One configuration and all that is known of it. The next field gets number 58."""
+    """One configuration and all that is known of it. The next field gets number 60."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -202,6 +202,8 @@ class Trial(_message.Message):
     EARLIER_ENDS_FIELD_NUMBER: _builtins.int
     COUNTED_END_FIELD_NUMBER: _builtins.int
     SCHEDULES_FIELD_NUMBER: _builtins.int
+    OTHER_CODE_FIELD_NUMBER: _builtins.int
+    RESULT_OF_OTHER_CODE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`studies/{study}/trials/{number}`."""
     number: _builtins.int
@@ -266,6 +268,8 @@ class Trial(_message.Message):
     diverged, or has a worse value. `score`, `score_step`, `objective_values` and `feasible` are then of that end. Absent
     where what it has come to counts.
     """
+    result_of_other_code: _builtins.bool
+    """Whether the result that counts was reported once the trial had `code_changed`. Absent from older schedulers."""
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
     @_builtins.property
@@ -310,8 +314,8 @@ class Trial(_message.Message):
 
     @_builtins.property
     def code_changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The source files in which it ran other code than the study began with, in any attempt; the first 16. Empty for a
-        trial whose code is the study's first.
+        """The source files in which it ran other code than the study began with, in any attempt, or took over the state of a
+        trial that did; the first 16. Empty for a trial whose code is the study's first.
         """
 
     @_builtins.property
@@ -323,6 +327,10 @@ class Trial(_message.Message):
     @_builtins.property
     def schedules(self) -> _containers.RepeatedCompositeFieldContainer[Global___Schedule]:
         """The learning-rate schedules that the trial tracks and that end, as far as it has said."""
+
+    @_builtins.property
+    def other_code(self) -> _containers.RepeatedCompositeFieldContainer[Global___OtherCode]:
+        """The steps that such code trained: those of this trial, and those of others whose state it took over."""
 
     def __init__(
         self,
@@ -375,10 +383,12 @@ class Trial(_message.Message):
         earlier_ends: _abc.Iterable[Global___EarlierEnd] | None = ...,
         counted_end: _builtins.int | None = ...,
         schedules: _abc.Iterable[Global___Schedule] | None = ...,
+        other_code: _abc.Iterable[Global___OtherCode] | None = ...,
+        result_of_other_code: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "best_checkpoint", b"best_checkpoint", "best_value", b"best_value", "checkpoint", b"checkpoint", "counted_end", b"counted_end", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "score", b"score", "source", b"source", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_result_of_other_code", b"_result_of_other_code", "_score", b"_score", "_source", b"_source", "_value", b"_value", "best_checkpoint", b"best_checkpoint", "best_value", b"best_value", "checkpoint", b"checkpoint", "counted_end", b"counted_end", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "result_of_other_code", b"result_of_other_code", "score", b"score", "source", b"source", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "code", b"code", "code_changed", b"code_changed", "counted_end", b"counted_end", "create_time", b"create_time", "detail", b"detail", "earlier_ends", b"earlier_ends", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "parameters", b"parameters", "rung_results", b"rung_results", "schedules", b"schedules", "score", b"score", "score_step", b"score_step", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_result_of_other_code", b"_result_of_other_code", "_score", b"_score", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "code", b"code", "code_changed", b"code_changed", "counted_end", b"counted_end", "create_time", b"create_time", "detail", b"detail", "earlier_ends", b"earlier_ends", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "other_code", b"other_code", "parameters", b"parameters", "result_of_other_code", b"result_of_other_code", "rung_results", b"rung_results", "schedules", b"schedules", "score", b"score", "score_step", b"score_step", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_value: _TypeAlias = _typing.Literal["best_value"]  # noqa: Y015
     _WhichOneofArgType__best_value: _TypeAlias = _typing.Literal["_best_value", b"_best_value"]  # noqa: Y015
@@ -390,6 +400,8 @@ class Trial(_message.Message):
     _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
     _WhichOneofReturnType__milestone: _TypeAlias = _typing.Literal["milestone"]  # noqa: Y015
     _WhichOneofArgType__milestone: _TypeAlias = _typing.Literal["_milestone", b"_milestone"]  # noqa: Y015
+    _WhichOneofReturnType__result_of_other_code: _TypeAlias = _typing.Literal["result_of_other_code"]  # noqa: Y015
+    _WhichOneofArgType__result_of_other_code: _TypeAlias = _typing.Literal["_result_of_other_code", b"_result_of_other_code"]  # noqa: Y015
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
     _WhichOneofReturnType__source: _TypeAlias = _typing.Literal["source"]  # noqa: Y015
@@ -407,6 +419,8 @@ class Trial(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__milestone) -> _WhichOneofReturnType__milestone | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__result_of_other_code) -> _WhichOneofReturnType__result_of_other_code | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__source) -> _WhichOneofReturnType__source | None: ...
@@ -414,6 +428,39 @@ class Trial(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___Trial: _TypeAlias = Trial  # noqa: Y015
+
+@_typing.final
+class OtherCode(_message.Message):
+    """Steps of a trial that other code trained than its study began with."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIAL_NUMBER_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_FIELD_NUMBER: _builtins.int
+    LAST_STEP_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    trial_number: _builtins.int
+    first_step: _builtins.int
+    last_step: _builtins.int
+    @_builtins.property
+    def files(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The source files in which it was other code; the first 16."""
+
+    def __init__(
+        self,
+        *,
+        trial_number: _builtins.int = ...,
+        first_step: _builtins.int = ...,
+        last_step: _builtins.int = ...,
+        files: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "first_step", b"first_step", "last_step", b"last_step", "trial_number", b"trial_number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OtherCode: _TypeAlias = OtherCode  # noqa: Y015
 
 @_typing.final
 class EarlierEnd(_message.Message):
@@ -470,7 +517,7 @@ class EarlierEnd(_message.Message):
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def code_changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """As `code_changed` of the trial, then."""
+        """As `code_changed` of the trial, when the report behind its score was recorded."""
 
     def __init__(
         self,

@@ -5,7 +5,8 @@ attempt of the study runs is the study's own. Until a report is recorded no valu
 ran it are over, the study may begin with other code, such as the fix of a script that failed at once.
 
 Files are compared one by one, because attempts import different ones: by their configurations, or late. A trial that
-runs another content is marked for good, and the log says so.
+runs another content is marked for good, and the log says so. So is one that takes over what such a trial has trained
+(`other_code`).
 
 `on_code_change` decides what else happens:
 
@@ -26,7 +27,7 @@ from headrace.bounds.numbers import SOURCES
 from headrace.errors import InvalidFieldError, Violation
 from headrace.first_few import first_few
 from headrace.spec import OnCodeChange
-from headrace_services.scheduler.core import events
+from headrace_services.scheduler.core import events, other_code
 from headrace_services.scheduler.core.inputs import (
     AttemptCode,
     Input,
@@ -38,13 +39,12 @@ from headrace_services.scheduler.core.inputs import (
 )
 from headrace_services.scheduler.core.lifecycle import BY_USER, Action, StudyState
 from headrace_services.scheduler.core.needs import Candidates, Deciding, ask
+from headrace_services.scheduler.core.other_code import MOST_SHOWN
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.core.state import CycleState
 
 MOST_VERSIONS = 16
 """So many contents of a file are remembered: the first one, and the last ones. Accepted ones stay longer."""
-MOST_SHOWN = 16
-"""So many files are named as changed."""
 
 _HELD = "?"
 """Before the digest of a content that was not let pass."""
@@ -179,7 +179,7 @@ def take(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
     if code is None:
         return True
     policy = state.study.spec.on_code_change
-    marked = bool(state.trials[lease.number].code_changed)
+    marked = other_code.ran(state.trials[lease.number])
     found = compared(_known(state), code.files, accepts=policy is OnCodeChange.WARN, marked=marked)
     if found.versions != state.study.code_files:
         state.study = replace(state.study, code_files=found.versions)
@@ -198,12 +198,10 @@ def take(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
 
 
 def _mark(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -> None:
-    before = state.trials[lease.number].code_changed
-    marked = (*before, *(path for path in found.differing if path not in before))[:MOST_SHOWN]
-    if marked == before and not found.new:
-        return
-    state.emit(events.code_changed(lease, code.digest, found.differing, found.new, refused=False))
-    state.update(lease.number, code_changed=marked)
+    marked, news = other_code.runs(state.trials[lease.number], lease, found.differing)
+    if news or found.new:
+        state.emit(events.code_changed(lease, code.digest, found.differing, found.new, refused=False))
+    state.update(lease.number, code_changed=marked.code_changed, other_code=marked.other_code)
 
 
 def _give_back(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -> None:

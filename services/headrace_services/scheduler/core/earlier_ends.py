@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible, objective_vector
 from headrace_services.scheduler.core.lifecycle import Reason
+from headrace_services.scheduler.core.other_code import marks_result
 from headrace_services.scheduler.core.records import EarlierEnd, Trial
 from headrace_services.scheduler.core.scores import has_values, score_now, score_step
 
@@ -137,5 +138,5 @@ def _present_end(spec: StudySpec, trial: Trial, cursor: int) -> EarlierEnd:
         checkpoint=trial.best_checkpoint or trial.checkpoint,
         cursor=cursor,
         end_time_s=trial.end_time.timestamp() if trial.end_time else None,
-        code_changed=trial.code_changed,
+        code_changed=trial.code_changed if marks_result(by_itself) else (),
     )

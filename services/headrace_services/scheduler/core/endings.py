@@ -16,7 +16,16 @@ from msgspec.structs import replace
 
 from headrace.last_words import printed_last
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import code_changes, events, gone, seats, unreached, unread, until
+from headrace_services.scheduler.core import (
+    code_changes,
+    events,
+    gone,
+    other_code,
+    seats,
+    unreached,
+    unread,
+    until,
+)
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     ExitedArrived,
@@ -169,9 +178,8 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
         if spec.template is not None and lease.step == _begun_at(lease) and not message.by_itself:
             why = f"{why}; {_silent(lease)}"
             state.emit(events.trial_warned(trial.number, why))
-        state.terminate(
-            trial.number, Reason.COMPLETED, why, checkpoint=message.checkpoint or trial.checkpoint
-        )
+        saved = other_code.saved(trial, lease, message.checkpoint)
+        state.terminate(trial.number, Reason.COMPLETED, why, checkpoint=saved or trial.checkpoint)
         until.compare(state, trial)
         until.look(state)
     else:

@@ -6,6 +6,7 @@ from msgspec.structs import asdict, replace
 
 from headrace.first_few import first_few
 from headrace.spec import StudySpec
+from headrace_services.scheduler.core import other_code
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.finite import json_number
 from headrace_services.scheduler.core.inputs import ReportArrived
@@ -313,10 +314,14 @@ def trial_exploited(study: str, exploit: Exploit) -> Event:
     }
     if exploit.donor_value is not None:
         detail["donor_value"] = json_number(exploit.donor_value)
+    marked = exploit.checkpoint.other_code
+    by = f", trained in part by other code ({other_code.steps_in_words(marked)})" if marked else ""
     return Event(
         number=exploit.number,
         kind="trial_exploited",
-        message=f"trial {exploit.number} takes over trial {exploit.donor} at step {exploit.checkpoint.step}: {listed}",
+        message=(
+            f"trial {exploit.number} takes over trial {exploit.donor} at step {exploit.checkpoint.step}{by}: {listed}"
+        ),
         detail={"exploit": detail},
     )
 

@@ -69,6 +69,18 @@ class Study(Struct, frozen=True, kw_only=True):
         return self.standing.closing
 
 
+class OtherCode(Struct, frozen=True, kw_only=True):
+    """Steps of a trial that other code trained than its study began with (`core.other_code`)."""
+
+    trial: int
+    attempt: int
+    first_step: int
+    last_step: int
+    """Below the first one while the attempt has reported none."""
+    files: tuple[str, ...] = ()
+    """The source files in which it was other code."""
+
+
 class Checkpoint(Struct, frozen=True, kw_only=True):
     """Where a durable checkpoint lies."""
 
@@ -77,6 +89,8 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     manifest_sha256: str = ""
     write_time_s: float = 0.0
+    other_code: tuple[OtherCode, ...] = ()
+    """The steps behind it that other code trained, of whichever trials."""
 
 
 class Unread(Struct, frozen=True, kw_only=True):
@@ -112,7 +126,7 @@ class EarlierEnd(Struct, frozen=True, kw_only=True):
     """The event that ended it."""
     end_time_s: float | None = None
     code_changed: tuple[str, ...] = ()
-    """As the trial's, then."""
+    """As the trial's, when the report behind its score arrived."""
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
@@ -196,7 +210,12 @@ class Trial(Struct, frozen=True, kw_only=True):
     code: str = ""
     """The digest of the code that its last attempt ran, as of its reports."""
     code_changed: tuple[str, ...] = ()
-    """The source files in which an attempt of it ran other code than the study began with."""
+    """The source files in which an attempt of it ran other code than the study began with, or one whose state it took
+    over (`core.other_code`)."""
+    other_code: tuple[OtherCode, ...] = ()
+    """The steps that such attempts trained: its own, and those that it took over."""
+    score_marked: bool = False
+    """Whether it was marked by then when the report arrived that made its score, earlier ends aside."""
     create_time: datetime | None = None
     start_time: datetime | None = None
     end_time: datetime | None = None

@@ -20,6 +20,7 @@ from headrace_services.scheduler.core import (
     events,
     gone,
     leaving,
+    other_code,
     seats,
     unreached,
     until,
@@ -46,7 +47,7 @@ from headrace_services.scheduler.core.records import (
     RungEntry,
     Trial,
 )
-from headrace_services.scheduler.core.scores import scored
+from headrace_services.scheduler.core.scores import is_made_by, scored
 from headrace_services.scheduler.core.state import CycleState
 
 _NAMES_SHOWN = 8
@@ -82,6 +83,7 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
     before = state.trials[lease.number]
     progress = max(0, report.step - lease.step)
     lease = state.update_lease(lease, last_sequence=sequence, step=lease.step + progress)
+    report = _with_marks(state, lease, report)
     trial = _note_metrics(state, report, progress)
     if progress and lease.model and report.train_time_s > 0 and not lease.bubbles:
         state.learn_speed(lease, progress, report.train_time_s)
@@ -172,6 +174,13 @@ def _before_milestone(state: CycleState, trial: Trial, lease: Lease, report: Rep
     return _go_on(trial.milestone or report.step, "before the next rung")
 
 
+def _with_marks(state: CycleState, lease: Lease, report: ReportArrived) -> ReportArrived:
+    """The report, with a checkpoint that says which steps behind it other code has trained."""
+    trial = state.trials[lease.number]
+    trial = state.update(trial.number, other_code=other_code.at_step(trial, lease, report.step))
+    return replace(report, checkpoint=other_code.saved(trial, lease, report.checkpoint))
+
+
 def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Trial:
     trial = state.trials[report.number]
     spec = state.study.spec
@@ -193,19 +202,17 @@ def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Tr
         schedules=trial.schedules if report.schedules is None else report.schedules,
     )
     feasible = is_feasible(spec.constraints, report.metrics)
-    if (
-        progress
-        and value is not None
-        and feasible
-        and improves(value, trial.best_value, maximize=spec.maximizes())
-    ):
-        best = saved if saved is not None and spec.keeps_best else trial.best_checkpoint
-        trial = state.update(trial.number, best_value=value, best_step=report.step, best_checkpoint=best)
-        if not trial.baseline:
+    best = feasible and improves(value, trial.best_value, maximize=spec.maximizes())
+    if progress and best:
+        kept = saved if saved is not None and spec.keeps_best else trial.best_checkpoint
+        trial = state.update(trial.number, best_value=value, best_step=report.step, best_checkpoint=kept)
+        if value is not None and not trial.baseline:
             until.measured(state, trial.number, value)
     if progress:
         changes = {"step": report.step, "value": value, "metrics": report.metrics}
         changes |= scored(spec.objective, trial, value, feasible=feasible)
+        if is_made_by(spec, value, is_best=best):
+            changes["score_marked"] = bool(trial.code_changed)
         trial = state.update(trial.number, **changes)
     return trial
 

@@ -34,6 +34,14 @@ def scored(objective: Objective, trial: Trial, value: float | None, *, feasible:
             assert_never(never)
 
 
+def is_made_by(spec: StudySpec, value: float | None, *, is_best: bool) -> bool:
+    """Whether a report makes its trial's result: the one with the best value where that counts, else each that has one.
+    With several objectives the values of the last report count."""
+    if spec.further_objectives:
+        return True
+    return is_best if spec.objective.scope is Scope.BEST else value is not None
+
+
 def score_now(objective: Objective, trial: Trial, *, feasible: bool) -> float | None:
     """The score of a trial by what it has reported, where its record has that of an earlier end. None where its last
     report lacked the objective."""

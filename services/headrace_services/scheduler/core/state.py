@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import earlier_ends, events
+from headrace_services.scheduler.core import earlier_ends, events, other_code
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.changes import Changes, PromotionChange, TrialChange
 from headrace_services.scheduler.core.fold import Fold
@@ -283,6 +283,7 @@ class CycleState:
         cursor = self.emit(events.trial_exploited(self.study.name, exploit))
         self.changes.exploits.append((exploit, cursor))
         copied: dict[str, Any] = {"params": exploit.params, "checkpoint": exploit.checkpoint}
+        copied |= other_code.taken_over(self.trials[exploit.number], exploit.checkpoint)
         self.update(exploit.number, **copied, unread=None, not_before_s=None)
 
     def _note(self, before: Trial, after: Trial, cursor: int) -> None:

@@ -18,7 +18,7 @@ from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
 from headrace_services.scheduler.attempt_messages import schedule_message
-from headrace_services.scheduler.core import hours
+from headrace_services.scheduler.core import hours, other_code
 from headrace_services.scheduler.core.capacity import Capacity, Profile, trusted
 from headrace_services.scheduler.core.code_changes import changed_files
 from headrace_services.scheduler.core.lifecycle import Reason, State
@@ -28,6 +28,7 @@ from headrace_services.scheduler.core.records import (
     EarlierEnd,
     Exploit,
     Lease,
+    OtherCode,
     RungView,
     Study,
     Trial,
@@ -235,6 +236,8 @@ def trial(
         lineage=[_exploit(study_id, exploit) for exploit in view.lineage],
         earlier_ends=[_earlier_end(end) for end in record.earlier_ends],
         schedules=[schedule_message(one) for one in record.schedules],
+        other_code=[_other_code(one) for one in record.other_code if one.last_step >= one.first_step],
+        result_of_other_code=other_code.marks_result(record),
     )
     if spec.further_objectives:
         values = {one.metric: record.counted_metrics.get(one.metric) for one in spec.objectives}
@@ -250,6 +253,12 @@ def trial(
 
 def _reason(reason: Reason) -> trial_pb2.TerminationReason.ValueType:
     return trial_pb2.TerminationReason.Value(f"TERMINATION_REASON_{reason}")
+
+
+def _other_code(one: OtherCode) -> trial_pb2.OtherCode:
+    return trial_pb2.OtherCode(
+        trial_number=one.trial, first_step=one.first_step, last_step=one.last_step, files=one.files
+    )
 
 
 def _earlier_end(end: EarlierEnd) -> trial_pb2.EarlierEnd:

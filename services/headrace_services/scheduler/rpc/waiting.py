@@ -190,7 +190,7 @@ async def _of_the_study(conn: AsyncConnection, study: Study) -> str:
     if study.after is not None:
         return f"study {study.after}, after which its study begins"
     if study.state is StudyState.PAUSED:
-        return "the study to be resumed"
+        return f"the study to be resumed ({study.detail})" if study.detail else "the study to be resumed"
     if study.spec.template is None:
         return "the next ask"
     if 0 < study.spec.max_parallel <= await load.live_count(conn, study.id):

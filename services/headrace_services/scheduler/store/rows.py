@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from headrace_services.scheduler.core.records import (
     Event,
     Grant,
     Lease,
+    OtherCode,
     Part,
     Report,
     RungCost,
@@ -241,15 +242,30 @@ def scale_choice(columns: Columns | None) -> ScaleChoice | None:
 
 def checkpoint(columns: Columns | None) -> Checkpoint | None:
     """A checkpoint, as it lies in the JSON columns."""
-    return Checkpoint(**columns) if columns else None
+    return (
+        Checkpoint(**{**columns, "other_code": _other_code(columns.get("other_code", ()))})
+        if columns
+        else None
+    )
 
 
 def checkpoint_columns(record: Checkpoint | None) -> Columns | None:
     """The JSON of a checkpoint."""
-    return {name: getattr(record, name) for name in _CHECKPOINT} if record else None
+    if record is None:
+        return None
+    columns: Columns = {name: getattr(record, name) for name in _CHECKPOINT}
+    return columns | {"other_code": _other_code_columns(record.other_code)} if record.other_code else columns
 
 
-_CHECKPOINT = tuple(part.name for part in fields(Checkpoint))
+_CHECKPOINT = tuple(part.name for part in fields(Checkpoint) if part.name != "other_code")
+
+
+def _other_code(columns: Sequence[Columns]) -> tuple[OtherCode, ...]:
+    return tuple(OtherCode(**{**one, "files": tuple(one["files"])}) for one in columns)
+
+
+def _other_code_columns(records: tuple[OtherCode, ...]) -> list[Columns]:
+    return [{**asdict(one), "files": list(one.files)} for one in records]
 
 
 def earlier_ends(columns: list[Columns]) -> tuple[EarlierEnd, ...]:
@@ -491,6 +507,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "earlier_ends": earlier_ends,
     "schedules": _schedules,
     "code_changed": tuple,
+    "other_code": _other_code,
 }
 """How columns are read that are not as the record has them."""
 _WRITTEN: dict[str, Callable[[Any], Any]] = {
@@ -507,6 +524,7 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "earlier_ends": _earlier_end_columns,
     "schedules": lambda records: [asdict(one) for one in records],
     "code_changed": list,
+    "other_code": _other_code_columns,
 }
 """How fields are written that are not as the column has them. Enums are texts."""
 _TRIAL_FIELDS = tuple(part.name for part in fields(Trial))

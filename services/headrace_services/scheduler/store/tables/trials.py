@@ -80,6 +80,9 @@ trial = Table(
     # began with.
     Column("code", Text, nullable=False, server_default=""),
     Column("code_changed", ARRAY(Text), nullable=False, server_default="{}"),
+    # The steps that such code trained, its own and those that it took over; and whether its result is of then.
+    Column("other_code", JSONB, nullable=False, server_default="[]"),
+    Column("score_marked", Boolean, nullable=False, server_default="false"),
     # The event that ended the trial, for caches that catch up; none of a trial that was reopened.
     Column("end_cursor", BigInteger),
     time_column("create_time", now=True),
