@@ -201,7 +201,7 @@ func (TerminationReason) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{2}
 }
 
-// One configuration and all that is known of it. The next field gets number 58.
+// One configuration and all that is known of it. The next field gets number 60.
 type Trial struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `studies/{study}/trials/{number}`.
@@ -284,8 +284,8 @@ type Trial struct {
 	BestCheckpoint *CheckpointRef `protobuf:"bytes,45,opt,name=best_checkpoint,json=bestCheckpoint,proto3" json:"best_checkpoint,omitempty"`
 	// The digest of the code that its last attempt ran; empty before its first report, and where that is not known.
 	Code string `protobuf:"bytes,52,opt,name=code,proto3" json:"code,omitempty"`
-	// The source files in which it ran other code than the study began with, in any attempt; the first 16. Empty for a
-	// trial whose code is the study's first.
+	// The source files in which it ran other code than the study began with, in any attempt, or took over the state of a
+	// trial that did; the first 16. Empty for a trial whose code is the study's first.
 	CodeChanged []string `protobuf:"bytes,53,rep,name=code_changed,json=codeChanged,proto3" json:"code_changed,omitempty"`
 	// What the trial had come to each time it was over, before a user let it continue (`ExtendStudy`, `RetryTrials`); the
 	// first end first. Their checkpoints stay.
@@ -295,9 +295,13 @@ type Trial struct {
 	// where what it has come to counts.
 	CountedEnd *int32 `protobuf:"varint,56,opt,name=counted_end,json=countedEnd,proto3,oneof" json:"counted_end,omitempty"`
 	// The learning-rate schedules that the trial tracks and that end, as far as it has said.
-	Schedules     []*Schedule `protobuf:"bytes,57,rep,name=schedules,proto3" json:"schedules,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Schedules []*Schedule `protobuf:"bytes,57,rep,name=schedules,proto3" json:"schedules,omitempty"`
+	// The steps that such code trained: those of this trial, and those of others whose state it took over.
+	OtherCode []*OtherCode `protobuf:"bytes,58,rep,name=other_code,json=otherCode,proto3" json:"other_code,omitempty"`
+	// Whether the result that counts was reported once the trial had `code_changed`. Absent from older schedulers.
+	ResultOfOtherCode *bool `protobuf:"varint,59,opt,name=result_of_other_code,json=resultOfOtherCode,proto3,oneof" json:"result_of_other_code,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Trial) Reset() {
@@ -666,6 +670,90 @@ func (x *Trial) GetSchedules() []*Schedule {
 	return nil
 }
 
+func (x *Trial) GetOtherCode() []*OtherCode {
+	if x != nil {
+		return x.OtherCode
+	}
+	return nil
+}
+
+func (x *Trial) GetResultOfOtherCode() bool {
+	if x != nil && x.ResultOfOtherCode != nil {
+		return *x.ResultOfOtherCode
+	}
+	return false
+}
+
+// Steps of a trial that other code trained than its study began with.
+type OtherCode struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	TrialNumber int64                  `protobuf:"varint,1,opt,name=trial_number,json=trialNumber,proto3" json:"trial_number,omitempty"`
+	FirstStep   int64                  `protobuf:"varint,2,opt,name=first_step,json=firstStep,proto3" json:"first_step,omitempty"`
+	LastStep    int64                  `protobuf:"varint,3,opt,name=last_step,json=lastStep,proto3" json:"last_step,omitempty"`
+	// The source files in which it was other code; the first 16.
+	Files         []string `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OtherCode) Reset() {
+	*x = OtherCode{}
+	mi := &file_headrace_v1_trial_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OtherCode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OtherCode) ProtoMessage() {}
+
+func (x *OtherCode) ProtoReflect() protoreflect.Message {
+	mi := &file_headrace_v1_trial_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OtherCode.ProtoReflect.Descriptor instead.
+func (*OtherCode) Descriptor() ([]byte, []int) {
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *OtherCode) GetTrialNumber() int64 {
+	if x != nil {
+		return x.TrialNumber
+	}
+	return 0
+}
+
+func (x *OtherCode) GetFirstStep() int64 {
+	if x != nil {
+		return x.FirstStep
+	}
+	return 0
+}
+
+func (x *OtherCode) GetLastStep() int64 {
+	if x != nil {
+		return x.LastStep
+	}
+	return 0
+}
+
+func (x *OtherCode) GetFiles() []string {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
 // What a trial had come to when it was over. It counts, whatever became of the trial since.
 type EarlierEnd struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -682,7 +770,7 @@ type EarlierEnd struct {
 	// The one to load: that of the best value with `KEEP_BEST`, else the last one.
 	Checkpoint *CheckpointRef         `protobuf:"bytes,7,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	EndTime    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	// As `code_changed` of the trial, then.
+	// As `code_changed` of the trial, when the report behind its score was recorded.
 	CodeChanged   []string `protobuf:"bytes,9,rep,name=code_changed,json=codeChanged,proto3" json:"code_changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -690,7 +778,7 @@ type EarlierEnd struct {
 
 func (x *EarlierEnd) Reset() {
 	*x = EarlierEnd{}
-	mi := &file_headrace_v1_trial_proto_msgTypes[1]
+	mi := &file_headrace_v1_trial_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +790,7 @@ func (x *EarlierEnd) String() string {
 func (*EarlierEnd) ProtoMessage() {}
 
 func (x *EarlierEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_trial_proto_msgTypes[1]
+	mi := &file_headrace_v1_trial_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +803,7 @@ func (x *EarlierEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EarlierEnd.ProtoReflect.Descriptor instead.
 func (*EarlierEnd) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{1}
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *EarlierEnd) GetReason() TerminationReason {
@@ -797,7 +885,7 @@ type Schedule struct {
 
 func (x *Schedule) Reset() {
 	*x = Schedule{}
-	mi := &file_headrace_v1_trial_proto_msgTypes[2]
+	mi := &file_headrace_v1_trial_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -809,7 +897,7 @@ func (x *Schedule) String() string {
 func (*Schedule) ProtoMessage() {}
 
 func (x *Schedule) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_trial_proto_msgTypes[2]
+	mi := &file_headrace_v1_trial_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -822,7 +910,7 @@ func (x *Schedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
 func (*Schedule) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{2}
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Schedule) GetName() string {
@@ -863,7 +951,7 @@ type Schedules struct {
 
 func (x *Schedules) Reset() {
 	*x = Schedules{}
-	mi := &file_headrace_v1_trial_proto_msgTypes[3]
+	mi := &file_headrace_v1_trial_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +963,7 @@ func (x *Schedules) String() string {
 func (*Schedules) ProtoMessage() {}
 
 func (x *Schedules) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_trial_proto_msgTypes[3]
+	mi := &file_headrace_v1_trial_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +976,7 @@ func (x *Schedules) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schedules.ProtoReflect.Descriptor instead.
 func (*Schedules) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{3}
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Schedules) GetSchedules() []*Schedule {
@@ -918,7 +1006,7 @@ type Exploit struct {
 
 func (x *Exploit) Reset() {
 	*x = Exploit{}
-	mi := &file_headrace_v1_trial_proto_msgTypes[4]
+	mi := &file_headrace_v1_trial_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +1018,7 @@ func (x *Exploit) String() string {
 func (*Exploit) ProtoMessage() {}
 
 func (x *Exploit) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_trial_proto_msgTypes[4]
+	mi := &file_headrace_v1_trial_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1031,7 @@ func (x *Exploit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exploit.ProtoReflect.Descriptor instead.
 func (*Exploit) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{4}
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Exploit) GetRung() int32 {
@@ -1017,7 +1105,7 @@ type RungResult struct {
 
 func (x *RungResult) Reset() {
 	*x = RungResult{}
-	mi := &file_headrace_v1_trial_proto_msgTypes[5]
+	mi := &file_headrace_v1_trial_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1029,7 +1117,7 @@ func (x *RungResult) String() string {
 func (*RungResult) ProtoMessage() {}
 
 func (x *RungResult) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_trial_proto_msgTypes[5]
+	mi := &file_headrace_v1_trial_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1042,7 +1130,7 @@ func (x *RungResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RungResult.ProtoReflect.Descriptor instead.
 func (*RungResult) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{5}
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RungResult) GetRung() int32 {
@@ -1116,7 +1204,7 @@ type RungCost struct {
 
 func (x *RungCost) Reset() {
 	*x = RungCost{}
-	mi := &file_headrace_v1_trial_proto_msgTypes[6]
+	mi := &file_headrace_v1_trial_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1128,7 +1216,7 @@ func (x *RungCost) String() string {
 func (*RungCost) ProtoMessage() {}
 
 func (x *RungCost) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_trial_proto_msgTypes[6]
+	mi := &file_headrace_v1_trial_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1141,7 +1229,7 @@ func (x *RungCost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RungCost.ProtoReflect.Descriptor instead.
 func (*RungCost) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{6}
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RungCost) GetStepS() float64 {
@@ -1189,7 +1277,7 @@ type CheckpointRef struct {
 
 func (x *CheckpointRef) Reset() {
 	*x = CheckpointRef{}
-	mi := &file_headrace_v1_trial_proto_msgTypes[7]
+	mi := &file_headrace_v1_trial_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1289,7 @@ func (x *CheckpointRef) String() string {
 func (*CheckpointRef) ProtoMessage() {}
 
 func (x *CheckpointRef) ProtoReflect() protoreflect.Message {
-	mi := &file_headrace_v1_trial_proto_msgTypes[7]
+	mi := &file_headrace_v1_trial_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1302,7 @@ func (x *CheckpointRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRef.ProtoReflect.Descriptor instead.
 func (*CheckpointRef) Descriptor() ([]byte, []int) {
-	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{7}
+	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CheckpointRef) GetUri() string {
@@ -1256,7 +1344,7 @@ var File_headrace_v1_trial_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/trial.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\"\xa6\x10\n" +
+	"\x17headrace/v1/trial.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\"\xac\x11\n" +
 	"\x05Trial\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12-\n" +
@@ -1320,7 +1408,10 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\fearlier_ends\x187 \x03(\v2\x17.headrace.v1.EarlierEndR\vearlierEnds\x12$\n" +
 	"\vcounted_end\x188 \x01(\x05H\aR\n" +
 	"countedEnd\x88\x01\x01\x123\n" +
-	"\tschedules\x189 \x03(\v2\x15.headrace.v1.ScheduleR\tschedules\x1a:\n" +
+	"\tschedules\x189 \x03(\v2\x15.headrace.v1.ScheduleR\tschedules\x125\n" +
+	"\n" +
+	"other_code\x18: \x03(\v2\x16.headrace.v1.OtherCodeR\totherCode\x124\n" +
+	"\x14result_of_other_code\x18; \x01(\bH\bR\x11resultOfOtherCode\x88\x01\x01\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1aB\n" +
@@ -1335,7 +1426,14 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\t_feasibleB\r\n" +
 	"\v_generationB\t\n" +
 	"\a_sourceB\x0e\n" +
-	"\f_counted_end\"\xd6\x03\n" +
+	"\f_counted_endB\x17\n" +
+	"\x15_result_of_other_code\"\x80\x01\n" +
+	"\tOtherCode\x12!\n" +
+	"\ftrial_number\x18\x01 \x01(\x03R\vtrialNumber\x12\x1d\n" +
+	"\n" +
+	"first_step\x18\x02 \x01(\x03R\tfirstStep\x12\x1b\n" +
+	"\tlast_step\x18\x03 \x01(\x03R\blastStep\x12\x14\n" +
+	"\x05files\x18\x04 \x03(\tR\x05files\"\xd6\x03\n" +
 	"\n" +
 	"EarlierEnd\x126\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1e.headrace.v1.TerminationReasonR\x06reason\x12\x12\n" +
@@ -1437,58 +1535,60 @@ func file_headrace_v1_trial_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_trial_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_headrace_v1_trial_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_headrace_v1_trial_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_headrace_v1_trial_proto_goTypes = []any{
 	(PastEnd)(0),                  // 0: headrace.v1.PastEnd
 	(TrialState)(0),               // 1: headrace.v1.TrialState
 	(TerminationReason)(0),        // 2: headrace.v1.TerminationReason
 	(*Trial)(nil),                 // 3: headrace.v1.Trial
-	(*EarlierEnd)(nil),            // 4: headrace.v1.EarlierEnd
-	(*Schedule)(nil),              // 5: headrace.v1.Schedule
-	(*Schedules)(nil),             // 6: headrace.v1.Schedules
-	(*Exploit)(nil),               // 7: headrace.v1.Exploit
-	(*RungResult)(nil),            // 8: headrace.v1.RungResult
-	(*RungCost)(nil),              // 9: headrace.v1.RungCost
-	(*CheckpointRef)(nil),         // 10: headrace.v1.CheckpointRef
-	nil,                           // 11: headrace.v1.Trial.MetricsEntry
-	nil,                           // 12: headrace.v1.Trial.ObjectiveValuesEntry
-	nil,                           // 13: headrace.v1.EarlierEnd.MetricsEntry
-	(*ParameterAssignment)(nil),   // 14: headrace.v1.ParameterAssignment
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
+	(*OtherCode)(nil),             // 4: headrace.v1.OtherCode
+	(*EarlierEnd)(nil),            // 5: headrace.v1.EarlierEnd
+	(*Schedule)(nil),              // 6: headrace.v1.Schedule
+	(*Schedules)(nil),             // 7: headrace.v1.Schedules
+	(*Exploit)(nil),               // 8: headrace.v1.Exploit
+	(*RungResult)(nil),            // 9: headrace.v1.RungResult
+	(*RungCost)(nil),              // 10: headrace.v1.RungCost
+	(*CheckpointRef)(nil),         // 11: headrace.v1.CheckpointRef
+	nil,                           // 12: headrace.v1.Trial.MetricsEntry
+	nil,                           // 13: headrace.v1.Trial.ObjectiveValuesEntry
+	nil,                           // 14: headrace.v1.EarlierEnd.MetricsEntry
+	(*ParameterAssignment)(nil),   // 15: headrace.v1.ParameterAssignment
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
 }
 var file_headrace_v1_trial_proto_depIdxs = []int32{
 	1,  // 0: headrace.v1.Trial.state:type_name -> headrace.v1.TrialState
-	14, // 1: headrace.v1.Trial.parameters:type_name -> headrace.v1.ParameterAssignment
-	8,  // 2: headrace.v1.Trial.rung_results:type_name -> headrace.v1.RungResult
+	15, // 1: headrace.v1.Trial.parameters:type_name -> headrace.v1.ParameterAssignment
+	9,  // 2: headrace.v1.Trial.rung_results:type_name -> headrace.v1.RungResult
 	2,  // 3: headrace.v1.Trial.termination_reason:type_name -> headrace.v1.TerminationReason
-	10, // 4: headrace.v1.Trial.checkpoint:type_name -> headrace.v1.CheckpointRef
-	15, // 5: headrace.v1.Trial.create_time:type_name -> google.protobuf.Timestamp
-	15, // 6: headrace.v1.Trial.start_time:type_name -> google.protobuf.Timestamp
-	15, // 7: headrace.v1.Trial.end_time:type_name -> google.protobuf.Timestamp
-	11, // 8: headrace.v1.Trial.metrics:type_name -> headrace.v1.Trial.MetricsEntry
-	7,  // 9: headrace.v1.Trial.lineage:type_name -> headrace.v1.Exploit
-	12, // 10: headrace.v1.Trial.objective_values:type_name -> headrace.v1.Trial.ObjectiveValuesEntry
-	10, // 11: headrace.v1.Trial.best_checkpoint:type_name -> headrace.v1.CheckpointRef
-	4,  // 12: headrace.v1.Trial.earlier_ends:type_name -> headrace.v1.EarlierEnd
-	5,  // 13: headrace.v1.Trial.schedules:type_name -> headrace.v1.Schedule
-	2,  // 14: headrace.v1.EarlierEnd.reason:type_name -> headrace.v1.TerminationReason
-	13, // 15: headrace.v1.EarlierEnd.metrics:type_name -> headrace.v1.EarlierEnd.MetricsEntry
-	10, // 16: headrace.v1.EarlierEnd.checkpoint:type_name -> headrace.v1.CheckpointRef
-	15, // 17: headrace.v1.EarlierEnd.end_time:type_name -> google.protobuf.Timestamp
-	0,  // 18: headrace.v1.Schedule.past_end:type_name -> headrace.v1.PastEnd
-	5,  // 19: headrace.v1.Schedules.schedules:type_name -> headrace.v1.Schedule
-	10, // 20: headrace.v1.Exploit.checkpoint:type_name -> headrace.v1.CheckpointRef
-	14, // 21: headrace.v1.Exploit.parameters:type_name -> headrace.v1.ParameterAssignment
-	14, // 22: headrace.v1.Exploit.previous_parameters:type_name -> headrace.v1.ParameterAssignment
-	15, // 23: headrace.v1.RungResult.time:type_name -> google.protobuf.Timestamp
-	9,  // 24: headrace.v1.RungResult.cost:type_name -> headrace.v1.RungCost
-	16, // 25: headrace.v1.CheckpointRef.write_time:type_name -> google.protobuf.Duration
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	11, // 4: headrace.v1.Trial.checkpoint:type_name -> headrace.v1.CheckpointRef
+	16, // 5: headrace.v1.Trial.create_time:type_name -> google.protobuf.Timestamp
+	16, // 6: headrace.v1.Trial.start_time:type_name -> google.protobuf.Timestamp
+	16, // 7: headrace.v1.Trial.end_time:type_name -> google.protobuf.Timestamp
+	12, // 8: headrace.v1.Trial.metrics:type_name -> headrace.v1.Trial.MetricsEntry
+	8,  // 9: headrace.v1.Trial.lineage:type_name -> headrace.v1.Exploit
+	13, // 10: headrace.v1.Trial.objective_values:type_name -> headrace.v1.Trial.ObjectiveValuesEntry
+	11, // 11: headrace.v1.Trial.best_checkpoint:type_name -> headrace.v1.CheckpointRef
+	5,  // 12: headrace.v1.Trial.earlier_ends:type_name -> headrace.v1.EarlierEnd
+	6,  // 13: headrace.v1.Trial.schedules:type_name -> headrace.v1.Schedule
+	4,  // 14: headrace.v1.Trial.other_code:type_name -> headrace.v1.OtherCode
+	2,  // 15: headrace.v1.EarlierEnd.reason:type_name -> headrace.v1.TerminationReason
+	14, // 16: headrace.v1.EarlierEnd.metrics:type_name -> headrace.v1.EarlierEnd.MetricsEntry
+	11, // 17: headrace.v1.EarlierEnd.checkpoint:type_name -> headrace.v1.CheckpointRef
+	16, // 18: headrace.v1.EarlierEnd.end_time:type_name -> google.protobuf.Timestamp
+	0,  // 19: headrace.v1.Schedule.past_end:type_name -> headrace.v1.PastEnd
+	6,  // 20: headrace.v1.Schedules.schedules:type_name -> headrace.v1.Schedule
+	11, // 21: headrace.v1.Exploit.checkpoint:type_name -> headrace.v1.CheckpointRef
+	15, // 22: headrace.v1.Exploit.parameters:type_name -> headrace.v1.ParameterAssignment
+	15, // 23: headrace.v1.Exploit.previous_parameters:type_name -> headrace.v1.ParameterAssignment
+	16, // 24: headrace.v1.RungResult.time:type_name -> google.protobuf.Timestamp
+	10, // 25: headrace.v1.RungResult.cost:type_name -> headrace.v1.RungCost
+	17, // 26: headrace.v1.CheckpointRef.write_time:type_name -> google.protobuf.Duration
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_trial_proto_init() }
@@ -1498,17 +1598,17 @@ func file_headrace_v1_trial_proto_init() {
 	}
 	file_headrace_v1_spec_proto_init()
 	file_headrace_v1_trial_proto_msgTypes[0].OneofWrappers = []any{}
-	file_headrace_v1_trial_proto_msgTypes[1].OneofWrappers = []any{}
-	file_headrace_v1_trial_proto_msgTypes[4].OneofWrappers = []any{}
+	file_headrace_v1_trial_proto_msgTypes[2].OneofWrappers = []any{}
 	file_headrace_v1_trial_proto_msgTypes[5].OneofWrappers = []any{}
 	file_headrace_v1_trial_proto_msgTypes[6].OneofWrappers = []any{}
+	file_headrace_v1_trial_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_trial_proto_rawDesc), len(file_headrace_v1_trial_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

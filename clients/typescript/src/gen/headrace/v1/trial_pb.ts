@@ -16,10 +16,10 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file headrace/v1/trial.proto.
  */
 export const file_headrace_v1_trial: GenFile = /*@__PURE__*/
-  fileDesc("ChdoZWFkcmFjZS92MS90cmlhbC5wcm90bxILaGVhZHJhY2UudjEimQwKBVRyaWFsEgwKBG5hbWUYASABKAkSDgoGbnVtYmVyGAIgASgDEiYKBXN0YXRlGAMgASgOMhcuaGVhZHJhY2UudjEuVHJpYWxTdGF0ZRI0CgpwYXJhbWV0ZXJzGAQgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudBIQCghiYXNlbGluZRgFIAEoCBIPCgdicmFja2V0GAYgASgFEg8KB2F0dGVtcHQYByABKAMSDAoEc3RlcBgIIAEoAxIWCgltaWxlc3RvbmUYCSABKANIAIgBARISCgV2YWx1ZRgKIAEoAUgBiAEBEhcKCmJlc3RfdmFsdWUYCyABKAFIAogBARIRCgliZXN0X3N0ZXAYDCABKAMSEgoFc2NvcmUYLiABKAFIA4gBARISCgpzY29yZV9zdGVwGDAgASgDEi0KDHJ1bmdfcmVzdWx0cxgNIAMoCzIXLmhlYWRyYWNlLnYxLlJ1bmdSZXN1bHQSOgoSdGVybWluYXRpb25fcmVhc29uGA4gASgOMh4uaGVhZHJhY2UudjEuVGVybWluYXRpb25SZWFzb24SDgoGZGV0YWlsGA8gASgJEi4KCmNoZWNrcG9pbnQYECABKAsyGi5oZWFkcmFjZS52MS5DaGVja3BvaW50UmVmEg4KBndvcmtlchgRIAEoCRINCgVzbG90cxgSIAMoBRIQCghmYWlsdXJlcxgTIAEoBRIVCg1pbnRlcnJ1cHRpb25zGBQgASgFEhMKC3N0ZXBzX3NwZW50GBUgASgDEi8KC2NyZWF0ZV90aW1lGBYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpzdGFydF90aW1lGBcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghlbmRfdGltZRgYIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMAoHbWV0cmljcxgZIAMoCzIfLmhlYWRyYWNlLnYxLlRyaWFsLk1ldHJpY3NFbnRyeRIQCghsb2dfcGF0aBgaIAEoCRIQCghsb2dfdGFpbBgbIAEoCRISCgpzbG90X21pbGxpGCAgASgFEhEKCXdhaXRzX2ZvchghIAEoCRIlCgdsaW5lYWdlGBwgAygLMhQuaGVhZHJhY2UudjEuRXhwbG9pdBJBChBvYmplY3RpdmVfdmFsdWVzGB0gAygLMicuaGVhZHJhY2UudjEuVHJpYWwuT2JqZWN0aXZlVmFsdWVzRW50cnkSFQoIZmVhc2libGUYHiABKAhIBIgBARIXCgpnZW5lcmF0aW9uGB8gASgFSAWIAQESEwoLbGFzdF93b3JrZXIYIiABKAkSDwoHdW5zaG93bhgoIAEoCRITCgZzb3VyY2UYLCABKANIBogBARIOCgZidW5kbGUYKSABKAkSFgoOYnVuZGxlX21lbWJlcnMYKiABKAUSFAoMYnVuZGxlX3NlYXRzGCsgASgFEg8KB2J1YmJsZXMYLyADKAkSMwoPYmVzdF9jaGVja3BvaW50GC0gASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhIMCgRjb2RlGDQgASgJEhQKDGNvZGVfY2hhbmdlZBg1IAMoCRItCgxlYXJsaWVyX2VuZHMYNyADKAsyFy5oZWFkcmFjZS52MS5FYXJsaWVyRW5kEhgKC2NvdW50ZWRfZW5kGDggASgFSAeIAQESKAoJc2NoZWR1bGVzGDkgAygLMhUuaGVhZHJhY2UudjEuU2NoZWR1bGUaLgoMTWV0cmljc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEaNgoUT2JqZWN0aXZlVmFsdWVzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgBOgI4AUIMCgpfbWlsZXN0b25lQggKBl92YWx1ZUINCgtfYmVzdF92YWx1ZUIICgZfc2NvcmVCCwoJX2ZlYXNpYmxlQg0KC19nZW5lcmF0aW9uQgkKB19zb3VyY2VCDgoMX2NvdW50ZWRfZW5kIvcCCgpFYXJsaWVyRW5kEi4KBnJlYXNvbhgBIAEoDjIeLmhlYWRyYWNlLnYxLlRlcm1pbmF0aW9uUmVhc29uEgwKBHN0ZXAYAiABKAMSEwoGYnVkZ2V0GAMgASgDSACIAQESEgoFc2NvcmUYBCABKAFIAYgBARISCgpzY29yZV9zdGVwGAUgASgDEjUKB21ldHJpY3MYBiADKAsyJC5oZWFkcmFjZS52MS5FYXJsaWVyRW5kLk1ldHJpY3NFbnRyeRIuCgpjaGVja3BvaW50GAcgASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhIsCghlbmRfdGltZRgIIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoMY29kZV9jaGFuZ2VkGAkgAygJGi4KDE1ldHJpY3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAE6AjgBQgkKB19idWRnZXRCCAoGX3Njb3JlImEKCFNjaGVkdWxlEgwKBG5hbWUYASABKAkSDAoEa2luZBgCIAEoCRIRCglsYXN0X3N0ZXAYAyABKAMSJgoIcGFzdF9lbmQYBCABKA4yFC5oZWFkcmFjZS52MS5QYXN0RW5kIjUKCVNjaGVkdWxlcxIoCglzY2hlZHVsZXMYASADKAsyFS5oZWFkcmFjZS52MS5TY2hlZHVsZSKDAgoHRXhwbG9pdBIMCgRydW5nGAEgASgFEgwKBHN0ZXAYAiABKAMSDQoFZG9ub3IYAyABKAkSLgoKY2hlY2twb2ludBgEIAEoCzIaLmhlYWRyYWNlLnYxLkNoZWNrcG9pbnRSZWYSGAoLZG9ub3JfdmFsdWUYBSABKAFIAIgBARI0CgpwYXJhbWV0ZXJzGAYgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudBI9ChNwcmV2aW91c19wYXJhbWV0ZXJzGAcgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudEIOCgxfZG9ub3JfdmFsdWUiywEKClJ1bmdSZXN1bHQSDAoEcnVuZxgBIAEoBRIRCgltaWxlc3RvbmUYAiABKAMSDAoEc3RlcBgDIAEoAxISCgV2YWx1ZRgEIAEoAUgAiAEBEg8KB2Fycml2YWwYBSABKAMSEAoIcHJvbW90ZWQYBiABKAgSKAoEdGltZRgHIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASIwoEY29zdBgUIAEoCzIVLmhlYWRyYWNlLnYxLlJ1bmdDb3N0QggKBl92YWx1ZSKgAQoIUnVuZ0Nvc3QSEwoGc3RlcF9zGAEgASgBSACIAQESHQoQY2hlY2twb2ludF9ieXRlcxgCIAEoA0gBiAEBEhQKB3dyaXRlX3MYAyABKAFIAogBARITCgZyZWFkX3MYBCABKAFIA4gBAUIJCgdfc3RlcF9zQhMKEV9jaGVja3BvaW50X2J5dGVzQgoKCF93cml0ZV9zQgkKB19yZWFkX3MihgEKDUNoZWNrcG9pbnRSZWYSCwoDdXJpGAEgASgJEgwKBHN0ZXAYAiABKAMSEgoKc2l6ZV9ieXRlcxgDIAEoAxIXCg9tYW5pZmVzdF9zaGEyNTYYBCABKAkSLQoKd3JpdGVfdGltZRgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbipMCgdQYXN0RW5kEhgKFFBBU1RfRU5EX1VOU1BFQ0lGSUVEEAASEwoPUEFTVF9FTkRfUkFJU0VTEAESEgoOUEFTVF9FTkRfUklTRVMQAiqoAQoKVHJpYWxTdGF0ZRIbChdUUklBTF9TVEFURV9VTlNQRUNJRklFRBAAEhcKE1RSSUFMX1NUQVRFX1BFTkRJTkcQARIXChNUUklBTF9TVEFURV9SVU5OSU5HEAISFgoSVFJJQUxfU1RBVEVfUEFVU0VEEAMSFwoTVFJJQUxfU1RBVEVfUkVTVU1FRBAEEhoKFlRSSUFMX1NUQVRFX1RFUk1JTkFURUQQBSrAAQoRVGVybWluYXRpb25SZWFzb24SIgoeVEVSTUlOQVRJT05fUkVBU09OX1VOU1BFQ0lGSUVEEAASIAocVEVSTUlOQVRJT05fUkVBU09OX0NPTVBMRVRFRBABEiQKIFRFUk1JTkFUSU9OX1JFQVNPTl9TVE9QUEVEX0VBUkxZEAISHQoZVEVSTUlOQVRJT05fUkVBU09OX0ZBSUxFRBADEiAKHFRFUk1JTkFUSU9OX1JFQVNPTl9DQU5DRUxMRUQQBEJAWj5naXRodWIuY29tL2hlYWRyYWNlL2hlYWRyYWNlL2NsaWVudHMvZ28vaGVhZHJhY2UvdjE7aGVhZHJhY2V2MWIGcHJvdG8z", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_headrace_v1_spec]);
+  fileDesc("ChdoZWFkcmFjZS92MS90cmlhbC5wcm90bxILaGVhZHJhY2UudjEigQ0KBVRyaWFsEgwKBG5hbWUYASABKAkSDgoGbnVtYmVyGAIgASgDEiYKBXN0YXRlGAMgASgOMhcuaGVhZHJhY2UudjEuVHJpYWxTdGF0ZRI0CgpwYXJhbWV0ZXJzGAQgASgLMiAuaGVhZHJhY2UudjEuUGFyYW1ldGVyQXNzaWdubWVudBIQCghiYXNlbGluZRgFIAEoCBIPCgdicmFja2V0GAYgASgFEg8KB2F0dGVtcHQYByABKAMSDAoEc3RlcBgIIAEoAxIWCgltaWxlc3RvbmUYCSABKANIAIgBARISCgV2YWx1ZRgKIAEoAUgBiAEBEhcKCmJlc3RfdmFsdWUYCyABKAFIAogBARIRCgliZXN0X3N0ZXAYDCABKAMSEgoFc2NvcmUYLiABKAFIA4gBARISCgpzY29yZV9zdGVwGDAgASgDEi0KDHJ1bmdfcmVzdWx0cxgNIAMoCzIXLmhlYWRyYWNlLnYxLlJ1bmdSZXN1bHQSOgoSdGVybWluYXRpb25fcmVhc29uGA4gASgOMh4uaGVhZHJhY2UudjEuVGVybWluYXRpb25SZWFzb24SDgoGZGV0YWlsGA8gASgJEi4KCmNoZWNrcG9pbnQYECABKAsyGi5oZWFkcmFjZS52MS5DaGVja3BvaW50UmVmEg4KBndvcmtlchgRIAEoCRINCgVzbG90cxgSIAMoBRIQCghmYWlsdXJlcxgTIAEoBRIVCg1pbnRlcnJ1cHRpb25zGBQgASgFEhMKC3N0ZXBzX3NwZW50GBUgASgDEi8KC2NyZWF0ZV90aW1lGBYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpzdGFydF90aW1lGBcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghlbmRfdGltZRgYIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMAoHbWV0cmljcxgZIAMoCzIfLmhlYWRyYWNlLnYxLlRyaWFsLk1ldHJpY3NFbnRyeRIQCghsb2dfcGF0aBgaIAEoCRIQCghsb2dfdGFpbBgbIAEoCRISCgpzbG90X21pbGxpGCAgASgFEhEKCXdhaXRzX2ZvchghIAEoCRIlCgdsaW5lYWdlGBwgAygLMhQuaGVhZHJhY2UudjEuRXhwbG9pdBJBChBvYmplY3RpdmVfdmFsdWVzGB0gAygLMicuaGVhZHJhY2UudjEuVHJpYWwuT2JqZWN0aXZlVmFsdWVzRW50cnkSFQoIZmVhc2libGUYHiABKAhIBIgBARIXCgpnZW5lcmF0aW9uGB8gASgFSAWIAQESEwoLbGFzdF93b3JrZXIYIiABKAkSDwoHdW5zaG93bhgoIAEoCRITCgZzb3VyY2UYLCABKANIBogBARIOCgZidW5kbGUYKSABKAkSFgoOYnVuZGxlX21lbWJlcnMYKiABKAUSFAoMYnVuZGxlX3NlYXRzGCsgASgFEg8KB2J1YmJsZXMYLyADKAkSMwoPYmVzdF9jaGVja3BvaW50GC0gASgLMhouaGVhZHJhY2UudjEuQ2hlY2twb2ludFJlZhIMCgRjb2RlGDQgASgJEhQKDGNvZGVfY2hhbmdlZBg1IAMoCRItCgxlYXJsaWVyX2VuZHMYNyADKAsyFy5oZWFkcmFjZS52MS5FYXJsaWVyRW5kEhgKC2NvdW50ZWRfZW5kGDggASgFSAeIAQESKAoJc2NoZWR1bGVzGDkgAygLMhUuaGVhZHJhY2UudjEuU2NoZWR1bGUSKgoKb3RoZXJfY29kZRg6IAMoCzIWLmhlYWRyYWNlLnYxLk90aGVyQ29kZRIhChRyZXN1bHRfb2Zfb3RoZXJfY29kZRg7IAEoCEgIiAEBGi4KDE1ldHJpY3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAE6AjgBGjYKFE9iamVjdGl2ZVZhbHVlc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAFCDAoKX21pbGVzdG9uZUIICgZfdmFsdWVCDQoLX2Jlc3RfdmFsdWVCCAoGX3Njb3JlQgsKCV9mZWFzaWJsZUINCgtfZ2VuZXJhdGlvbkIJCgdfc291cmNlQg4KDF9jb3VudGVkX2VuZEIXChVfcmVzdWx0X29mX290aGVyX2NvZGUiVwoJT3RoZXJDb2RlEhQKDHRyaWFsX251bWJlchgBIAEoAxISCgpmaXJzdF9zdGVwGAIgASgDEhEKCWxhc3Rfc3RlcBgDIAEoAxINCgVmaWxlcxgEIAMoCSL3AgoKRWFybGllckVuZBIuCgZyZWFzb24YASABKA4yHi5oZWFkcmFjZS52MS5UZXJtaW5hdGlvblJlYXNvbhIMCgRzdGVwGAIgASgDEhMKBmJ1ZGdldBgDIAEoA0gAiAEBEhIKBXNjb3JlGAQgASgBSAGIAQESEgoKc2NvcmVfc3RlcBgFIAEoAxI1CgdtZXRyaWNzGAYgAygLMiQuaGVhZHJhY2UudjEuRWFybGllckVuZC5NZXRyaWNzRW50cnkSLgoKY2hlY2twb2ludBgHIAEoCzIaLmhlYWRyYWNlLnYxLkNoZWNrcG9pbnRSZWYSLAoIZW5kX3RpbWUYCCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhQKDGNvZGVfY2hhbmdlZBgJIAMoCRouCgxNZXRyaWNzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgBOgI4AUIJCgdfYnVkZ2V0QggKBl9zY29yZSJhCghTY2hlZHVsZRIMCgRuYW1lGAEgASgJEgwKBGtpbmQYAiABKAkSEQoJbGFzdF9zdGVwGAMgASgDEiYKCHBhc3RfZW5kGAQgASgOMhQuaGVhZHJhY2UudjEuUGFzdEVuZCI1CglTY2hlZHVsZXMSKAoJc2NoZWR1bGVzGAEgAygLMhUuaGVhZHJhY2UudjEuU2NoZWR1bGUigwIKB0V4cGxvaXQSDAoEcnVuZxgBIAEoBRIMCgRzdGVwGAIgASgDEg0KBWRvbm9yGAMgASgJEi4KCmNoZWNrcG9pbnQYBCABKAsyGi5oZWFkcmFjZS52MS5DaGVja3BvaW50UmVmEhgKC2Rvbm9yX3ZhbHVlGAUgASgBSACIAQESNAoKcGFyYW1ldGVycxgGIAEoCzIgLmhlYWRyYWNlLnYxLlBhcmFtZXRlckFzc2lnbm1lbnQSPQoTcHJldmlvdXNfcGFyYW1ldGVycxgHIAEoCzIgLmhlYWRyYWNlLnYxLlBhcmFtZXRlckFzc2lnbm1lbnRCDgoMX2Rvbm9yX3ZhbHVlIssBCgpSdW5nUmVzdWx0EgwKBHJ1bmcYASABKAUSEQoJbWlsZXN0b25lGAIgASgDEgwKBHN0ZXAYAyABKAMSEgoFdmFsdWUYBCABKAFIAIgBARIPCgdhcnJpdmFsGAUgASgDEhAKCHByb21vdGVkGAYgASgIEigKBHRpbWUYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiMKBGNvc3QYFCABKAsyFS5oZWFkcmFjZS52MS5SdW5nQ29zdEIICgZfdmFsdWUioAEKCFJ1bmdDb3N0EhMKBnN0ZXBfcxgBIAEoAUgAiAEBEh0KEGNoZWNrcG9pbnRfYnl0ZXMYAiABKANIAYgBARIUCgd3cml0ZV9zGAMgASgBSAKIAQESEwoGcmVhZF9zGAQgASgBSAOIAQFCCQoHX3N0ZXBfc0ITChFfY2hlY2twb2ludF9ieXRlc0IKCghfd3JpdGVfc0IJCgdfcmVhZF9zIoYBCg1DaGVja3BvaW50UmVmEgsKA3VyaRgBIAEoCRIMCgRzdGVwGAIgASgDEhIKCnNpemVfYnl0ZXMYAyABKAMSFwoPbWFuaWZlc3Rfc2hhMjU2GAQgASgJEi0KCndyaXRlX3RpbWUYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24qTAoHUGFzdEVuZBIYChRQQVNUX0VORF9VTlNQRUNJRklFRBAAEhMKD1BBU1RfRU5EX1JBSVNFUxABEhIKDlBBU1RfRU5EX1JJU0VTEAIqqAEKClRyaWFsU3RhdGUSGwoXVFJJQUxfU1RBVEVfVU5TUEVDSUZJRUQQABIXChNUUklBTF9TVEFURV9QRU5ESU5HEAESFwoTVFJJQUxfU1RBVEVfUlVOTklORxACEhYKElRSSUFMX1NUQVRFX1BBVVNFRBADEhcKE1RSSUFMX1NUQVRFX1JFU1VNRUQQBBIaChZUUklBTF9TVEFURV9URVJNSU5BVEVEEAUqwAEKEVRlcm1pbmF0aW9uUmVhc29uEiIKHlRFUk1JTkFUSU9OX1JFQVNPTl9VTlNQRUNJRklFRBAAEiAKHFRFUk1JTkFUSU9OX1JFQVNPTl9DT01QTEVURUQQARIkCiBURVJNSU5BVElPTl9SRUFTT05fU1RPUFBFRF9FQVJMWRACEh0KGVRFUk1JTkFUSU9OX1JFQVNPTl9GQUlMRUQQAxIgChxURVJNSU5BVElPTl9SRUFTT05fQ0FOQ0VMTEVEEARCQFo+Z2l0aHViLmNvbS9oZWFkcmFjZS9oZWFkcmFjZS9jbGllbnRzL2dvL2hlYWRyYWNlL3YxO2hlYWRyYWNldjFiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_headrace_v1_spec]);
 
 /**
- * One configuration and all that is known of it. The next field gets number 58.
+ * One configuration and all that is known of it. The next field gets number 60.
  *
  * @generated from message headrace.v1.Trial
  */
@@ -315,8 +315,8 @@ export type Trial = Message<"headrace.v1.Trial"> & {
   code: string;
 
   /**
-   * The source files in which it ran other code than the study began with, in any attempt; the first 16. Empty for a
-   * trial whose code is the study's first.
+   * The source files in which it ran other code than the study began with, in any attempt, or took over the state of a
+   * trial that did; the first 16. Empty for a trial whose code is the study's first.
    *
    * @generated from field: repeated string code_changed = 53;
    */
@@ -345,6 +345,20 @@ export type Trial = Message<"headrace.v1.Trial"> & {
    * @generated from field: repeated headrace.v1.Schedule schedules = 57;
    */
   schedules: Schedule[];
+
+  /**
+   * The steps that such code trained: those of this trial, and those of others whose state it took over.
+   *
+   * @generated from field: repeated headrace.v1.OtherCode other_code = 58;
+   */
+  otherCode: OtherCode[];
+
+  /**
+   * Whether the result that counts was reported once the trial had `code_changed`. Absent from older schedulers.
+   *
+   * @generated from field: optional bool result_of_other_code = 59;
+   */
+  resultOfOtherCode?: boolean | undefined;
 };
 
 /**
@@ -353,6 +367,42 @@ export type Trial = Message<"headrace.v1.Trial"> & {
  */
 export const TrialSchema: GenMessage<Trial> = /*@__PURE__*/
   messageDesc(file_headrace_v1_trial, 0);
+
+/**
+ * Steps of a trial that other code trained than its study began with.
+ *
+ * @generated from message headrace.v1.OtherCode
+ */
+export type OtherCode = Message<"headrace.v1.OtherCode"> & {
+  /**
+   * @generated from field: int64 trial_number = 1;
+   */
+  trialNumber: bigint;
+
+  /**
+   * @generated from field: int64 first_step = 2;
+   */
+  firstStep: bigint;
+
+  /**
+   * @generated from field: int64 last_step = 3;
+   */
+  lastStep: bigint;
+
+  /**
+   * The source files in which it was other code; the first 16.
+   *
+   * @generated from field: repeated string files = 4;
+   */
+  files: string[];
+};
+
+/**
+ * Describes the message headrace.v1.OtherCode.
+ * Use `create(OtherCodeSchema)` to create a new message.
+ */
+export const OtherCodeSchema: GenMessage<OtherCode> = /*@__PURE__*/
+  messageDesc(file_headrace_v1_trial, 1);
 
 /**
  * What a trial had come to when it was over. It counts, whatever became of the trial since.
@@ -411,7 +461,7 @@ export type EarlierEnd = Message<"headrace.v1.EarlierEnd"> & {
   endTime?: Timestamp | undefined;
 
   /**
-   * As `code_changed` of the trial, then.
+   * As `code_changed` of the trial, when the report behind its score was recorded.
    *
    * @generated from field: repeated string code_changed = 9;
    */
@@ -423,7 +473,7 @@ export type EarlierEnd = Message<"headrace.v1.EarlierEnd"> & {
  * Use `create(EarlierEndSchema)` to create a new message.
  */
 export const EarlierEndSchema: GenMessage<EarlierEnd> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_trial, 1);
+  messageDesc(file_headrace_v1_trial, 2);
 
 /**
  * A learning-rate schedule with an end, as a trial tracks it. A schedule that stays constant behind its end has none.
@@ -463,7 +513,7 @@ export type Schedule = Message<"headrace.v1.Schedule"> & {
  * Use `create(ScheduleSchema)` to create a new message.
  */
 export const ScheduleSchema: GenMessage<Schedule> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_trial, 2);
+  messageDesc(file_headrace_v1_trial, 3);
 
 /**
  * All schedules of a trial that end. None where there are none any more.
@@ -482,7 +532,7 @@ export type Schedules = Message<"headrace.v1.Schedules"> & {
  * Use `create(SchedulesSchema)` to create a new message.
  */
 export const SchedulesSchema: GenMessage<Schedules> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_trial, 3);
+  messageDesc(file_headrace_v1_trial, 4);
 
 /**
  * One exploit: the state of a donor, taken over at a rung, and the mutated configuration to go on with.
@@ -539,7 +589,7 @@ export type Exploit = Message<"headrace.v1.Exploit"> & {
  * Use `create(ExploitSchema)` to create a new message.
  */
 export const ExploitSchema: GenMessage<Exploit> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_trial, 4);
+  messageDesc(file_headrace_v1_trial, 5);
 
 /**
  * A trial's entry at a rung: the first report at or past the milestone.
@@ -603,7 +653,7 @@ export type RungResult = Message<"headrace.v1.RungResult"> & {
  * Use `create(RungResultSchema)` to create a new message.
  */
 export const RungResultSchema: GenMessage<RungResult> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_trial, 5);
+  messageDesc(file_headrace_v1_trial, 6);
 
 /**
  * What was measured on the way to a rung; absent where nothing was.
@@ -641,7 +691,7 @@ export type RungCost = Message<"headrace.v1.RungCost"> & {
  * Use `create(RungCostSchema)` to create a new message.
  */
 export const RungCostSchema: GenMessage<RungCost> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_trial, 6);
+  messageDesc(file_headrace_v1_trial, 7);
 
 /**
  * Where a durable checkpoint lies. Bytes never pass through the scheduler.
@@ -686,7 +736,7 @@ export type CheckpointRef = Message<"headrace.v1.CheckpointRef"> & {
  * Use `create(CheckpointRefSchema)` to create a new message.
  */
 export const CheckpointRefSchema: GenMessage<CheckpointRef> = /*@__PURE__*/
-  messageDesc(file_headrace_v1_trial, 7);
+  messageDesc(file_headrace_v1_trial, 8);
 
 /**
  * What a schedule does when it is stepped past its end.
