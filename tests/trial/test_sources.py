@@ -218,3 +218,33 @@ def test_one_digest_of_many_files_depends_on_no_order() -> None:
     one, two = sources.SourceFile("a.py", "1"), sources.SourceFile("b.py", "2")
     assert sources.digest_of([one, two]) == sources.digest_of([two, one])
     assert sources.digest_of([one]) != sources.digest_of([one, two])
+
+
+EARLY = {
+    "trial": (
+        "from headrace import trial",
+        "from headrace import sources; watched = sources.watch(sys.argv[1])",
+    ),
+    "client": (
+        "from headrace import Client",
+        "from headrace.client import own_code; watched = own_code.watch()",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", EARLY)
+def test_a_script_is_seen_from_its_import_of_headrace_on(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "settings.py").write_text("VALUE = 1")
+    program, (first, then) = tmp_path / "program.py", EARLY[kind]
+    program.write_text(
+        f"import os, runpy, sys\n{first}\nrunpy.run_path(os.path.join(sys.argv[1], 'settings.py'))\n"
+        f"{then}\nprint(sorted(file.path for file in watched.take()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path)],
+        env=os.environ | {"HEADRACE_RUNTIME": "unix:/nowhere"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "['program.py', 'settings.py']"

@@ -158,6 +158,37 @@ def test_refuse_lets_nothing_of_the_edit_in_and_goes_on_when_it_is_put_back(
     assert {trial["failures"] for trial in trials} == {0}
 
 
+LOADS_A_FILE = """
+import runpy
+from pathlib import Path
+
+SETTINGS = Path(__file__).parent / "settings_of_loaded.py"
+BASE = runpy.run_path(str(SETTINGS))["BASE"]
+
+def train(t):
+    t.state["begun"] = True
+    for step in t.steps():
+        if t.number == 1 and step == 1:
+            SETTINGS.write_text("BASE = 0.25")
+        t.report(loss=BASE + t.params["x"], save=True)
+"""
+
+
+def test_refuse_sees_a_file_that_is_executed_and_not_imported(service: Service) -> None:
+    (service.folder / "settings_of_loaded.py").write_text("BASE = 5.0")
+    study = f"{STUDY}on_code_change: refuse\n"
+    assert service.run("loaded", LOADS_A_FILE, study, "--detach").code == 0
+    until(lambda: state(service, "loaded") != "active", "the study pauses")
+    assert state(service, "loaded") == "paused"
+    assert "settings_of_loaded.py has changed since the study began" in " ".join(
+        service.cli("trials", "loaded").out.split()
+    )
+    (service.folder / "settings_of_loaded.py").write_text("BASE = 5.0")
+    assert service.cli("resume", "loaded").code == 0
+    until(lambda: state(service, "loaded") == "completed", "the study completes")
+    assert [trial["value"] for trial in by_number(service, "loaded")] == [5.0, 6.0, 7.0, 8.0]
+
+
 @pytest.mark.full
 def test_a_program_without_the_sdk_is_marked_too(service: Service) -> None:
     (service.folder / "plain.py").write_text(COMMAND)

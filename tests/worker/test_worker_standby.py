@@ -158,17 +158,21 @@ async def test_every_process_runs_one_trial(trials: Trials) -> None:
 
 
 @pytest.mark.cases(1)
-@pytest.mark.parametrize("change", ["the module", "what it imports", "the module, to what fails"])
+@pytest.mark.parametrize(
+    "change", ["what it executes", "the module", "what it imports", "the module, to what fails"]
+)
 async def test_a_process_that_imported_other_files_starts_anew(trials: Trials, change: str) -> None:
     part = trials.site.root / "study_part.py"
     part.write_text("VERSION = 1\n")
-    program = PROGRAM.replace("VERSION = 1", "from study_part import VERSION")
-    trials.write(program)
+    loads = "from study_part import VERSION"
+    if change == "what it executes":
+        loads = f"import runpy\nVERSION = runpy.run_path({str(part)!r})['VERSION']"
+    trials.write(PROGRAM.replace("VERSION = 1", loads))
     first = await trials.begin()
     ready = await trials.ready(but={first["pid"]})
     if change == "the module":
         trials.write(PROGRAM.replace("VERSION = 1", "VERSION = 2"))
-    elif change == "what it imports":
+    elif change in ("what it imports", "what it executes"):
         # Of another size: Python tells changed files by their size and the second of their change.
         part.write_text("VERSION = 2  # changed\n")
     else:

@@ -70,6 +70,11 @@ def notice() -> None:
         sys.addaudithook(_audit)
 
 
+def executed() -> list[str]:
+    """The files that were executed since, by their absolute paths; those of the standard library are left out."""
+    return [file for file, _ in list(_executed)]
+
+
 def _audit(event: str, args: tuple[Any, ...]) -> None:
     if event != "exec":
         return

@@ -8,8 +8,8 @@ begins with what it printed while it imported, its environment (also the one tha
 lease, its title in `ps` names the trial, and no random generator was seeded before. It runs one trial and ends, as
 any other.
 
-It is used only if what it imported is what would be imported now. Where the import failed, or a module's file was
-touched since, the process starts itself anew (exec): the same process id, nothing of the old memory.
+It is used only if what it imported is what would be imported now. Where the import failed, or a file that it executed
+was touched since, the process starts itself anew (exec): the same process id, nothing of the old memory.
 
 It trusts local time for one thing: a file that carries a time after the start was written after the start. For a
 file system with a clock of its own there is a second look, at the files as they were right after the import.
@@ -122,9 +122,9 @@ def _start_anew(environment: Mapping[str, str], working_dir: str) -> NoReturn:
 
 
 def _files() -> dict[str, _State | None]:
-    """The files of all modules, as they are now."""
-    named = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return {file: _state(file) for file in named if isinstance(file, str)}
+    """The files of all modules, and what else was executed, as they are now."""
+    named = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    return {file: _state(file) for file in (*named, *sources.executed()) if isinstance(file, str)}
 
 
 def _state(file: str) -> _State | None:
