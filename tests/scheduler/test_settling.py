@@ -18,7 +18,7 @@ NAME = "imported_late"
 @pytest.fixture
 def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A module that nobody has imported yet; it keeps in which thread that happens."""
-    (tmp_path / f"{NAME}.py").write_text("import threading\nTHREAD = threading.get_ident()\n")
+    (tmp_path / f"{NAME}.py").write_text("import threading\nthread = threading.get_ident()\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield
     sys.modules.pop(NAME, None)
@@ -28,7 +28,11 @@ def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_a_module_is_imported_once_and_in_another_thread() -> None:
     await imported(NAME)
     first = sys.modules[NAME]
+<<<<<<< HEAD
     assert threading.get_ident() != first.THREAD
+=======
+    assert first.thread != threading.get_ident()
+>>>>>>> w-d
     await imported(NAME)
     assert import_module(NAME) is first
 
@@ -42,5 +46,9 @@ async def test_what_draws_proposals_is_there_before_a_cycle_looks_for_slots(
     turn = Turn(Turns(), lambda: there.append(NAME in sys.modules))
     await turn.take()
     assert there == [True]
+<<<<<<< HEAD
     assert threading.get_ident() != sys.modules[NAME].THREAD
+=======
+    assert sys.modules[NAME].thread != threading.get_ident()
+>>>>>>> w-d
     turn.give_up()

@@ -88,6 +88,6 @@ async def test_while_it_waits_for_another_worker_others_are_placed_and_it_says_s
 def test_a_worker_says_so_with_a_number_of_its_own() -> None:
     lease = event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/1", attempt=1)
     message = worker_pb2.Exited(sequence=1, lease=lease, outcome=worker_pb2.EXIT_OUTCOME_UNREACHED, error=WHY)
-    found = checked_input(message, 0)
+    found = checked_input(message, 0, 1)
     assert isinstance(found, ExitedArrived)
     assert found.outcome == "UNREACHED"

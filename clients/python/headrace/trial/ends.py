@@ -102,6 +102,6 @@ def heard(data: bytes, rank: int) -> End | None:
             at=float(word["at"]),
             error=str(word["error"]),
             traceback=str(word["traceback"]),
-            unreadable=word["unreadable"] is True,
+            unreadable=word.get("unreadable") is True,
         )
     return None
