@@ -28,11 +28,7 @@ def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_a_module_is_imported_once_and_in_another_thread() -> None:
     await imported(NAME)
     first = sys.modules[NAME]
-<<<<<<< HEAD
-    assert threading.get_ident() != first.THREAD
-=======
     assert first.thread != threading.get_ident()
->>>>>>> w-d
     await imported(NAME)
     assert import_module(NAME) is first
 
@@ -46,9 +42,5 @@ async def test_what_draws_proposals_is_there_before_a_cycle_looks_for_slots(
     turn = Turn(Turns(), lambda: there.append(NAME in sys.modules))
     await turn.take()
     assert there == [True]
-<<<<<<< HEAD
-    assert threading.get_ident() != sys.modules[NAME].THREAD
-=======
     assert sys.modules[NAME].thread != threading.get_ident()
->>>>>>> w-d
     turn.give_up()
