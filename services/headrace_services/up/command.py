@@ -213,7 +213,7 @@ def children(options: Options) -> list[ChildSpec]:
         specs.append(
             ChildSpec(
                 name=name,
-                command=_headrace("scheduler", "--listen", address, *timing, *ages, "--database-wait", "0"),
+                command=_headrace("scheduler", "--listen", address, *timing, "--database-wait", "0", *ages),
                 env={**env, "HEADRACE_DATABASE_URL": database_url},
                 log_path=logs / f"{name}.log",
                 ready=scheduler_serves(address, options.instance),
