@@ -238,5 +238,7 @@ def test_who_waits_or_fetches_results_is_warned_of_edited_code(
     status.best.code_changed.append("train.py")
     best = status.best.name.rpartition("/")[2]
     for call in (study.wait, study.result):
-        with pytest.warns(UserWarning, match=rf"train.py changed since .* The best trial, {best}, ran other code"):
+        with pytest.warns(
+            UserWarning, match=rf"train.py changed since .* The best trial, {best}, ran other code"
+        ):
             call()
