@@ -8,12 +8,12 @@ They have the template's grace for that (`trial.grace_s`), all together, from th
 What runs after it is cancelled. The trial whose own report ends the study hears STOP in answer, if that report was
 saved.
 
-A report without a checkpoint may have been on its way before its program was asked, so the trial goes on to the next
+A report without a checkpoint may have been on its way before its program was asked, so the trial continues to the next
 one. After `HEARD_S` its program has heard, and saves nothing: it is told STOP all the same.
 
 Clients of ask and tell keep their own state. Nobody waits for them: their trials end with the study.
 
-The study's row says that it closes, and until when. So any replica goes on with it (`engine.budgets`), and a worker
+The study's row says that it closes, and until when. So any replica can finish it (`engine.budgets`), and a worker
 that missed the message is told with its next heartbeat. A scheduler of an earlier version does not see it: to it the
 same thing comes true again, and it ends the study at once.
 """
