@@ -198,6 +198,21 @@ async def test_a_home_that_was_deleted_is_made_again_and_loses_no_message(
     kept.close()
 
 
+@pytest.mark.parametrize("name", ["id", "taken-with"])
+async def test_a_home_of_which_a_file_was_deleted_is_completed(
+    name: str, site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    path = site.settings.home / name
+    held = await until(lambda: path.exists() and path.read_text())
+    path.unlink()
+    await until(path.exists, f"{name} again")
+    assert path.read_text() == held
+    again = await scheduler.stream(2)
+    assert (again.hello.home, again.hello.home_lock) == (stream.hello.home, stream.hello.home_lock)
+
+
 @pytest.mark.full
 async def test_a_daemon_whose_home_another_one_has_taken_leaves(
     site: Site, scheduler: ScriptedScheduler

@@ -1,12 +1,14 @@
 """What many say at once is written at once: one wait for the disk, and an error of one is its own."""
 
 import asyncio
+import shutil
 import sqlite3
 import threading
 from pathlib import Path
 
 import pytest
 
+from headrace.durable import rename
 from headrace.v1 import event_pb2, worker_pb2
 from headrace_worker.courier import Courier
 from headrace_worker.outbox import DurableOutbox, Outbox
@@ -83,3 +85,49 @@ async def test_a_report_whose_trial_ends_while_it_is_written_is_sent_all_the_sam
     ready, _ = await courier.unsent(10)
     assert [entry.request.report.step for entry in ready] == [1, 2]
     durable.close()
+
+
+async def test_a_deleted_file_is_written_again_while_messages_wait(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.sqlite"
+    durable = DurableOutbox(Outbox(path))
+    await durable.append("a.1.1", report(1))
+    held = threading.Event()
+    durable._thread.submit(held.wait)
+    path.unlink()
+    sent = [asyncio.create_task(durable.append("a.1.1", report(step))) for step in (2, 3)]
+    again = asyncio.create_task(durable.write_again())
+    await asyncio.sleep(0)
+    held.set()
+    async with asyncio.timeout(60):
+        await asyncio.gather(again, *sent)
+    assert durable.is_there
+    durable.close()
+    kept = Outbox(path)
+    assert sorted(entry.request.report.step for entry in kept.after(0, 10)) == [1, 2, 3]
+    kept.close()
+
+
+@pytest.mark.parametrize("meanwhile", ["deleted", "replaced"])
+async def test_a_file_that_is_deleted_while_it_is_written_again_loses_nothing(
+    meanwhile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "home" / "outbox.sqlite"
+    outbox = Outbox(path)
+    outbox.append("a.1.1", report(1))
+    shutil.rmtree(path.parent)
+
+    def rename_and_delete(source: Path, target: Path) -> None:
+        rename(source, target)
+        shutil.rmtree(path.parent)
+        if meanwhile == "replaced":
+            path.parent.mkdir()
+            path.touch()
+
+    with monkeypatch.context() as patched:
+        patched.setattr("headrace_worker.outbox.rename", rename_and_delete)
+        with pytest.raises((OSError, sqlite3.OperationalError)):
+            outbox.write_again()
+    assert not outbox.is_there
+    outbox.write_again()
+    assert [entry.request.report.step for entry in outbox.after(0, 10)] == [1]
+    outbox.close()

@@ -24,7 +24,7 @@ from headrace.spiffe import worker_of
 from headrace.v1 import join_pb2
 
 log = logging.getLogger(__name__)
-_FILE = "credential.json"
+FILE = "credential.json"
 _JOINING = "joining.key"
 RENEWED_AFTER = 2 / 3
 """Of its lifetime. A third is left to try again."""
@@ -75,7 +75,7 @@ def credential_of(key: ec.EllipticCurvePrivateKey, got: join_pb2.Credential) -> 
 def load(home: Path) -> Credential | None:
     """The worker's credential; None where it has not joined, or the file cannot be used any more."""
     try:
-        kept = json.loads((home / _FILE).read_text())
+        kept = json.loads((home / FILE).read_text())
         return _credential(
             kept["key"],
             kept["certificate"],
@@ -86,7 +86,7 @@ def load(home: Path) -> Credential | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("%s cannot be used, so this worker has to join again: %s", home / _FILE, error)
+        log.warning("%s cannot be used, so this worker has to join again: %s", home / FILE, error)
         return None
 
 
@@ -99,7 +99,7 @@ def store(home: Path, credential: Credential) -> None:
         "addresses": list(credential.addresses),
         "port": credential.port,
     }
-    replace(home / _FILE, json.dumps(content, indent=1).encode())
+    replace(home / FILE, json.dumps(content, indent=1).encode())
     (home / _JOINING).unlink(missing_ok=True)
 
 

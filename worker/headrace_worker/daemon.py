@@ -214,6 +214,9 @@ class Daemon:
                 RuntimeServer(self._attempts, self._bundles, note, owner, user)
             )
 
+            if reach is not None:
+                held.keep(credential.FILE)
+
             def furnish() -> None:
                 if user is not None:
                     prepare(user, settings.home)

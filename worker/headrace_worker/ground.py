@@ -37,6 +37,8 @@ class Ground:
         self._home, self._outbox, self._runtime = home, outbox, runtime
         self._furnish, self._moved, self._lost = furnish, moved, lost
         self._looking: asyncio.Task[str] | None = None
+        self._unfinished = False
+        """Whether making the home again was begun and not ended."""
         self.trouble = ""
         """Why no trial can run here now, or nothing."""
 
@@ -53,11 +55,14 @@ class Ground:
 
     async def _look(self) -> str:
         try:
-            if not self._home.is_there:
-                log.warning("the home %s is gone, and is made again", self._home.path)
+            if self._unfinished or not self._home.is_there:
+                if not self._unfinished:
+                    log.warning("the home %s is gone, and is made again", self._home.path)
+                self._unfinished = True
                 await asyncio.to_thread(self._home.make_again)
                 await asyncio.to_thread(self._furnish)
                 self._moved()
+                self._unfinished = False
             if not self._outbox.is_there:
                 await self._outbox.write_again()
             await self._runtime.keep()

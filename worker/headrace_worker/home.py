@@ -56,6 +56,7 @@ class Home:
         # A daemon was taken here with another lock, so that what it left may be of another place.
         self.copied = False
         self._file: IO[str] | None = None
+        self._kept = {"id"}
 
     def __enter__(self) -> "Home":
         self.path.mkdir(parents=True, exist_ok=True)
@@ -80,22 +81,34 @@ class Home:
         """A scheduler has taken the daemon, and what was left is cleared up: from now on all in here is its own."""
         replace(self.path / _TAKEN, self.lock.encode())
         self.copied = False
+        self.keep(_TAKEN)
+
+    def keep(self, name: str) -> None:
+        """A file that lies in the home from now on: without it, the home is not all there."""
+        self._kept.add(name)
 
     @property
     def is_there(self) -> bool:
-        """Whether the file that is locked still lies in its place."""
+        """Whether the file that is locked still lies in its place, with those that are kept beside it. Who deletes a
+        home may still be at it when it is made again."""
+        return self._locked_here and all((self.path / name).exists() for name in self._kept)
+
+    @property
+    def _locked_here(self) -> bool:
         assert self._file is not None
         with suppress(OSError):
             return os.path.samestat(os.fstat(self._file.fileno()), (self.path / "lock").stat())
         return False
 
     def make_again(self) -> None:
-        """Takes the place of a home that has vanished. Raises `AlreadyRunningError` where another daemon has."""
+        """Takes the place of a home that has vanished. Raises `AlreadyRunningError` where another daemon has, and
+        `OSError` where it vanishes again meanwhile."""
         self.path.mkdir(parents=True, exist_ok=True)
-        file = self._locked()
-        assert self._file is not None
-        self._file.close()
-        self._file = file
+        if not self._locked_here:
+            file = self._locked()
+            assert self._file is not None
+            self._file.close()
+            self._file = file
         replace(self.path / "id", self.identity.encode())
         if not self.copied:
             self.settle()

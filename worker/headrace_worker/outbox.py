@@ -25,7 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -106,7 +106,12 @@ class Outbox:
         return False
 
     def write_again(self) -> None:
-        """Writes the file again, which somebody has deleted, from what is still open of it."""
+        """Writes the file again, which somebody has deleted, from what is still open of it.
+
+        Raises `OSError` or `sqlite3.OperationalError` where it is deleted once more meanwhile: what is open stays. Not
+        for `together`: SQLite copies nothing within a transaction, and would wait for its end.
+        """
+        assert not self._db.in_transaction
         self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_name(f".{self._path.name}.new")
         new.unlink(missing_ok=True)
@@ -115,9 +120,15 @@ class Outbox:
         flush(new)
         for left in ("-wal", "-shm"):  # they go with the file that was deleted
             self._path.with_name(self._path.name + left).unlink(missing_ok=True)
-        rename(new, self._path)
-        before, self._db = self._db, _opened(self._path)
-        self._file = self._path.stat()
+        with new.open("rb") as written:  # held, so that no other file gets its number
+            rename(new, self._path)
+            again = _opened(self._path)
+            try:
+                self._file = _same(written, self._path)
+            except OSError:
+                again.close()
+                raise
+        before, self._db = self._db, again
         before.close()  # SQLite sees that its file is gone, and leaves the new one's alone
 
     def _upgrade(self) -> None:
@@ -254,9 +265,21 @@ class Outbox:
 def _opened(path: Path) -> sqlite3.Connection:
     # One thread at a time uses it (see DurableOutbox), but not always the one that opened it.
     found = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-    found.execute("PRAGMA journal_mode=WAL")
-    found.execute("PRAGMA synchronous=FULL")
-    found.executescript(_SCHEMA)
+    try:
+        found.execute("PRAGMA journal_mode=WAL")
+        found.execute("PRAGMA synchronous=FULL")
+        found.executescript(_SCHEMA)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def _same(file: IO[bytes], path: Path) -> os.stat_result:
+    """The status of a file that is open. Raises `FileNotFoundError` where it is not the one at `path`."""
+    found = os.fstat(file.fileno())
+    if not os.path.samestat(found, path.stat()):
+        raise FileNotFoundError(f"{path} was deleted and made again by somebody else")
     return found
 
 
@@ -343,8 +366,8 @@ class DurableOutbox:
         return self._outbox.is_there
 
     async def write_again(self) -> None:
-        """See `Outbox.write_again`."""
-        await self._durably(self._outbox.write_again)
+        """See `Outbox.write_again`. It waits for its turn, and is done by itself."""
+        await self._patiently(lambda: self._thread.submit(self._outbox.write_again))
 
     def close(self) -> None:
         """Ends the thread and closes the file."""
@@ -352,13 +375,20 @@ class DurableOutbox:
         self._outbox.close()
 
     async def _durably(self, work: Callable[[], _Result]) -> _Result:
+        return await self._patiently(lambda: self._beside(work))
+
+    def _beside(self, work: Callable[[], _Result]) -> Future[_Result]:
+        """Does a piece of work with all others that wait."""
+        done: Future[_Result] = Future()
+        self._waiting.append((work, done))
+        self._thread.submit(self._take)
+        return done
+
+    async def _patiently(self, begin: Callable[[], Future[_Result]]) -> _Result:
         backoff = self._backoff()
         while True:
             try:
-                done: Future[_Result] = Future()
-                self._waiting.append((work, done))
-                self._thread.submit(self._take)
-                result = await asyncio.wrap_future(done)
+                result = await asyncio.wrap_future(begin())
             except (sqlite3.OperationalError, OSError) as error:
                 trouble = f"the outbox cannot be written: {error}"
                 if trouble != self.trouble:
