@@ -338,22 +338,24 @@ async def test_the_baseline_runs_to_the_end_outside_the_policy(engine: AsyncEngi
     assert (trial.baseline, trial.reason, trial.rungs) == (True, "COMPLETED", 0)
 
 
-async def test_a_program_that_fails_behind_its_last_report_stays_completed_and_says_so(
-    engine: AsyncEngine,
+@pytest.mark.parametrize(
+    ("outcome", "error"), [("FAILED", "RuntimeError: saving failed"), ("LOST", "killed by SIGKILL")]
+)
+async def test_a_program_that_fails_or_is_killed_behind_its_last_report_stays_completed_and_says_so(
+    outcome: str, error: str, engine: AsyncEngine
 ) -> None:
     site = await StudySite(engine, make_spec(max_trials=2)).create()
     await site.connect(slots=1)
     (lease,) = await site.kick()
     await site.tell(lease, 9, 0.5)
     for _ in range(2):  # the message comes twice
-        await site.step(gone(lease, "FAILED", error="RuntimeError: saving failed", log_tail="Traceback"))
+        await site.step(replace(gone(lease, outcome, error=error, log_tail="Traceback"), exit_code=-9))
     trial = await site.trial(0)
     assert (trial.state, trial.reason, trial.log_tail) == ("TERMINATED", "COMPLETED", "Traceback")
-    assert trial.detail.endswith("; then its program failed: RuntimeError: saving failed")
+    assert trial.detail.endswith(f"; then its program ended early: {error}")
     warned = [event for event in await site.events() if event.kind == "trial_warned"]
-    assert [event.detail["warning"] for event in warned] == [
-        "its program failed after its last report: RuntimeError: saving failed"
-    ]
+    (said,) = [event.detail["warning"] for event in warned]
+    assert said.startswith(f"its program ended early, after its last report: {error}. Its result stands")
 
 
 async def test_a_program_that_does_not_leave_after_its_last_report_is_told_with_its_signal(

@@ -248,6 +248,22 @@ def test_exits(
 
 
 @pytest.mark.parametrize(
+    ("signalled", "finished", "outcome", "error"),
+    [
+        (False, None, LOST, "killed by SIGKILL"),
+        (True, None, RELEASED, ""),
+        (False, Finished(), RELEASED, ""),
+    ],
+)
+def test_a_program_that_somebody_else_kills_behind_a_decision_was_not_ended_by_its_worker(
+    *, signalled: bool, finished: Finished | None, outcome: worker_pb2.ExitOutcome.ValueType, error: str
+) -> None:
+    ending = Ending(outcome=RELEASED, decided=True)
+    verdict = classify(-9, ending=ending, finished=finished, last_line="", signalled=signalled)
+    assert (verdict.outcome, verdict.error) == (outcome, error)
+
+
+@pytest.mark.parametrize(
     ("code", "waited_s", "outcome"),
     [
         (75, 15.2, UNREACHED),

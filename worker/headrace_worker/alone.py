@@ -86,6 +86,7 @@ class Alone:
             last_line=last_line(tail),
             withheld=launch.withheld,
             waited_s=self._program.waited_s,
+            signalled=self._program.signalled,
         )
         said = attempt.finished or Finished()
         words = f"{tail}\n{said.traceback}\n{said.error}"

@@ -271,11 +271,11 @@ class Bundle:
         finally:
             self._program = None
             await self._turns.close()
-            await self._settle(verdict, exit_code, withheld, program.waited_s)
+            await self._settle(verdict, exit_code, withheld, program)
             output.close()
 
     async def _settle(
-        self, verdict: Verdict, exit_code: int | None, withheld: tuple[str, ...], waited_s: float
+        self, verdict: Verdict, exit_code: int | None, withheld: tuple[str, ...], program: Program
     ) -> None:
         """The process is gone: so are all that were aboard."""
         members = self._seats.aboard
@@ -290,7 +290,8 @@ class Bundle:
                 finished=self._finished,
                 last_line=last_line(tail),
                 withheld=withheld,
-                waited_s=waited_s,
+                waited_s=program.waited_s,
+                signalled=program.signalled,
             )
             said = self._finished or Finished()
             words = f"{tail}\n{said.traceback}\n{said.error}"

@@ -78,22 +78,26 @@ def classify(
     last_line: str,
     withheld: Sequence[str] = (),
     waited_s: float = 0.0,
+    signalled: bool = True,
 ) -> Verdict:
     """Decides an outcome from the exit code (negative: a signal) and from what was said before.
 
     In order: the daemon's own reason, with two exceptions. A program that said that it had succeeded has, when it was
-    merely in the way of a stopping daemon. A program that fails by itself behind a decision has failed: the scheduler
-    knows whether that matters. Then the program's word, except that a full disk is the machine's failure, and that a
-    checkpoint which its library cannot read is the store's; then
-    the exit code, which of a gang is that of the rank that ended it. An error that names a variable which the trial was
-    not given (`withheld`) says so. `waited_s` is how long it lived, where it never asked for its configuration; 0 where
-    it did.
+    merely in the way of a stopping daemon. A program that fails behind a decision has failed, and one that somebody but
+    its worker killed there (`signalled` is false) is lost: the scheduler knows whether that matters.
+
+    Then the program's word, except that a full disk is the machine's failure, and that a checkpoint which its library
+    cannot read is the store's. Then the exit code, which of a gang is that of the rank that ended it.
+
+    An error that names a variable which the trial was not given (`withheld`) says so. `waited_s` is how long it lived,
+    where it never asked for its configuration; 0 where it did.
     """
     who = ""
     if finished is not None and finished.exit_code:
         who, exit_code, finished = f"rank {finished.rank} ", finished.exit_code, None
     succeeded = finished is not None and not finished.error
     failed = exit_code > 0 or (finished is not None and bool(finished.error))
+    failed |= exit_code < 0 and not signalled and not succeeded
     lets_it_speak = ending is not None and (
         (ending.outcome == worker_pb2.EXIT_OUTCOME_LOST and succeeded) or (ending.decided and failed)
     )

@@ -71,6 +71,8 @@ class Program:
         self._launch: Launch | None = None
         self._imported = False
         self.process: TrialProcess | None = None
+        self.signalled = False
+        """Whether its worker told it to end by a signal."""
         self._lived_s = 0.0
         self._attached = False
         # Where it runs, if that is not the folder that its template names.
@@ -163,6 +165,8 @@ class Program:
                 now = _now()
                 if self._silence_ends_at() <= now:
                     self._silent()
+                if min(self._kill_at, self._term_at) <= now:
+                    self.signalled = True
                 if self._kill_at <= now:
                     process.send(signal.SIGKILL)
                     self._kill_at = self._term_at = _NEVER

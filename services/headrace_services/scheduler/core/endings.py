@@ -58,10 +58,12 @@ _OF_THE_PROGRAM = re.compile(
 """Errors that lie in the program's text or its place, and so come again, unless another machine has what one lacks."""
 _KILLED = "SIGKILL"
 """How a program ends that the system kills for want of memory."""
-AFTERWARDS = "; then its program failed: "
-"""Stands between a completed trial's end and the error that its program ended with."""
+AFTERWARDS = "; then its program ended early: "
+"""Stands between a completed trial's end and the error or the signal that its program ended with."""
 ENDED_AFTERWARDS = "; then its process was ended by "
 """Stands between a completed trial's end and the signal without which its process would not have ended."""
+_CUT_OFF = ("FAILED", "LOST")
+"""How a program ends that had more to do."""
 _BY_ITSELF = ("FAILED", "FINISHED")
 """How a program ends that nobody and nothing ended."""
 _TOLD_TO_LEAVE = (Reason.COMPLETED, Reason.STOPPED_EARLY)
@@ -96,7 +98,7 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
     if not lease.live:
         trial = state.trials[lease.number]
         over = trial.state is State.TERMINATED and trial.attempt == lease.attempt
-        if over and message.outcome == "FAILED" and trial.reason is Reason.COMPLETED:
+        if over and message.outcome in _CUT_OFF and trial.reason is Reason.COMPLETED:
             _failed_afterwards(state, trial, message)
         if (
             over
@@ -191,13 +193,17 @@ def _finished(state: CycleState, trial: Trial, lease: Lease, message: ExitedArri
 
 
 def _failed_afterwards(state: CycleState, trial: Trial, message: ExitedArrived) -> None:
-    """The program failed behind its last report. The result stands; but what it was to do then is not done."""
+    """The program failed, or was killed, behind its last report. The result stands; what was to follow is not done."""
     if AFTERWARDS in trial.detail:
         return  # the message came before
-    error = message.error or "its program failed"
+    error = message.error or "it is not known why"
     detail = f"{trial.detail}{AFTERWARDS}{error}"
     state.update(trial.number, detail=detail, log_tail=message.log_tail or trial.log_tail)
-    state.emit(events.trial_warned(trial.number, f"its program failed after its last report: {error}"))
+    warning = (
+        f"its program ended early, after its last report: {error}. Its result stands; code behind the loop may not "
+        "have run, and does not run again"
+    )
+    state.emit(events.trial_warned(trial.number, warning))
 
 
 def _ended_afterwards(state: CycleState, trial: Trial, exit_code: int) -> None:
@@ -213,7 +219,8 @@ def _ended_afterwards(state: CycleState, trial: Trial, exit_code: int) -> None:
     state.update(trial.number, detail=f"{trial.detail}{ENDED_AFTERWARDS}{how}")
     warning = (
         f"its process did not end after its last report, and was ended by {how}. Until then its slots were not free. "
-        "A thread goes on, or code behind the loop takes longer than the study's trial.grace_s"
+        "A thread was still running, code behind the loop took longer than the study's trial.grace_s, or its worker "
+        "was stopped"
     )
     state.emit(events.trial_warned(trial.number, warning))
 
