@@ -17,6 +17,7 @@ from headrace_services.scheduler.core.inputs import (
     Assignment,
     Cancellation,
     ExtendStudy,
+    LeaseExpired,
     PlaceNow,
     Preemption,
     RetryTrials,
@@ -25,6 +26,7 @@ from headrace_services.scheduler.core.inputs import (
     Suggest,
     Suggested,
 )
+from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.replay.replaying import replay
 from headrace_services.scheduler.store import studies
 from headrace_services.scheduler.store.database import transaction
@@ -191,7 +193,8 @@ async def test_a_user_s_stop_does_not_wait(engine: AsyncEngine) -> None:
     assert [order.lease for order in site.orders if isinstance(order, Cancellation)] == [first]
 
 
-async def test_trials_of_clients_end_with_their_study(engine: AsyncEngine) -> None:
+async def asked_of(engine: AsyncEngine) -> tuple[StudySite, Lease, Lease]:
+    """A study of two clients, each with a trial, of which the second one has just reached the target."""
     site = await StudySite(engine, make_spec(until={"value": 0.1}, policy=RUN_ALL, template=None)).create()
     asked = [await site.step(Suggest(client_id=client, ttl_s=60)) for client in "ab"]
     first, second = [one.lease for (one,) in asked if isinstance(one, Suggested) and one.lease]
@@ -199,10 +202,47 @@ async def test_trials_of_clients_end_with_their_study(engine: AsyncEngine) -> No
     assert isinstance(outcome, Accepted)
     assert outcome.decision is not None
     assert outcome.decision.action == "STOP"
-    assert (await site.study()).state == "COMPLETED"
-    (late,) = await site.step(replace(site.report(first, 1, 0.2, saved=False), sequence=None))
+    assert (await site.study()).state == "ACTIVE"
+    assert await site.step(Suggest(client_id="b", ttl_s=60)) == [Suggested(trial=None, lease=None, done=True)]
+    return site, first, second
+
+
+async def test_what_a_client_evaluates_when_its_study_ends_still_counts(engine: AsyncEngine) -> None:
+    site, first, second = await asked_of(engine)
+    (outcome,) = await site.step(replace(site.report(first, 1, 0.05, saved=False), sequence=None))
+    assert isinstance(outcome, Accepted)
+    assert outcome.decision is not None
+    assert outcome.decision.action == "STOP"
+    study = await site.study()
+    assert (study.state, study.standing["progress"]["best_value"]) == ("COMPLETED", 0.05)
+    told = [(trial.state, trial.reason) for trial in await site.trials()][:2]
+    assert told == [("TERMINATED", "STOPPED_EARLY")] * 2
+    (late,) = await site.step(replace(site.report(second, 2, 0.2, saved=False), sequence=None))
     assert isinstance(late, Stale)
-    assert "has completed: trial 1 has loss 0.1" in late.why
+
+
+@pytest.mark.parametrize(
+    "how", ["completes", "fails", "gives it back", "is not heard of", "renews without end"]
+)
+async def test_a_study_ends_when_no_client_holds_a_trial(how: str, engine: AsyncEngine) -> None:
+    site, first, _ = await asked_of(engine)
+    match how:
+        case "completes":
+            await site.step(replace(gone(first, "FINISHED"), sequence=None))
+        case "fails":
+            await site.step(replace(gone(first, "FAILED", error="x"), sequence=None))
+        case "gives it back":
+            await site.step(replace(gone(first, "RELEASED"), sequence=None))
+        case "is not heard of":
+            async with site.engine.begin() as conn:
+                await conn.execute(text("UPDATE lease SET expires_at = now() - interval '1 s'"))
+            expired = LeaseExpired(lease_id=first.id, number=0, attempt=1, sequence=None, why="silence")
+            await site.step(expired)
+        case _:
+            await pass_time(site, closing.CLIENTS_S)
+            assert await found(site), "any replica ends it"
+            await site.kick()
+    assert (await site.study()).state == "COMPLETED"
 
 
 @pytest.mark.parametrize(

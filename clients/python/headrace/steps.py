@@ -93,6 +93,19 @@ def refusal(
     return Refusal(step=step, message=message, remedy=told)
 
 
+def counted_already(step: int, last: int) -> Refusal | None:
+    """Why a client cannot report a step after the step `last` of the same attempt; None where it can be. Its value
+    would be stored, and never count: a step counts once."""
+    if step > last:
+        return None
+    said = "was reported already" if step == last else f"lies before step {last}, which was reported already"
+    return Refusal(
+        step=step,
+        message=said,
+        remedy=f"A step counts once, with its first report: continue with step {last + 1}.",
+    )
+
+
 def begun_anew(step: int, restored: int) -> str:
     """Why the first report of a resumed trial cannot be of a step that it had reported."""
     return (

@@ -7,6 +7,7 @@ from rpc_site import RpcSite
 from sqlalchemy import text
 
 from headrace.errors import InvalidFieldError
+from headrace.v1 import event_pb2
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.engine.budgets import Budgets
 
@@ -63,7 +64,8 @@ async def test_until_is_shown_with_how_near_its_end_is(site: RpcSite) -> None:
 
 async def test_a_replica_ends_a_study_whose_hours_are_over_by_itself(site: RpcSite) -> None:
     await site.create(policy=RUN_ALL, until={"hours": 2})
-    await site.report((await site.suggest()).lease, 1, 0.5)
+    lease = (await site.suggest()).lease
+    await site.report(lease, 1, 0.5)
     budgets = Budgets(site.replicas[0].hub)
     await budgets.look()
     assert (await site.study()).state == pb.STUDY_STATE_ACTIVE
@@ -76,6 +78,10 @@ async def test_a_replica_ends_a_study_whose_hours_are_over_by_itself(site: RpcSi
         )
     await budgets.look()
     async with asyncio.timeout(60):
-        while (await site.study()).state == pb.STUDY_STATE_ACTIVE:
+        while not (await site.study()).status.until.ends_study:
             await asyncio.sleep(0.01)
+    assert (await site.suggest()).done
+    assert (await site.study()).state == pb.STUDY_STATE_ACTIVE, "a client still evaluates"
+    assert (await site.report(lease, 2, 0.25)).action == event_pb2.DECISION_ACTION_STOP
+    assert (await site.study()).state == pb.STUDY_STATE_COMPLETED
     assert (await site.study()).detail == "its trials have run for 2 hours (until: 2 hours)"

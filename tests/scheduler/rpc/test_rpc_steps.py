@@ -1,5 +1,6 @@
 """Steps that an asked trial must not report: refused with field and value, before anything is stored."""
 
+import math
 from typing import Any
 
 import pytest
@@ -49,8 +50,9 @@ async def test_a_step_past_the_budget_or_over_a_rung_is_refused(
     assert (violation.field, violation.value, violation.message) == ("step", str(step), message)
     assert violation.remedy
     assert await stored(site) == list(before)
-    await site.report(lease, 1, 0.5)  # the trial is still the client's
-    assert await stored(site) == [*before, 1]
+    after = before[-1] + 1 if before else 1
+    await site.report(lease, after, 0.5)  # the trial is still the client's
+    assert await stored(site) == [*before, after]
 
 
 @pytest.mark.parametrize(
@@ -76,8 +78,30 @@ async def test_a_repeat_at_a_rung_is_answered_as_the_first_one(site: RpcSite) ->
     first = await site.call("ReportTrial", request)
     assert (await site.report(lease, 2, 0.5)).action == CONTINUE
     assert await site.call("ReportTrial", request) == first
-    assert (await site.report(lease, 1, 0.5)).action == CONTINUE, "an earlier step, told anew"
-    assert await stored(site) == [1, 2, 1]
+    assert await stored(site) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("step", "value", "message"),
+    [
+        (2, 0.25, "was reported already"),
+        (1, 0.5, "lies before step 2, which was reported already"),
+    ],
+)
+async def test_a_value_that_could_not_count_is_refused(
+    site: RpcSite, step: int, value: float, message: str
+) -> None:
+    await site.create(policy={"kind": "run_all"})
+    lease = (await site.suggest()).lease
+    await site.report(lease, 2, math.nan)
+    assert (await site.report(lease, 2, math.nan)).action == CONTINUE, "the same, told again"
+    told = pb.ReportTrialRequest(lease=lease, step=step, metrics={"loss": value})
+    refused = await site.refusal("ReportTrial", told)
+    assert isinstance(refused, InvalidFieldError)
+    (violation,) = refused.violations
+    assert (violation.field, violation.value, violation.message) == ("step", str(step), message)
+    assert violation.remedy == "A step counts once, with its first report: continue with step 3."
+    assert await stored(site) == [2, 2]
 
 
 async def test_a_trial_that_begins_anew_need_not_meet_the_rungs_behind_it(site: RpcSite) -> None:

@@ -23,6 +23,7 @@ from headrace.trial import cores, models
 from headrace.trial.bundle_crew import Crew
 from headrace.trial.bundle_member import Member
 from headrace.trial.bundle_values import rows
+from headrace.trial.one_of_a_kind import OneOfAKind
 
 
 class SharedParams:
@@ -51,7 +52,7 @@ class SharedParams:
         )
 
 
-class Bundle:
+class Bundle(OneOfAKind):
     """The trials that one process trains together; made by `trial.main` or the worker, never by hand."""
 
     def __init__(self, crew: Crew) -> None:

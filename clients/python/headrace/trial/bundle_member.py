@@ -15,6 +15,7 @@ from headrace.trial.best import Best
 from headrace.trial.bundle_runtime import Seat
 from headrace.trial.codec import encode, try_encode
 from headrace.trial.configuration import Params
+from headrace.trial.one_of_a_kind import OneOfAKind
 from headrace.trial.restore import Restore
 from headrace.trial.saving import Content, Saver
 from headrace.trial.tracking import Tracked
@@ -23,7 +24,7 @@ PLAIN = ("model", "optimizer", "scaler")
 """Of a group's state of a member: what a plain script tracks under the same names."""
 
 
-class Member:
+class Member(OneOfAKind):
     """One trial of a bundle."""
 
     def __init__(self, seat: Seat) -> None:

@@ -31,6 +31,7 @@ from headrace.trial.best import Best
 from headrace.trial.codec import try_encode
 from headrace.trial.configuration import Params
 from headrace.trial.counts import counts_on
+from headrace.trial.one_of_a_kind import OneOfAKind
 from headrace.trial.restore import Restore, has_setting
 from headrace.trial.runtime import TOLD, Action, Assignment, Ended, OwnEnd, Report, Runtime, Surrogate
 from headrace.trial.saving import Content, Saver
@@ -61,7 +62,7 @@ class Observer(Protocol):
         """The script came back to `t.steps()` after a step."""
 
 
-class Trial:
+class Trial(OneOfAKind):
     """One configuration being trained; made by `trial.main`, `trial.current` or the worker, never by hand."""
 
     def __init__(self, assignment: Assignment, runtime: Runtime, observer: Observer | None = None) -> None:

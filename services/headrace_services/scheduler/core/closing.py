@@ -1,6 +1,6 @@
 """A study that `until` ends closes first, so that the trials that run lose no state.
 
-    open ── something comes true ──→ closing ── no trial holds a worker's slots, or the grace is over ──→ ended
+    open ── something comes true ──→ closing ── nobody holds a trial, or the grace is over ──→ ended
 
 While it closes, the study is active by its state and starts nothing. Its trials are asked to leave at their next
 report, as those are whose slots others need (`core.leaving`): they save there, are told STOP, and end by themselves.
@@ -11,7 +11,8 @@ saved.
 A report without a checkpoint may have been on its way before its program was asked, so the trial continues to the next
 one. After `HEARD_S` its program has heard, and saves nothing: it is told STOP all the same.
 
-Clients of ask and tell keep their own state. Nobody waits for them: their trials end with the study.
+A client of ask and tell has its trial for as long as it holds the lease: the result of an evaluation that has begun
+counts, and is answered with STOP. Where no worker runs the study, that is waited for up to `CLIENTS_S`.
 
 The study's row says that it closes, and until when. So any replica can finish it (`engine.budgets`), and a worker
 that missed the message is told with its next heartbeat. A scheduler of an earlier version does not see it: to it the
@@ -23,23 +24,24 @@ from headrace_services.scheduler.core import events
 from headrace_services.scheduler.core.inputs import Preemption, ReportArrived
 from headrace_services.scheduler.core.lifecycle import Reason, StudyState
 from headrace_services.scheduler.core.needs import Deciding, Unfinished, ask
-from headrace_services.scheduler.core.records import Decision, Lease, Study, Trial
+from headrace_services.scheduler.core.records import Decision, Lease, Study
 from headrace_services.scheduler.core.standing import Closing, Leaving
 from headrace_services.scheduler.core.state import CycleState
 
+CLIENTS_S = 6 * 3600.0
+"""For clients that renew without end, or hold a trial for days: as long as they hold one that do not say."""
 HEARD_S = 5.0
 """After so long every program has heard that it is to save at its next report."""
 
 
 def begin(state: CycleState, why: str, asked: str) -> None:
-    """Close the study. One whose trials no worker runs has ended with that."""
+    """Close the study."""
     template, now_s = state.study.spec.template, state.study.now_s
-    grace_s = 0.0
-    if template is not None:
+    if template is None:
+        grace_s = CLIENTS_S
+    else:
         grace_s = DEFAULT_GRACE_S if template.grace is None else template.grace.total_seconds()
     state.close_study(Closing(why=why, asked=asked, since_s=now_s, by_s=now_s + grace_s))
-    if template is None:
-        _end(state)
 
 
 def advance(state: CycleState) -> Deciding[None]:
@@ -47,19 +49,15 @@ def advance(state: CycleState) -> Deciding[None]:
     closing = state.study.closing
     if closing is None or state.study.state.ended:
         return
-    held: list[tuple[Trial, Lease]] = []
+    held: list[Lease] = []
     if state.study.now_s < closing.by_s:
         state.take((yield from ask(Unfinished(after=-1, limit=0))).rows)
-        held = [
-            (trial, lease)
-            for trial in state.trials.values()
-            if trial.lease_id is not None and (lease := state.leases[trial.lease_id]).worker_id is not None
-        ]
+        held = [state.leases[trial.lease_id] for trial in state.trials.values() if trial.lease_id is not None]
     if not held:
         _end(state)
         return
-    new = [(trial, lease) for trial, lease in held if not _was_asked(state, lease)]
-    for _, lease in new:
+    new = [lease for lease in held if lease.worker_id is not None and not _was_asked(state, lease)]
+    for lease in new:
         assert lease.worker_id is not None
         assert lease.grant is not None
         why = f"its study ends: {closing.why}"

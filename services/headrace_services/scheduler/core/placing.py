@@ -157,7 +157,9 @@ def answer_pending_suggestions(state: CycleState) -> None:
         state.suggested[position] = (
             ProposalComingError()
             if coming
-            else Suggested(trial=None, lease=None, done=state.study.state.ended)
+            else Suggested(
+                trial=None, lease=None, done=state.study.state.ended or state.study.closing is not None
+            )
         )
     state.pending_suggestions.clear()
 

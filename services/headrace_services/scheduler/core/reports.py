@@ -5,6 +5,8 @@ or a lower one) is recorded and moves nothing but the checkpoint, whose predeces
 One at or past the milestone is recorded at every rung it crosses, lowest first, and then the policy decides.
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -13,7 +15,7 @@ from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
-from headrace.steps import refusal
+from headrace.steps import counted_already, refusal
 from headrace_services.scheduler.core import (
     closing,
     code_changes,
@@ -124,17 +126,24 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
 
 
 def _require_sound(state: CycleState, trial: Trial, lease: Lease, report: ReportArrived) -> None:
-    violations = [*_step_violations(state, trial, lease, report.step), *_metric_violations(state, report)]
+    violations = [*_step_violations(state, trial, lease, report), *_metric_violations(state, report)]
     if violations:
         raise InvalidFieldError(violations)
 
 
-def _step_violations(state: CycleState, trial: Trial, lease: Lease, step: int) -> list[Violation]:
-    spec = state.study.spec
+def _step_violations(state: CycleState, trial: Trial, lease: Lease, report: ReportArrived) -> list[Violation]:
+    spec, step = state.study.spec, report.step
     refused = refusal(step, since=lease.step, rungs=trial.rungs_ahead(spec), max_steps=spec.max_steps)
+    if refused is None and not (step == lease.step and _told(report.metrics) == _told(trial.metrics)):
+        refused = counted_already(step, lease.step)
     if refused is None:
         return []
     return [Violation(field="step", value=show_value(step), message=refused.message, remedy=refused.remedy)]
+
+
+def _told(metrics: Mapping[str, float]) -> set[tuple[str, str]]:
+    """Metrics to compare; NaN is NaN."""
+    return {(name, repr(value)) for name, value in metrics.items()}
 
 
 def _metric_violations(state: CycleState, report: ReportArrived) -> list[Violation]:
