@@ -176,7 +176,7 @@ class Daemon:
         self._store_watch = StoreWatch(store)
         core.store = self._store_watch.found
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
-        reach = await joined(target, settings.home, settings.name, settings.join_token)
+        reach = await joined(target, settings.home, settings.name, settings.join_token, user)
         explained = reach.explained if reach is not None else explained_without_certificate
         session = self._session = Session(reach or target, courier, handler=self, explained=explained)
         if reach is not None:
