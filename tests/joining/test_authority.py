@@ -1,6 +1,7 @@
 """The authority: what it signs, what it refuses, and that its files are whole or told of."""
 
 import stat
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from typer.testing import CliRunner
 
@@ -56,6 +58,29 @@ def test_a_worker_is_a_client_of_its_name_for_its_time(folder: Path) -> None:
     assert made.not_valid_after_utc == (NOW + timedelta(days=30)).replace(microsecond=0)
     assert authority.issued(made) == NOW
     made.verify_directly_issued_by(authority.load(folder).certificate)
+
+
+@pytest.mark.parametrize(
+    ("lives", "apart", "taken"),
+    [
+        (timedelta(days=30), timedelta(hours=-1), True),
+        (timedelta(days=30), timedelta(hours=1), True),
+        (timedelta(days=30), timedelta(hours=-3), False),
+        (timedelta(hours=1), timedelta(minutes=-5), True),
+        (timedelta(hours=1), timedelta(minutes=-7), False),
+        (timedelta(hours=1), timedelta(minutes=59), True),
+        (timedelta(hours=1), timedelta(minutes=61), False),
+    ],
+)
+def test_what_was_just_signed_is_taken_by_a_clock_that_is_an_hour_behind(
+    folder: Path, lives: timedelta, apart: timedelta, *, taken: bool
+) -> None:
+    """As TLS takes it on a machine with that clock: a replica's, or a worker's that looks at the scheduler's."""
+    held = authority.load(folder)
+    pem = held.sign_worker("w", credential.new_key().public_key(), now=NOW, lives=lives)
+    at = verification.PolicyBuilder().store(verification.Store([held.certificate])).time(NOW + apart)
+    with nullcontext() if taken else pytest.raises(verification.VerificationError):
+        at.build_client_verifier().verify(x509.load_pem_x509_certificate(pem), [])
 
 
 def test_two_certificates_of_one_moment_differ(folder: Path) -> None:

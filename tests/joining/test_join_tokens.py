@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import func, text, update
@@ -16,14 +17,15 @@ from headrace.errors import (
     WorkerRevokedError,
 )
 from headrace.v1 import join_pb2
-from headrace_services.identity import join_tokens
+from headrace_services.identity import authority, join_tokens
 from headrace_services.identity.join_tokens import JoinToken
 from headrace_services.identity.roles import Role
 from headrace_services.identity.shown import WorkerCertificate
 from headrace_services.scheduler.rpc.caller import Caller, let_call
-from headrace_services.scheduler.rpc.join_service import JoinServicer
+from headrace_services.scheduler.rpc.join_service import JoinServicer, Signing
 from headrace_services.scheduler.store import joins, tables
 from headrace_services.scheduler.store.database import open_engine, transaction
+from headrace_worker import credential
 
 HOUR = timedelta(hours=1)
 A, B = b"a" * 32, b"b" * 32
@@ -257,3 +259,24 @@ async def test_a_scheduler_without_an_authority_says_so(engine: AsyncEngine) -> 
     assert "--worker-listen" in refused.value.remedy
     with pytest.raises(InvalidFieldError, match="id"):
         await servicer.RevokeJoinToken(join_pb2.RevokeJoinTokenRequest(id="x"), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "says"), [(-61, "61 minutes behind"), (61, "61 minutes ahead of"), (0, "")]
+)
+async def test_a_clock_that_is_far_from_the_databases_is_told_of(
+    engine: AsyncEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture, minutes: int, says: str
+) -> None:
+    """The worker joins all the same: certificates go by the database's clock."""
+    authority.make(tmp_path / "ca", ["localhost"], now=datetime.now(UTC))
+    signing = Signing(authority=authority.load(tmp_path / "ca"), worker_port=1)
+    token = await made(engine, worker="a")
+    apart = timedelta(minutes=minutes, seconds=30 * (minutes > 0) - 30 * (minutes < 0))
+    servicer = JoinServicer(engine, signing, clock=lambda: datetime.now(UTC) + apart)
+    request = join_pb2.JoinRequest(
+        token=token.text, worker="a", signing_request=credential.signing_request(credential.new_key(), "a")
+    )
+    response = await servicer.Join(request, None)  # type: ignore[arg-type]
+    assert response.token_used_up
+    assert says in caplog.text
+    assert bool(says) is ("the clock of this machine" in caplog.text)
