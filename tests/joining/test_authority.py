@@ -121,6 +121,20 @@ def test_what_is_no_host_is_refused_before_anything_is_written(tmp_path: Path, h
     assert not (tmp_path / "ca").exists()
 
 
+def test_another_server_has_a_key_and_hosts_of_its_own(folder: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    into = tmp_path / "planner"
+    authority.make_server(folder, ["plans.internal"], now=NOW, into=into)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path.name for path in into.iterdir()} == {"server.pem", "server.key"}
+    assert stat.S_IMODE((into / "server.key").stat().st_mode) == 0o600
+    assert (into / "server.key").read_bytes() != before["server.key"]
+    made = x509.load_pem_x509_certificate((into / "server.pem").read_bytes())
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["plans.internal"]
+    made.verify_directly_issued_by(authority.load(folder).certificate)
+
+
 @pytest.mark.parametrize("name", ["ca.pem", "ca.key", "server.pem", "server.key"])
 @pytest.mark.parametrize("what", ["missing", "garbage", "another"])
 def test_a_folder_that_is_not_whole_is_refused(folder: Path, tmp_path: Path, name: str, what: str) -> None:

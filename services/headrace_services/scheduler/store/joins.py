@@ -137,6 +137,15 @@ async def join(
     return bool(found.used + (not repeats) >= found.uses)
 
 
+async def has_joined(conn: AsyncConnection, worker: str, *, lasts: timedelta) -> bool:
+    """Whether a worker has a certificate that was not revoked and lasts for so long."""
+    j = tables.joined_worker
+    query = select(j.c.worker).where(
+        j.c.worker == worker, j.c.revoke_time.is_(None), j.c.certificate_until > _now + lasts
+    )
+    return (await conn.execute(query)).one_or_none() is not None
+
+
 async def renew(
     conn: AsyncConnection, shown: WorkerCertificate, *, key_digest: bytes, now: datetime, until: datetime
 ) -> None:
