@@ -23,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start a thousand interpreters: each would compile what it imports, were none allowed to keep it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients test-metrics node-modules restores clean
+.PHONY: test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients test-metrics node-modules restores clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,8 +101,14 @@ proto-baseline: setup ## At a release: make today's protos the contract that lat
 	@buf build protos --exclude-source-info -o protos/headrace.binpb
 	@echo "proto-baseline: protos/headrace.binpb"
 
-constraints: ## Resolve all dependencies anew and pin them in .ci/constraints.txt
+constraints: ## Resolve all dependencies anew and pin them in .ci/constraints.txt, and in .ci/hashes for the images
 	@.ci/constraints.sh "$(PYTHON)" "$(EXTRAS)"
+
+hashes: ## Write what the images install, with its hashes, for the versions in .ci/constraints.txt
+	@.ci/hashes.sh "$(PYTHON)"
+
+images: ## Pin the images of others by the digests that their tags have today (Docker; ARGS=--check only compares)
+	@.ci/images.sh $(ARGS)
 
 diagram: setup ## Draw the generated parts of the documents anew
 	@python .ci/documents.py --write

@@ -19,4 +19,5 @@ pip=("$scratch/venv/bin/python" -m pip)
   "${pip[@]}" freeze --all --exclude-editable | grep -viE '^pip==' | sed 's/^\([^ ]*==[^+ ]*\)+.*/\1/'
 } >"$scratch/constraints"
 cp "$scratch/constraints" .ci/constraints.txt
+.ci/hashes.sh "$python"
 echo "constraints: $(grep -c == .ci/constraints.txt) packages; run 'make setup test'"

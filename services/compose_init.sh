@@ -1,15 +1,15 @@
 #!/bin/sh
-# Makes what a cluster in containers needs to be closed: an authority, a password, the first token. Each in a volume of
-# its own, so that nobody holds more than it uses. It runs at every `docker compose up`, and keeps what is there.
+# Makes what a cluster in containers needs to be closed: an authority, passwords, tokens. Each in a volume of its own, so
+# that nobody holds more than it uses. It runs at every `docker compose up`, and keeps what is there.
 #
-#     compose_init secrets    before the database: the authority, the servers' certificate, the passwords
-#     compose_init token      once the database is there: the schema, and the first admin's token
-#     compose_init join       once a scheduler serves: the token by which workers join
+#     compose_init secrets    before the database: the authority, the servers' certificates, the passwords
+#     compose_init tokens     once the database is there: the schema, the first admin's token, the workers' join tokens
 #
 # What is written appears by a rename, so a run that is killed leaves nothing half done.
 set -eu
 umask 077
-cd /run/headrace
+cd "${HEADRACE_RUN:-/run/headrace}"
+here=$(dirname "$(readlink -f "$0")")
 
 put() { # FILE: what comes on standard input
   cat >"$1.new"
@@ -17,41 +17,65 @@ put() { # FILE: what comes on standard input
   mv "$1.new" "$1"
 }
 
+drawn() { # FILE: a secret that nobody can guess, unless there is one
+  [ -s "$1" ] || python3 -c 'import secrets; print(secrets.token_urlsafe(32), end="")' | put "$1"
+}
+
+certified() { # FOLDER HOST…: a certificate for a server, with a key of its own; a new one where its hosts are others
+  folder=$1
+  shift
+  if [ ! -s "$folder/server.pem" ] || [ "$(cat "authority/hosts-$folder" 2>/dev/null)" != "$*" ]; then
+    rm -rf authority/server.new
+    headrace ca server authority/ca "$@" --to authority/server.new
+    put "$folder/server.key" <authority/server.new/server.key
+    put "$folder/server.pem" <authority/server.new/server.pem
+    rm -r authority/server.new
+    echo "$*" | put "authority/hosts-$folder"
+  fi
+}
+
 case $1 in
 secrets)
-  for file in secrets/password watching/password; do # the database's, and Grafana's
-    [ -s "$file" ] || python3 -c 'import secrets; print(secrets.token_urlsafe(32), end="")' | put "$file"
-  done
-  printf '*:*:*:*:%s\n' "$(cat secrets/password)" | put secrets/pgpass
-  hosts="scheduler-1 scheduler-2 planner localhost 127.0.0.1 ${HEADRACE_HOSTS:-}"
+  drawn secrets/password # of the database's superuser
+  printf '*:*:*:headrace:%s\n' "$(cat secrets/password)" | put secrets/pgpass
+  drawn database/password # of the schedulers' role
+  printf '*:*:*:scheduler:%s\n' "$(cat database/password)" | put database/pgpass
+  drawn watching/password # of Grafana's admin
+  drawn scraping/token
+  chmod 444 scraping/token # Prometheus is nobody; its containers are the only ones where others reach the folder
+  hosts="localhost 127.0.0.1 ${HEADRACE_HOSTS:-}"
   # shellcheck disable=SC2086  # several hosts
   if [ ! -s authority/ca/ca.pem ]; then
     rm -rf authority/ca.new
-    headrace ca init authority/ca.new $hosts
+    headrace ca init authority/ca.new scheduler-1 scheduler-2 $hosts
     mv authority/ca.new authority/ca
-  elif [ "$(cat authority/hosts)" != "$hosts" ]; then
-    headrace ca server authority/ca $hosts
+  elif [ "$(cat authority/hosts)" != "scheduler-1 scheduler-2 $hosts" ]; then
+    headrace ca server authority/ca scheduler-1 scheduler-2 $hosts
   fi
-  echo "$hosts" | put authority/hosts
-  put serving/server.pem <authority/ca/server.pem
-  put serving/server.key <authority/ca/server.key
-  put serving/ca.pem <authority/ca/ca.pem
-  put access/ca.pem <authority/ca/ca.pem
-  put joining/ca.pem <authority/ca/ca.pem
+  echo "scheduler-1 scheduler-2 $hosts" | put authority/hosts
+  # shellcheck disable=SC2086
+  certified serving planner $hosts
+  # shellcheck disable=SC2086
+  certified watching grafana $hosts
+  for folder in serving access joining; do
+    put "$folder/ca.pem" <authority/ca/ca.pem
+  done
   ;;
 token)
   headrace migrate
   if [ ! -s access/token ]; then
-    headrace token create --role admin --name compose --expires never | put access/token
+    headrace token create --role admin --name compose --expires 30d | put access/token
   fi
-  ;;
-join)
-  HEADRACE_TOKEN=$(cat access/token)
-  export HEADRACE_TOKEN
-  headrace worker-token create --uses 1000 --expires 30d | put joining/token
+  names=compose number=1
+  while [ "$number" -lt "${HEADRACE_WORKERS:-8}" ]; do
+    number=$((number + 1))
+    names="$names compose-$number"
+  done
+  # shellcheck disable=SC2086  # several names
+  python3 "$here/compose_join.py" joining $names
   ;;
 *)
-  echo "compose_init: secrets, token or join, not '$1'" >&2
+  echo "compose_init: secrets or token, not '$1'" >&2
   exit 2
   ;;
 esac

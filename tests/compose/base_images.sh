@@ -2,7 +2,8 @@
 # Make stand-ins of the base images of docker-compose.yml, for a machine that reaches Debian's packages and no registry
 # of images:
 #
-#     headrace-base/python-build   python:3.x-slim with this machine's settings of pip, for the build alone
+#     headrace-base/python-build   python:3.x-slim with this machine's settings of pip, for the build alone; and the list
+#                                  .ci/hashes/worker.txt with this machine's build of PyTorch, where it has one
 #     headrace-base/python         python:3.x-slim
 #     headrace-base/postgres       postgres:18: the same variables, folders and signals as the official image
 #     headrace-base/prometheus     prom/prometheus: the same user, folders and entry point, of Debian's package
@@ -38,7 +39,16 @@ if ! have headrace-base/python-build; then
       if [ -d "$file" ]; then echo "COPY .$file $file/"; else echo "COPY .$file $file"; fi
     done
     env | grep -E '^PIP_[A-Z_]+=' | sed 's/^\([^=]*\)=\(.*\)$/ENV \1="\2"/' || true
+    echo "COPY worker.txt /hashes/"
   } >"$work/build/Dockerfile"
+  cp "$here/../../.ci/hashes/worker.txt" "$work/build/worker.txt"
+  for wheel in ${PIP_FIND_LINKS:+"$PIP_FIND_LINKS"/torch-*.whl}; do
+    [ -e "$wheel" ] || continue
+    version=$(basename "$wheel" | cut -d- -f2)
+    awk '/^[a-z]/ { out = /^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==/ && !/^nvidia-ml-py/ } !out' \
+      "$here/../../.ci/hashes/worker.txt" >"$work/build/worker.txt"
+    echo "torch==$version --hash=sha256:$(sha256sum "$wheel" | cut -d' ' -f1)" >>"$work/build/worker.txt"
+  done
   docker build -q -t headrace-base/python-build "$work/build" >/dev/null
 fi
 

@@ -25,7 +25,17 @@ PROJECT = "headrace-test"
 KILLED = ("scheduler-1", "scheduler-2", "worker", "postgres", "planner")
 OPEN = {7440, 7441, 7443}
 GRAFANA = 3000
-SCRAPED = {f"{name}:9464" for name in ("scheduler-1", "scheduler-2", "planner", "worker")}
+SCRAPED = {f"{name}:9464" for name in ("scheduler-1", "scheduler-2", "planner")}
+WORKERS = {"compose", "compose-2"}
+# What a trial tries, and must not get.
+CLOSED = {
+    "the join tokens": "os.listdir('/run/headrace/joining')",
+    "the worker's key": "open('/var/lib/headrace/workers/compose/credential.json').read()",
+    "the worker's environment": "open('/proc/1/environ').read()",
+    "Postgres": "socket.create_connection(('postgres', 5432), 3)",
+    "Prometheus": "socket.create_connection(('prometheus', 9090), 3)",
+    "metrics": "urllib.request.urlopen('http://scheduler-1:9464/metrics', timeout=3)",
+}
 TRIAL = """
 import time
 
@@ -63,6 +73,7 @@ class Cluster:
             **os.environ,
             "PYTHON_IMAGE": "headrace-base/python",
             "BUILD_IMAGE": "headrace-base/python-build",
+            "WORKER_REQUIREMENTS": "/hashes/worker.txt",
             "POSTGRES_IMAGE": "headrace-base/postgres",
             "PROMETHEUS_IMAGE": "headrace-base/prometheus",
         }
@@ -81,8 +92,8 @@ class Cluster:
         return done.stdout
 
     def container(self, service: str) -> str:
-        """The id of a service's container, also of one that is over."""
-        return self.compose("ps", "-a", "-q", service).strip()
+        """The id of a service's container, also of one that is over; of several the first."""
+        return self.compose("ps", "-a", "-q", service).split()[0]
 
     def inside(self, service: str, *words: str) -> str:
         """What a command says in a service's container, or nothing where it fails."""
@@ -90,7 +101,7 @@ class Cluster:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
     def asked(self, path: str) -> Any:
-        """What Prometheus answers to a scheduler's container: nobody else reaches it."""
+        """What Prometheus answers to a scheduler's container: the worker's does not reach it."""
         url = f"http://prometheus:9090/api/v1/{path}"
         program = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=5).read().decode())"
         said = self.inside("scheduler-1", "python3", "-c", program)
@@ -193,8 +204,42 @@ def start(cluster: Cluster) -> None:
     address = "tls://127.0.0.1:7440,127.0.0.1:7441"
     said = cluster.headrace("--address", address, "login", "--tls-ca", "access/ca.pem", stdin=token)
     say(said.strip().splitlines()[0])
-    until("the worker to join", lambda: "compose" in cluster.headrace("workers"))
+    until("the worker to join", lambda: connected(cluster) == {"compose"})
     say("the worker has joined with a certificate")
+    cluster.compose("up", "--detach", "--scale", "worker=2", "worker")
+    until("a second worker to join", lambda: connected(cluster) == WORKERS)
+    cluster.compose("restart", "worker")
+    until("both to come back by their certificates", lambda: connected(cluster) == WORKERS)
+    say("two workers have names of their own, also after a restart")
+    left = cluster.inside("worker", "ls", "/run/headrace/joining").split()
+    if WORKERS & set(left):
+        sys.exit(f"tokens are left that were used: {left}")
+
+
+def connected(cluster: Cluster) -> set[str]:
+    """The workers that are there."""
+    listed = json.loads(cluster.headrace("workers", "--json"))
+    workers = listed["workers"] if isinstance(listed, dict) else listed
+    return {worker["name"] for worker in workers if worker["connected"]}
+
+
+def look_as_a_trial(cluster: Cluster) -> None:
+    """What a trial's user reaches from within the worker's container."""
+    for what, tries in CLOSED.items():
+        program = f"import os, socket, urllib.request; {tries}; print('reached')"
+        command = [
+            "docker",
+            "exec",
+            "--user",
+            "trials",
+            cluster.container("worker"),
+            "python3",
+            "-c",
+            program,
+        ]
+        if "reached" in subprocess.run(command, capture_output=True, text=True, check=False).stdout:
+            sys.exit(f"a trial reaches {what}")
+    say(f"a trial reaches none of: {', '.join(CLOSED)}")
 
 
 def all_scraped(cluster: Cluster) -> bool:
@@ -212,9 +257,9 @@ def look_at_prometheus(cluster: Cluster) -> None:
 
     def counted() -> bool:
         found = cluster.asked("query?query=sum(headrace_workers_connected)").get("result", [])
-        return bool(found) and found[0]["value"][1] == "1"
+        return bool(found) and found[0]["value"][1] == str(len(WORKERS))
 
-    until("the worker to be counted", counted)
+    until("the workers to be counted", counted)
 
 
 def play(cluster: Cluster, before: dict[str, set[int]]) -> None:
@@ -222,6 +267,7 @@ def play(cluster: Cluster, before: dict[str, set[int]]) -> None:
     folder = cluster.folder
     start(cluster)
     look_at_prometheus(cluster)
+    look_as_a_trial(cluster)
     for host, meant in ((host, OPEN if host == "127.0.0.1" else set()) for host in before):
         ports = open_ports(host) - before[host]
         say(f"open ports of {'this machine' if meant else 'its other address'}: {sorted(ports) or 'none'}")
@@ -269,8 +315,8 @@ def play(cluster: Cluster, before: dict[str, set[int]]) -> None:
         for service in ("scheduler-1", "worker", "planner", "prometheus")
     }
     say(f"users: {users}")
-    if {"0", ""} & set(users.values()):
-        sys.exit("a service runs as root, or does not run")
+    if users.pop("worker") != "0" or {"0", ""} & set(users.values()):
+        sys.exit("a service runs as another user than it should, or does not run")
     cluster.env["HEADRACE_HOSTS"] = "head.example.org"
     cluster.compose("up", "--detach")
     cluster.compose("restart", "scheduler-1")

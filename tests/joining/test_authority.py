@@ -1,6 +1,7 @@
 """The authority: what it signs, what it refuses, and that its files are whole or told of."""
 
 import stat
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from typer.testing import CliRunner
 
@@ -58,6 +60,29 @@ def test_a_worker_is_a_client_of_its_name_for_its_time(folder: Path) -> None:
     made.verify_directly_issued_by(authority.load(folder).certificate)
 
 
+@pytest.mark.parametrize(
+    ("lives", "apart", "taken"),
+    [
+        (timedelta(days=30), timedelta(hours=-1), True),
+        (timedelta(days=30), timedelta(hours=1), True),
+        (timedelta(days=30), timedelta(hours=-3), False),
+        (timedelta(hours=1), timedelta(minutes=-5), True),
+        (timedelta(hours=1), timedelta(minutes=-7), False),
+        (timedelta(hours=1), timedelta(minutes=59), True),
+        (timedelta(hours=1), timedelta(minutes=61), False),
+    ],
+)
+def test_what_was_just_signed_is_taken_by_a_clock_that_is_an_hour_behind(
+    folder: Path, lives: timedelta, apart: timedelta, *, taken: bool
+) -> None:
+    """As TLS takes it on a machine with that clock: a replica's, or a worker's that looks at the scheduler's."""
+    held = authority.load(folder)
+    pem = held.sign_worker("w", credential.new_key().public_key(), now=NOW, lives=lives)
+    at = verification.PolicyBuilder().store(verification.Store([held.certificate])).time(NOW + apart)
+    with nullcontext() if taken else pytest.raises(verification.VerificationError):
+        at.build_client_verifier().verify(x509.load_pem_x509_certificate(pem), [])
+
+
 def test_two_certificates_of_one_moment_differ(folder: Path) -> None:
     held, key = authority.load(folder), credential.new_key().public_key()
     signed = [x509.load_pem_x509_certificate(held.sign_worker("w", key, now=NOW)) for _ in range(2)]
@@ -94,6 +119,20 @@ def test_what_is_no_host_is_refused_before_anything_is_written(tmp_path: Path, h
     with pytest.raises(InvalidFieldError, match="HOST"):
         authority.make(tmp_path / "ca", hosts, now=NOW)
     assert not (tmp_path / "ca").exists()
+
+
+def test_another_server_has_a_key_and_hosts_of_its_own(folder: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    into = tmp_path / "planner"
+    authority.make_server(folder, ["plans.internal"], now=NOW, into=into)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path.name for path in into.iterdir()} == {"server.pem", "server.key"}
+    assert stat.S_IMODE((into / "server.key").stat().st_mode) == 0o600
+    assert (into / "server.key").read_bytes() != before["server.key"]
+    made = x509.load_pem_x509_certificate((into / "server.pem").read_bytes())
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["plans.internal"]
+    made.verify_directly_issued_by(authority.load(folder).certificate)
 
 
 @pytest.mark.parametrize("name", ["ca.pem", "ca.key", "server.pem", "server.key"])

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import func, text, update
@@ -16,13 +17,15 @@ from headrace.errors import (
     WorkerRevokedError,
 )
 from headrace.v1 import join_pb2
-from headrace_services.identity import join_tokens
+from headrace_services.identity import authority, join_tokens
 from headrace_services.identity.join_tokens import JoinToken
 from headrace_services.identity.roles import Role
+from headrace_services.identity.shown import WorkerCertificate
 from headrace_services.scheduler.rpc.caller import Caller, let_call
-from headrace_services.scheduler.rpc.join_service import JoinServicer
+from headrace_services.scheduler.rpc.join_service import JoinServicer, Signing
 from headrace_services.scheduler.store import joins, tables
 from headrace_services.scheduler.store.database import open_engine, transaction
+from headrace_worker import credential
 
 HOUR = timedelta(hours=1)
 A, B = b"a" * 32, b"b" * 32
@@ -42,10 +45,15 @@ async def made(engine: AsyncEngine, *, worker: str = "", uses: int = 1) -> JoinT
     return token
 
 
-async def join(engine: AsyncEngine, token: JoinToken, worker: str, key: bytes) -> None:
+async def join(engine: AsyncEngine, token: JoinToken, worker: str, key: bytes) -> bool:
     async with transaction(engine) as conn:
         now = await joins.database_time(conn)
-        await joins.join(conn, token, worker=worker, key_digest=key, now=now, until=now + HOUR)
+        return await joins.join(conn, token, worker=worker, key_digest=key, now=now, until=now + HOUR)
+
+
+def certificate(now: datetime) -> WorkerCertificate:
+    """What worker `a` shows."""
+    return WorkerCertificate(worker="a", issued=now, until=now + HOUR)
 
 
 async def used(engine: AsyncEngine) -> int:
@@ -65,7 +73,7 @@ async def test_two_at_once_share_no_use(engine: AsyncEngine) -> None:
     token = await made(engine)
     both = [join(engine, token, name, name.encode() * 32) for name in "ab"]
     outcomes = await asyncio.gather(*both, return_exceptions=True)
-    assert sorted(type(one).__name__ for one in outcomes) == ["JoinRefusedError", "NoneType"]
+    assert sorted(type(one).__name__ for one in outcomes) == ["JoinRefusedError", "bool"]
     assert await used(engine) == 1
 
 
@@ -74,6 +82,53 @@ async def test_a_join_that_is_repeated_is_the_same_join(engine: AsyncEngine) -> 
     for _ in range(3):
         await join(engine, token, "a", A)
     assert await used(engine) == 1
+
+
+async def test_a_join_is_repeated_after_its_token_has_expired_by_the_same_key_alone(
+    engine: AsyncEngine,
+) -> None:
+    """Its answer was lost, and the scheduler was away for longer than the token lasts."""
+    token = await made(engine, worker="a")
+    assert await join(engine, token, "a", A)
+    async with transaction(engine) as conn:
+        await conn.execute(update(tables.join_token).values(expire_time=func.now() - HOUR))
+    assert await join(engine, token, "a", A)
+    with pytest.raises(JoinRefusedError, match="expired on"):
+        await join(engine, token, "a", B)
+    async with transaction(engine) as conn:
+        await conn.execute(update(tables.joined_worker).values(certificate_until=func.now()))
+    with pytest.raises(JoinRefusedError, match="expired on"):
+        await join(engine, token, "a", A)  # it had its certificate
+
+
+@pytest.mark.parametrize("same_key", [False, True])
+async def test_a_token_for_a_worker_that_is_shown_twice_at_once(
+    engine: AsyncEngine, *, same_key: bool
+) -> None:
+    """Two machines of one name share no use; a worker that does not wait for the answer shows its key again."""
+    token = await made(engine, worker="a")
+    both = [join(engine, token, "a", key) for key in (A, A if same_key else B)]
+    outcomes = await asyncio.gather(*both, return_exceptions=True)
+    refused = [str(one) for one in outcomes if isinstance(one, JoinRefusedError)]
+    assert len(refused) == (0 if same_key else 1)
+    assert all("used 1 of 1" in one for one in refused)
+    assert await used(engine) == 1
+
+
+async def test_two_machines_that_take_one_name_at_once(engine: AsyncEngine) -> None:
+    names = "abcdefgh"
+    for name in names:
+        both = [join(engine, await made(engine), name, key) for key in (A, B)]
+        outcomes = await asyncio.gather(*both, return_exceptions=True)
+        assert sorted(type(one).__name__ for one in outcomes) == ["JoinRefusedError", "bool"]
+    assert await used(engine) == len(names)
+
+
+async def test_the_last_one_to_join_hears_that_the_token_is_used_up(engine: AsyncEngine) -> None:
+    token = await made(engine, uses=2)
+    assert not await join(engine, token, "a", A)
+    assert not await join(engine, token, "a", A)
+    assert await join(engine, token, "b", B)
 
 
 async def test_a_name_belongs_to_its_key(engine: AsyncEngine) -> None:
@@ -132,26 +187,26 @@ async def test_a_revoked_worker(engine: AsyncEngine) -> None:
     """What was signed before is refused, what is signed after is not: to the microsecond."""
     await join(engine, await made(engine), "a", A)
     async with transaction(engine) as conn:
-        before = await joins.database_time(conn)
-        await joins.check(conn, worker="a", issued=before)
+        before = certificate(await joins.database_time(conn))
+        await joins.check(conn, before)
         assert await joins.revoke_worker(conn, "a")
-        after = await joins.database_time(conn)
+        after = certificate(await joins.database_time(conn))
         with pytest.raises(WorkerRevokedError, match="'a' was revoked"):
-            await joins.check(conn, worker="a", issued=before)
+            await joins.check(conn, before)
         with pytest.raises(WorkerRevokedError):
-            await joins.renew(conn, worker="a", key_digest=B, issued=before, now=after, until=after + HOUR)
-        await joins.check(conn, worker="a", issued=after)
+            await joins.renew(conn, before, key_digest=B, now=after.issued, until=after.until)
+        await joins.check(conn, after)
         assert not await joins.revoke_worker(conn, "never joined")
     await join(engine, await made(engine), "a", B)
     async with transaction(engine) as conn:
         with pytest.raises(WorkerRevokedError):
-            await joins.check(conn, worker="a", issued=before)
+            await joins.check(conn, before)
 
 
 async def test_a_database_that_forgot_the_worker_renews_it(engine: AsyncEngine) -> None:
     async with transaction(engine) as conn:
         now = await joins.database_time(conn)
-        await joins.renew(conn, worker="a", key_digest=A, issued=now, now=now, until=now + HOUR)
+        await joins.renew(conn, certificate(now), key_digest=A, now=now, until=now + HOUR)
         found = await conn.execute(text("SELECT worker FROM joined_worker"))
         assert found.scalars().all() == ["a"]
 
@@ -204,3 +259,24 @@ async def test_a_scheduler_without_an_authority_says_so(engine: AsyncEngine) -> 
     assert "--worker-listen" in refused.value.remedy
     with pytest.raises(InvalidFieldError, match="id"):
         await servicer.RevokeJoinToken(join_pb2.RevokeJoinTokenRequest(id="x"), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "says"), [(-61, "61 minutes behind"), (61, "61 minutes ahead of"), (0, "")]
+)
+async def test_a_clock_that_is_far_from_the_databases_is_told_of(
+    engine: AsyncEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture, minutes: int, says: str
+) -> None:
+    """The worker joins all the same: certificates go by the database's clock."""
+    authority.make(tmp_path / "ca", ["localhost"], now=datetime.now(UTC))
+    signing = Signing(authority=authority.load(tmp_path / "ca"), worker_port=1)
+    token = await made(engine, worker="a")
+    apart = timedelta(minutes=minutes, seconds=30 * (minutes > 0) - 30 * (minutes < 0))
+    servicer = JoinServicer(engine, signing, clock=lambda: datetime.now(UTC) + apart)
+    request = join_pb2.JoinRequest(
+        token=token.text, worker="a", signing_request=credential.signing_request(credential.new_key(), "a")
+    )
+    response = await servicer.Join(request, None)  # type: ignore[arg-type]
+    assert response.token_used_up
+    assert says in caplog.text
+    assert bool(says) is ("the clock of this machine" in caplog.text)

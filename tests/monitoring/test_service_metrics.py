@@ -5,10 +5,12 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace import Client
 from headrace.errors import HeadraceError, InvalidFieldError, StudyNotFoundError
-from headrace.scraping import parse_listen, scraped
+from headrace.scraping import NAMED_IN, parse_listen, scraped
 from headrace_services.monitoring.registry import REGISTRY
 
 SERVING, METRICS = "headrace scheduler: serving on ", "headrace scheduler: metrics at "
@@ -152,3 +154,43 @@ def test_a_taken_port_and_a_malformed_address_are_refused() -> None:
     for wrong in ("9440", ":9440", "127.0.0.1:http", "127.0.0.1:99999"):
         with pytest.raises(InvalidFieldError, match="--metrics-listen"):
             parse_listen(wrong)
+
+
+def status(address: str, **headers: str) -> int:
+    """How a scrape is answered. Only one that is let in has metrics."""
+    asked = urllib.request.Request(f"http://{address}/metrics", headers=headers)
+    try:
+        answer = urllib.request.urlopen(asked, timeout=60)
+    except urllib.error.HTTPError as refused:
+        answer = refused
+    with answer:
+        assert (b"process_" in answer.read()) is (answer.status == 200)
+        return int(answer.status)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_where_a_token_is_asked_for_metrics_are_shown_to_nobody_else(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As to a trial on the worker's machine, which reaches every port of it."""
+    (tmp_path / "token").write_text("s3cr3t\n")
+    monkeypatch.setenv(NAMED_IN, str(tmp_path / "token"))
+    with scraped(f"{host}:0", REGISTRY) as shown:
+        assert status(shown, Authorization="Bearer s3cr3t") == 200
+        for wrong in ("Bearer s3cr3", "Bearer s3cr3t ü", "s3cr3t", "Basic s3cr3t", ""):
+            assert status(shown, Authorization=wrong) == 401, wrong
+        assert status(shown) == 401
+    monkeypatch.delenv(NAMED_IN)
+    with scraped(f"{host}:0", REGISTRY) as shown:
+        assert status(shown) == 200
+
+
+@pytest.mark.parametrize("content", [None, "", " \n"])
+def test_a_token_that_is_not_there_shows_metrics_to_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / "token").write_text(content)
+    monkeypatch.setenv(NAMED_IN, str(tmp_path / "token"))
+    with pytest.raises(InvalidFieldError, match="holds no token"), scraped("127.0.0.1:0", REGISTRY):
+        pass

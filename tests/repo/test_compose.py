@@ -11,11 +11,11 @@ import typer
 import yaml
 
 from headrace.cli.app import build
+from headrace.scraping import NAMED_IN as METRICS_TOKEN
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-INIT = ROOT / "services/compose_init.sh"
 WATCHING = ROOT / "services/compose_monitoring"
 
 
@@ -29,10 +29,11 @@ def test_services_need_each_other_and_volumes_are_declared() -> None:
     assert all((ROOT / source).is_file() for source in files)
 
 
-def test_images_of_others_have_a_version() -> None:
+def test_images_of_others_are_pinned_by_digest() -> None:
     for name, service in SERVICES.items():
         if "build" not in service:
-            assert re.fullmatch(r"\$\{[A-Z]+_IMAGE:-[a-z/]+:v?\d[\w.]*\}", service["image"]), name
+            pinned = r"\$\{[A-Z]+_IMAGE:-[a-z/]+:v?\d[\w.]*@sha256:[0-9a-f]{64}\}"
+            assert re.fullmatch(pinned, service["image"]), name
 
 
 def test_ports_are_open_to_this_machine_unless_somebody_says_otherwise() -> None:
@@ -62,11 +63,60 @@ def holders(volume: str, *, writing: bool = False) -> set[str]:
 
 
 def test_each_secret_is_where_it_is_used_alone() -> None:
-    assert holders("authority") == {"init-secrets", "scheduler-1", "scheduler-2"}
-    assert holders("access") == {"init-secrets", "init-token", "init-join"}
-    assert "worker" not in holders("secrets") | holders("access") | holders("authority")
-    assert holders("authority", writing=True) == {"init-secrets"}
+    schedulers = {"scheduler-1", "scheduler-2"}
+    assert holders("authority") == {"init-secrets", *schedulers}
+    assert holders("secrets") == {"init-secrets", "postgres", "init-database"}, "the superuser's password"
+    assert holders("database") == {"init-secrets", "init-database", "init-token", *schedulers}
+    assert holders("access") == {"init-secrets", "init-token"}
+    assert holders("joining") == {"init-secrets", "init-token", "worker"}
+    assert holders("scraping") == {"init-secrets", "planner", "prometheus", *schedulers}
+    assert holders("serving") == {"init-secrets", "planner"}
     assert holders("watching") == {"init-secrets", "grafana"}
+    assert holders("worker") == {"worker"}
+    assert holders("joining", writing=True) == {"init-secrets", "init-token", "worker"}, (
+        "it removes its token"
+    )
+    for volume in ("authority", "secrets", "database", "scraping", "serving", "watching"):
+        assert holders(volume, writing=True) == {"init-secrets"}, volume
+
+
+def neighbours(service: str) -> set[str]:
+    """Who shares a network with a service."""
+
+    def networks(name: str) -> set[str]:
+        alone = SERVICES[name].get("network_mode") == "none"
+        return set() if alone else set(SERVICES[name].get("networks", ["default"]))
+
+    return {name for name in SERVICES if name != service and networks(name) & networks(service)}
+
+
+def test_what_trials_reach_asks_for_tokens() -> None:
+    """A trial is in the worker's container, so it reaches what the worker does: ports, and what listens there."""
+    assert neighbours("worker") == {"scheduler-1", "scheduler-2", "planner"}
+    assert neighbours("postgres") == {"init-database", "init-token", "scheduler-1", "scheduler-2"}
+    assert COMPOSE["networks"]["database"]["internal"]
+    assert "--metrics-listen" not in SERVICES["worker"]["command"]
+    for name in neighbours("worker"):
+        assert SERVICES[name]["environment"][METRICS_TOKEN] == "/run/headrace/scraping/token"
+    assert neighbours("init-secrets") == set()
+
+
+def test_trials_have_a_user_of_their_own_and_nobody_is_root_but_the_worker() -> None:
+    stages = (ROOT / "services/Dockerfile").read_text(encoding="utf-8").split("\nFROM ")
+    worker = next(stage for stage in stages if stage.startswith("base AS worker"))
+    service = next(stage for stage in stages if stage.startswith("base AS service"))
+    assert "useradd --uid 10002 --create-home trials" in worker
+    assert "chmod 700 /run/headrace " in worker, "all that volumes hold is behind it"
+    assert "\nUSER headrace\n" in service
+    assert "USER" not in worker
+    assert "--run-as trials" in (ROOT / "services/compose_worker.sh").read_text(encoding="utf-8")
+    added = {name for name, entry in SERVICES.items() if "cap_add" in entry}
+    assert added == {"worker"}
+    assert not {"ALL", "SYS_ADMIN", "SYS_PTRACE", "NET_ADMIN", "NET_RAW"} & set(SERVICES["worker"]["cap_add"])
+    for name, entry in SERVICES.items():
+        assert not entry.get("privileged"), name
+        assert name == "postgres" or entry["cap_drop"] == ["ALL"], name
+        assert name == "postgres" or "no-new-privileges:true" in entry["security_opt"], name
 
 
 def test_prometheus_scrapes_every_service_that_shows_metrics() -> None:
@@ -78,7 +128,9 @@ def test_prometheus_scrapes_every_service_that_shows_metrics() -> None:
     read = yaml.safe_load((WATCHING / "prometheus.yml").read_text(encoding="utf-8"))
     (job,) = read["scrape_configs"]
     assert set(job["static_configs"][0]["targets"]) == shown
-    assert len(shown) == 4
+    assert len(shown) == 3
+    token = Path(job["authorization"]["credentials_file"])
+    assert f"{token.parent.name}:{token.parent}:ro" in SERVICES["prometheus"]["volumes"]
     alerts = (ROOT / "services/headrace_services/monitoring/alerts.yaml").read_text(encoding="utf-8")
     assert f'job="{job["job_name"]}"' in alerts
     mounted = {volume.split(":")[1] for volume in SERVICES["prometheus"]["volumes"]}
@@ -103,24 +155,17 @@ def test_grafana_asks_for_a_password_and_shows_the_dashboard() -> None:
     assert "default" not in grafana["networks"]
 
 
-def test_the_image_copies_what_there_is_and_ends_as_a_user_without_rights() -> None:
+def test_the_image_copies_what_there_is() -> None:
     stages = (ROOT / "services/Dockerfile").read_text(encoding="utf-8").split("\nFROM ")
     for line in "\n".join(stages).splitlines():
         if line.startswith("COPY ") and "--from" not in line:
             for source in line.split()[1:-1]:
                 assert source.startswith("--") or (ROOT / source).exists(), source
-    base = next(stage for stage in stages if " AS base\n" in stage)
-    assert "\nUSER headrace" in base
-    last = [stage for stage in stages if stage.startswith("base AS ")]
-    assert len(last) == 2
-    assert all("USER" not in stage for stage in last)
+    assert len([stage for stage in stages if stage.startswith("base AS ")]) == 2
 
 
-COMMANDS = [
-    name
-    for name, entry in SERVICES.items()
-    if "build" in entry and entry.get("command") and "entrypoint" not in entry
-]
+INITS = {name for name in SERVICES if name.startswith("init-")}
+COMMANDS = [name for name, entry in SERVICES.items() if "build" in entry and name not in INITS]
 
 
 @pytest.mark.parametrize("service", COMMANDS)
@@ -131,16 +176,17 @@ def test_a_command_and_its_options_exist(
         monkeypatch.setenv(variable, value)
     there = tmp_path / "there"
     there.write_text("")  # files that `compose_init` makes
-    name, *arguments = SERVICES[service]["command"]
+    words = SERVICES[service]["command"]
+    name, *arguments = ["worker", *words] if service == "worker" else words
     arguments = [str(there) if word.startswith("/run/headrace/") else word for word in arguments]
-    arguments = ["none" if word.startswith("@/run/") else word for word in arguments]
     typer.main.get_command(build(name)).commands[name].make_context(name, arguments)
 
 
-def test_the_init_script_knows_the_steps_that_compose_asks_for() -> None:
-    asked = {entry["command"][0] for entry in SERVICES.values() if "entrypoint" in entry}
-    assert asked == {"secrets", "token", "join"}
-    text = INIT.read_text(encoding="utf-8")
+def test_the_scripts_are_those_that_compose_asks_for() -> None:
+    asked = {SERVICES[name]["command"][0] for name in INITS if "build" in SERVICES[name]}
+    assert asked == {"secrets", "token"}
+    text = (ROOT / "services/compose_init.sh").read_text(encoding="utf-8")
     assert all(f"\n{step})\n" in text for step in asked)
-    assert subprocess.run(["sh", "-n", INIT], check=False).returncode == 0
-    assert INIT.stat().st_mode & 0o111
+    for script in (ROOT / "services").glob("*.sh"):
+        assert subprocess.run(["sh", "-n", script], check=False).returncode == 0
+        assert script.stat().st_mode & 0o111

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import yaml
 from daemon_process import COMMAND
 from worker_site import Site
 
@@ -97,12 +98,27 @@ def library_that_says(folder: Path, seen: Path) -> str:
     return str(made)
 
 
+def of_a_container() -> tuple[str, ...]:
+    """What begins the command line of a process that has the rights which docker-compose.yml gives its worker alone."""
+    compose = yaml.safe_load((Path(__file__).parents[2] / "docker-compose.yml").read_text(encoding="utf-8"))
+    worker = compose["services"]["worker"]
+    assert worker["cap_drop"] == ["ALL"]
+    assert worker["security_opt"] == ["no-new-privileges:true"]
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv is not installed")
+    rights = ",".join(f"+{name.lower()}" for name in worker["cap_add"])
+    return ("setpriv", "--no-new-privs", "--bounding-set", f"-all,{rights}", "--")
+
+
 @asynccontextmanager
-async def daemon_of_root(site: Site, slots: int, **environ: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A daemon on the site's home, which is root; it is killed at the end."""
+async def daemon_of_root(
+    site: Site, slots: int, begins: tuple[str, ...] = (), **environ: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A daemon on the site's home, which is root; it is killed at the end. `begins`: its command line does so."""
     settings = site.settings
     with (site.root / "daemon.log").open("ab") as log:
         daemon = await asyncio.create_subprocess_exec(
+            *begins,
             *(interpreter(), "-c", COMMAND, "--scheduler", site.scheduler.address, "--name", settings.name),
             *("--run-as", USER, "--home", str(settings.home), "--store", settings.store_url),
             *("--cpu-slots", str(slots), "--stop-grace", "1"),

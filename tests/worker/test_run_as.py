@@ -6,12 +6,13 @@ import os
 import pwd
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from other_user_site import IMPORTS, USER, as_root, daemon_of_root, interpreter
+from other_user_site import IMPORTS, USER, as_root, daemon_of_root, interpreter, of_a_container
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import PRELUDE, Site
 
@@ -96,15 +97,20 @@ def files_below(folder: Path) -> list[Path]:
 
 
 @as_root
-async def test_trials_of_another_user(site: Site, scheduler: ScriptedScheduler, user: OtherUser) -> None:
+@pytest.mark.parametrize("rights", [tuple, of_a_container])
+async def test_trials_of_another_user(
+    site: Site, scheduler: ScriptedScheduler, user: OtherUser, rights: Callable[[], tuple[str, ...]]
+) -> None:
     """One saves, is paused and goes on; another one sets traps and does not want to end."""
     python = interpreter()
     settings = site.settings
     settings.home.mkdir(mode=0o700)
     (settings.home / "secret").write_text("s3cr3t")
     (settings.home / "secret").chmod(0o600)
-    async with daemon_of_root(site, 2, AWS_SECRET_ACCESS_KEY="s3cr3t") as daemon:
+    async with daemon_of_root(site, 2, rights(), AWS_SECRET_ACCESS_KEY="s3cr3t") as daemon:
         stream = await scheduler.stream()
+        said = await asyncio.to_thread((site.root / "daemon.log").read_text)
+        assert "serve whoever reaches them: trials too, as admins" in said
 
         def program(body: str) -> list[str]:
             path = site.root / f"program{len(list(site.root.glob('program*')))}.py"

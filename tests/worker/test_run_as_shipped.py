@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from other_user_site import USER, as_root, daemon_of_root, interpreter
+from other_user_site import USER, as_root, daemon_of_root, interpreter, of_a_container
 from scripted_scheduler import ScriptedScheduler, Stream, until
 from shipped_site import Codes, packed, served_beside
 from worker_site import PRELUDE, Site
@@ -68,7 +68,7 @@ async def stream(site: Site, codes: Codes) -> AsyncIterator[Stream]:
     home.mkdir(mode=0o700)
     (home / "credential.json").write_text(SECRET)
     (home / "credential.json").chmod(0o600)
-    async with daemon_of_root(site, 1, AWS_SECRET_ACCESS_KEY=SECRET):
+    async with daemon_of_root(site, 1, of_a_container(), AWS_SECRET_ACCESS_KEY=SECRET):
         yield await site.scheduler.stream()
 
 

@@ -4,18 +4,16 @@ import asyncio
 import logging
 import os
 import socket
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from headrace.errors import InvalidFieldError, Violation
-from headrace.hidden import close_to_others, hide_from_command_line
+from headrace.hidden import close_to_others
 from headrace.spec import names
 
 _LABEL = "KEY=VALUE"
-_LONGEST = 4096
 
 
 def worker(
@@ -85,7 +83,8 @@ def worker(
             metavar="TOKEN|@FILE|-",
             envvar="HEADRACE_JOIN_TOKEN",
             help="Join with this token (`headrace worker-token create`) unless there is a certificate already, which "
-            "then renews itself. @FILE and - (standard input) keep it out of the command line.",
+            "then renews itself. @FILE and - (standard input) keep it out of the command line. The file is removed "
+            "when its token lets nobody else join.",
             show_default=False,
         ),
     ] = None,
@@ -186,6 +185,7 @@ def worker(
     from headrace.target import Target
     from headrace_worker.daemon import Daemon
     from headrace_worker.home import AlreadyRunningError
+    from headrace_worker.join_token import given
     from headrace_worker.run_as import other_user
     from headrace_worker.settings import WorkerSettings
 
@@ -194,9 +194,9 @@ def worker(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     ours = _checked(names.WORKER, name or socket.gethostname(), "--name")
-    token = _token(join)
-    close_to_others()
     try:
+        token = given(join)
+        close_to_others()
         target = Target.of(scheduler, field="--scheduler", tls_ca=tls_ca)
         target.credentials()  # which says now what is wrong with them
         pass_names = names_to_pass(pass_env)
@@ -255,21 +255,6 @@ def _apart() -> InvalidFieldError:
         remedy="Start two workers, or leave one of the two out.",
     )
     return InvalidFieldError([violation])
-
-
-def _token(text: str | None) -> str | None:
-    """The join token that an option gives: itself, in a file, or on standard input."""
-    if text is None or not (text.startswith("@") or text == "-"):
-        hide_from_command_line(text)
-        return (text or "").strip() or None
-    try:
-        found = sys.stdin.read(_LONGEST) if text == "-" else Path(text[1:]).expanduser().read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{text[1:]} cannot be read: {error}", param_hint="--join") from None
-    if not found.strip():
-        where = "standard input" if text == "-" else text[1:]
-        raise typer.BadParameter(f"{where} holds no token", param_hint="--join")
-    return found.strip()
 
 
 def _labels(items: list[str]) -> dict[str, str]:

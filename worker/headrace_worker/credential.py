@@ -42,6 +42,10 @@ class Credential:
     port: int = 0
     since: datetime
     until: datetime
+    token: str = ""
+    """The id of the token that the worker joined with."""
+    token_used_up: bool = False
+    """Whether that one lets nobody else join."""
 
     @property
     def renewed_at(self) -> datetime:
@@ -82,6 +86,8 @@ def load(home: Path) -> Credential | None:
             kept["authorities"],
             addresses=tuple(kept["addresses"]),
             port=kept["port"],
+            token=kept.get("token", ""),
+            token_used_up=kept.get("token_used_up", False),
         )
     except FileNotFoundError:
         return None
@@ -98,6 +104,8 @@ def store(home: Path, credential: Credential) -> None:
         "authorities": credential.authorities,
         "addresses": list(credential.addresses),
         "port": credential.port,
+        "token": credential.token,
+        "token_used_up": credential.token_used_up,
     }
     replace(home / FILE, json.dumps(content, indent=1).encode())
     (home / _JOINING).unlink(missing_ok=True)
@@ -129,7 +137,14 @@ def signing_request(key: ec.EllipticCurvePrivateKey, worker: str) -> str:
 
 
 def _credential(
-    key: str, certificate: str, authorities: str, *, addresses: tuple[str, ...], port: int
+    key: str,
+    certificate: str,
+    authorities: str,
+    *,
+    addresses: tuple[str, ...],
+    port: int,
+    token: str = "",
+    token_used_up: bool = False,
 ) -> Credential:
     parsed = x509.load_pem_x509_certificate(certificate.encode())
     own = serialization.load_pem_private_key(key.encode(), None)
@@ -149,6 +164,8 @@ def _credential(
         port=port,
         since=parsed.not_valid_before_utc,
         until=parsed.not_valid_after_utc,
+        token=token,
+        token_used_up=token_used_up,
     )
 
 

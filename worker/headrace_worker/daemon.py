@@ -176,7 +176,12 @@ class Daemon:
         self._store_watch = StoreWatch(store)
         core.store = self._store_watch.found
         target = Target(replicas=settings.schedulers, tls=settings.tls, tls_ca=settings.tls_ca)
-        reach = await joined(target, settings.home, settings.name, settings.join_token)
+        reach = await joined(target, settings.home, settings.name, settings.join_token, user)
+        if user is not None and reach is None:
+            log.warning(
+                "this worker has no certificate, so its schedulers serve whoever reaches them: trials too, as admins. "
+                "To keep them out, start schedulers with --ca, --worker-listen and --auth tokens, and join"
+            )
         explained = reach.explained if reach is not None else explained_without_certificate
         session = self._session = Session(reach or target, courier, handler=self, explained=explained)
         if reach is not None:

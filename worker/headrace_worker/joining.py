@@ -4,15 +4,19 @@
     two thirds of its lifetime are over → Renew, over the workers' listener → a new session with the new one
 
 A join is tried again until a scheduler answers; one that is refused ends the daemon. A renewal is tried again until it
-succeeds: meanwhile the old certificate goes on, and the worker's trouble says so. Trials notice nothing of either.
+succeeds: meanwhile the old certificate works, and the worker's trouble says so. Trials notice nothing of either.
 
-Local time says when to renew, and nothing else. A clock that is wrong by less than a third of the lifetime does no
-harm.
+A worker that has a certificate uses no token, except another one than it joined with where its certificate is refused:
+it was revoked, or another authority signs now.
+
+Local time says when to renew, and at the start whether the certificate has ended. A clock that is wrong by less than a
+third of the lifetime does no harm.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,13 +24,23 @@ from typing import Any
 import grpc
 
 from headrace.error_status import from_rpc_error
-from headrace.errors import DeadlineError, HeadraceError, InvalidFieldError, UnreachableError, Violation
+from headrace.errors import (
+    DeadlineError,
+    HeadraceError,
+    InvalidFieldError,
+    UnreachableError,
+    Violation,
+    WorkerIdentityError,
+    WorkerRevokedError,
+)
 from headrace.target import Target, proxy_options
 from headrace.v1 import join_pb2, join_pb2_grpc
 from headrace_worker import credential as credentials
 from headrace_worker.backoff import Backoff
 from headrace_worker.credential import Credential
+from headrace_worker.join_token import GivenToken, id_of
 from headrace_worker.reach import Joined
+from headrace_worker.run_as import OtherUser
 
 log = logging.getLogger(__name__)
 _CALL_S = 15.0
@@ -35,18 +49,36 @@ _LOOK_S = 600.0
 """The clock is looked at this often, since it may be set."""
 
 
-async def joined(target: Target, home: Path, worker: str, token: str | None) -> Joined | None:
+def _local_time() -> datetime:
+    return datetime.now(UTC)
+
+
+async def joined(
+    target: Target,
+    home: Path,
+    worker: str,
+    token: GivenToken | None,
+    trials: OtherUser | None = None,
+    clock: Callable[[], datetime] = _local_time,
+) -> Joined | None:
     """How this worker reaches the schedulers with its certificate; it joins first where it has a token and needs to.
 
-    None where it has neither a certificate nor a token. Raises HeadraceError where it may not join.
+    `trials`: whom trials run as, who must not read the token. None where there is neither a certificate nor a token.
+    Raises HeadraceError where it may not join.
     """
     found = await asyncio.to_thread(credentials.load, home)
-    now = datetime.now(UTC)
-    if found is not None and found.worker == worker and found.until > now:
+    if found is not None and found.worker == worker and found.until > clock():
         log.info("worker %s has a certificate until %s", worker, f"{found.until:%Y-%m-%d %H:%M} UTC")
-        return Joined(target, found)
+        reach = Joined(target, found)
+        if token is None or not await _is_refused(reach, home, token):
+            return reach
+    elif found is not None and found.worker == worker:
+        log.warning("the certificate of worker %s ended on %s", worker, f"{found.until:%Y-%m-%d %H:%M} UTC")
     if token is not None:
-        return Joined(target, await _join(target, home, worker, token))
+        made = await _join(target, home, worker, token.read(trials))
+        if made.token_used_up:
+            token.remove()
+        return Joined(target, made)
     if found is None:
         return None
     if found.worker != worker:
@@ -62,6 +94,24 @@ async def joined(target: Target, home: Path, worker: str, token: str | None) -> 
         f"is missing, for the certificate in {home} ended on {found.until:%Y-%m-%d %H:%M} UTC",
         f"Join again with a new token: `headrace worker-token create --worker {worker}`.",
     )
+
+
+async def _is_refused(reach: Joined, home: Path, token: GivenToken) -> bool:
+    """Whether the schedulers refuse a certificate, and the token is another one than that which it was given for."""
+    held, given = reach.credential, await asyncio.to_thread(lambda: token.id)
+    if given == held.token and held.token_used_up:  # the daemon was killed before it removed the file
+        token.remove()
+    if given in ("", held.token):
+        return False
+    try:
+        reach.credential = await _renewed(reach)
+        await asyncio.to_thread(credentials.store, home, reach.credential)
+    except (WorkerRevokedError, WorkerIdentityError) as error:
+        log.warning("joining again with another token: %s", error)
+        return True
+    except (HeadraceError, OSError, ValueError) as error:
+        log.info("the certificate is not renewed yet: %s", error)
+    return False
 
 
 async def _join(target: Target, home: Path, worker: str, token: str) -> Credential:
@@ -82,7 +132,11 @@ async def _join(target: Target, home: Path, worker: str, token: str) -> Credenti
                     log.warning("cannot join at %s yet, trying again: %s", replica, error)
                     said = str(error)
             else:
-                made = credentials.credential_of(key, response.credential)
+                made = replace(
+                    credentials.credential_of(key, response.credential),
+                    token=id_of(token),
+                    token_used_up=response.token_used_up,
+                )
                 await asyncio.to_thread(credentials.store, home, made)
                 log.info("joined as worker %s, until %s", worker, f"{made.until:%Y-%m-%d %H:%M} UTC")
                 return made
@@ -92,8 +146,15 @@ async def _join(target: Target, home: Path, worker: str, token: str) -> Credenti
 class Renewal:
     """Keeps the certificate of a worker that has joined from ending."""
 
-    def __init__(self, reach: Joined, home: Path, renewed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        reach: Joined,
+        home: Path,
+        renewed: Callable[[], None],
+        clock: Callable[[], datetime] = _local_time,
+    ) -> None:
         """`renewed` is called when there is a new one."""
+        self._clock = clock
         self._reach = reach
         self._home = home
         self._renewed = renewed
@@ -105,16 +166,16 @@ class Renewal:
         backoff = Backoff(cap_s=_LONGEST_S)
         while True:
             held = self._reach.credential
-            wait_s = (held.renewed_at - datetime.now(UTC)).total_seconds()
+            wait_s = (held.renewed_at - self._clock()).total_seconds()
             if wait_s > 0:
                 await asyncio.sleep(min(wait_s, _LOOK_S))
                 continue
             try:
-                made = await self._renew(held)
+                made = await _renewed(self._reach)
                 await asyncio.to_thread(credentials.store, self._home, made)
             except (HeadraceError, OSError, ValueError) as error:
                 self._complain(held, error)
-                backoff.cap_s = _pause_s(held, datetime.now(UTC))
+                backoff.cap_s = _pause_s(held, self._clock())
                 await backoff.wait()
             else:
                 self._reach.credential = made
@@ -124,29 +185,33 @@ class Renewal:
                 self._renewed()
 
     def _complain(self, held: Credential, error: Exception) -> None:
-        ends = "ended" if held.until <= datetime.now(UTC) else "ends"
+        ends = "ended" if held.until <= self._clock() else "ends"
         when = f"{held.until:%Y-%m-%d %H:%M} UTC"
         trouble = f"its certificate {ends} on {when} and cannot be renewed: {error}"
         if trouble != self.trouble:
             log.warning("%s", trouble)
         self.trouble = trouble
 
-    async def _renew(self, held: Credential) -> Credential:
-        key = credentials.new_key()
-        request = join_pb2.RenewRequest(signing_request=credentials.signing_request(key, held.worker))
-        failure: HeadraceError | None = None
-        for address in self._reach.replicas:
-            try:
-                response = await _call(address, self._reach.credentials(), "Renew", request)
-            except UnreachableError as error:
-                said = await self._reach.explained(address, f"UNAVAILABLE: {error.message}")
-                failure = UnreachableError(said, remedy="It is tried again.")
-            except HeadraceError as error:
-                failure = error
-            else:
-                return credentials.credential_of(key, response.credential)
-        assert failure is not None
-        raise failure
+
+async def _renewed(reach: Joined) -> Credential:
+    """The next certificate, from any scheduler. Raises HeadraceError: WorkerIdentityError where TLS did not take the
+    present one."""
+    held, key = reach.credential, credentials.new_key()
+    request = join_pb2.RenewRequest(signing_request=credentials.signing_request(key, held.worker))
+    failure: HeadraceError | None = None
+    for address in reach.replicas:
+        try:
+            response = await _call(address, reach.credentials(), "Renew", request)
+        except UnreachableError as error:
+            refusal = await reach.refusal(address)
+            failure = WorkerIdentityError(refusal, remedy="") if refusal else error
+        except HeadraceError as error:
+            failure = error
+        else:
+            made = credentials.credential_of(key, response.credential)
+            return replace(made, token=held.token, token_used_up=held.token_used_up)
+    assert failure is not None
+    raise failure
 
 
 def _pause_s(held: Credential, now: datetime) -> float:

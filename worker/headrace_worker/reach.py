@@ -42,9 +42,13 @@ class Joined:
         """Why no session came about, in words that say what to do."""
         if not why.startswith("UNAVAILABLE"):
             return why
+        return await self.refusal(address) or why
+
+    async def refusal(self, address: str) -> str:
+        """Why TLS does not let this worker in, or it does not trust who answers; empty where neither is so."""
         if self.credential.until <= datetime.now(UTC):
             return f"this worker's certificate ended on {self.credential.until:%Y-%m-%d %H:%M} UTC. {_AGAIN}"
-        return await asyncio.to_thread(_handshake, address, self.credential) or why
+        return await asyncio.to_thread(_handshake, address, self.credential)
 
 
 async def explained_without_certificate(address: str, why: str) -> str:
@@ -83,7 +87,13 @@ def _handshake(address: str, held: Credential) -> str:
         )
     except ssl.SSLError as error:
         said = (error.reason or str(error)).lower().replace("_", " ")
-        return f"the scheduler at {address} does not take this worker's certificate ({said}). {_AGAIN}"
+        return f"{_not_taken(address, held)} ({said}). {_AGAIN}"
     except (OSError, ValueError):
         return ""
-    return "" if taken else f"the scheduler at {address} does not take this worker's certificate. {_AGAIN}"
+    return "" if taken else f"{_not_taken(address, held)}. {_AGAIN}"
+
+
+def _not_taken(address: str, held: Credential) -> str:
+    """With the times, for the scheduler's clock may be wrong."""
+    since, until = (f"{time:%Y-%m-%d %H:%M}" for time in (held.since, held.until))
+    return f"the scheduler at {address} does not take this worker's certificate, valid from {since} to {until} UTC"

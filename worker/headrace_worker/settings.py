@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace_worker.join_token import GivenToken
 from headrace_worker.run_as import OtherUser
 
 
@@ -22,7 +23,7 @@ class WorkerSettings:
     tls: bool = False
     tls_ca: Path | None = None
     # What it joins with, where it has no certificate yet.
-    join_token: str | None = field(default=None, repr=False)
+    join_token: GivenToken | None = None
     # How long trials have to leave when the daemon is stopped, and the scheduler to take the news.
     stop_grace_s: float = 10.0
     # How long trials have, at SIGTERM and at a spot notice, to save at their next reports and go elsewhere.

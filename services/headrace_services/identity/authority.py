@@ -117,10 +117,14 @@ def make(folder: Path, hosts: Sequence[str], *, now: datetime) -> None:
     replace(folder / CERTIFICATE, made.public_bytes(serialization.Encoding.PEM), mode=0o644)
 
 
-def make_server(folder: Path, hosts: Sequence[str], *, now: datetime) -> None:
-    """Makes a new certificate of the server, for these host names. Raises InvalidFieldError."""
+def make_server(folder: Path, hosts: Sequence[str], *, now: datetime, into: Path | None = None) -> None:
+    """Makes a new certificate of a server with a key of its own, for these host names: the schedulers', in the
+    authority's folder, or another server's, which goes `into` a folder. Raises InvalidFieldError."""
     certificate, key, _ = _authority_in(folder)
-    _make_server(folder, certificate, key, _names(hosts), now)
+    names = _names(hosts)
+    if into is not None:
+        make_private(into)
+    _make_server(into or folder, certificate, key, names, now)
 
 
 def load(folder: Path) -> Authority:

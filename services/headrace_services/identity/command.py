@@ -45,14 +45,28 @@ def init(folder: Folder, hosts: Hosts) -> None:
 
 
 @ca.command()
-def server(folder: Folder, hosts: Hosts) -> None:
-    """Make a new server certificate, for these hosts; restart the schedulers behind it.
+def server(
+    folder: Folder,
+    hosts: Hosts,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write server.pem and server.key there, for another server than the schedulers: a planner, Grafana.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Make a new server certificate with a new key, for these hosts; restart the schedulers behind it.
 
-    Example: headrace ca server /etc/headrace/ca head.example.org 10.0.0.5 10.0.0.6
+    \b
+    headrace ca server /etc/headrace/ca head.example.org 10.0.0.5 10.0.0.6
+    headrace ca server /etc/headrace/ca plans.example.org --to /etc/headrace/planner
     """
     with _told():
-        authority.make_server(folder, hosts, now=datetime.now(UTC))
-    typer.echo(f"{folder / authority.SERVER} is for {', '.join(hosts)} now. Restart the schedulers.")
+        authority.make_server(folder, hosts, now=datetime.now(UTC), into=to)
+    whose = "the schedulers" if to is None else "its server"
+    typer.echo(f"{(to or folder) / authority.SERVER} is for {', '.join(hosts)} now. Restart {whose}.")
 
 
 @ca.command()

@@ -6,5 +6,6 @@ from typing import Final
 AUTHORITY_LIVES: Final = timedelta(days=3650)
 SERVER_LIVES: Final = timedelta(days=3650)
 WORKER_LIVES: Final = timedelta(days=30)
-BACKDATED: Final = timedelta(minutes=1)
-"""Clocks of two replicas may differ by so much. Of a shorter lifetime it is a tenth."""
+BACKDATED: Final = timedelta(hours=2)
+"""A certificate is valid from so long before it was signed, or from a tenth of its lifetime where that is less: for
+machines whose clocks are behind the signer's. An hour is the usual mistake."""

@@ -44,8 +44,8 @@ class Replica:
 
 
 @asynccontextmanager
-async def serving(engine: AsyncEngine, timing: Timing) -> AsyncIterator[Replica]:
-    """Run a replica until the block ends."""
+async def serving(engine: AsyncEngine, timing: Timing, *, certified: bool = False) -> AsyncIterator[Replica]:
+    """Run a replica until the block ends; `certified`: a test says which certificate a call shows."""
     server = grpc.aio.server(interceptors=make_server_interceptors())
     ready: asyncio.Future[tuple[Hub, Heartbeats, Registry, LogReads]] = (
         asyncio.get_running_loop().create_future()
@@ -77,7 +77,8 @@ async def serving(engine: AsyncEngine, timing: Timing) -> AsyncIterator[Replica]
     running = asyncio.create_task(run())
     hub, heartbeats, registry, logs = await ready
     loads = Loads(engine)
-    add_WorkerServiceServicer_to_server(WorkerServicer(hub, heartbeats, loads, registry, timing), server)
+    servicer = WorkerServicer(hub, heartbeats, loads, registry, timing, certified=certified)
+    add_WorkerServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:

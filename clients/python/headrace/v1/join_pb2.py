@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16headrace/v1/join.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"E\n\x0bJoinRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x17\n\x0fsigning_request\x18\x03 \x01(\t\";\n\x0cJoinResponse\x12+\n\ncredential\x18\x01 \x01(\x0b\x32\x17.headrace.v1.Credential\"\'\n\x0cRenewRequest\x12\x17\n\x0fsigning_request\x18\x01 \x01(\t\"<\n\rRenewResponse\x12+\n\ncredential\x18\x01 \x01(\x0b\x32\x17.headrace.v1.Credential\"e\n\nCredential\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\t\x12\x13\n\x0b\x61uthorities\x18\x02 \x01(\t\x12\x18\n\x10worker_addresses\x18\x03 \x03(\t\x12\x13\n\x0bworker_port\x18\x04 \x01(\x05\"\xd6\x01\n\tJoinToken\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x0c\n\x04uses\x18\x03 \x01(\x05\x12\x0c\n\x04used\x18\x04 \x01(\x05\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brevoke_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"c\n\x16\x43reateJoinTokenRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0c\n\x04uses\x18\x02 \x01(\x05\x12+\n\x08lifetime\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"P\n\x17\x43reateJoinTokenResponse\x12%\n\x05token\x18\x01 \x01(\x0b\x32\x16.headrace.v1.JoinToken\x12\x0e\n\x06secret\x18\x02 \x01(\t\"\x17\n\x15ListJoinTokensRequest\"@\n\x16ListJoinTokensResponse\x12&\n\x06tokens\x18\x01 \x03(\x0b\x32\x16.headrace.v1.JoinToken\"$\n\x16RevokeJoinTokenRequest\x12\n\n\x02id\x18\x01 \x01(\t\"@\n\x17RevokeJoinTokenResponse\x12%\n\x05token\x18\x01 \x01(\x0b\x32\x16.headrace.v1.JoinToken\"%\n\x13RevokeWorkerRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\"\x16\n\x14RevokeWorkerResponse2\xf6\x03\n\x0bJoinService\x12;\n\x04Join\x12\x18.headrace.v1.JoinRequest\x1a\x19.headrace.v1.JoinResponse\x12>\n\x05Renew\x12\x19.headrace.v1.RenewRequest\x1a\x1a.headrace.v1.RenewResponse\x12\\\n\x0f\x43reateJoinToken\x12#.headrace.v1.CreateJoinTokenRequest\x1a$.headrace.v1.CreateJoinTokenResponse\x12Y\n\x0eListJoinTokens\x12\".headrace.v1.ListJoinTokensRequest\x1a#.headrace.v1.ListJoinTokensResponse\x12\\\n\x0fRevokeJoinToken\x12#.headrace.v1.RevokeJoinTokenRequest\x1a$.headrace.v1.RevokeJoinTokenResponse\x12S\n\x0cRevokeWorker\x12 .headrace.v1.RevokeWorkerRequest\x1a!.headrace.v1.RevokeWorkerResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16headrace/v1/join.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"E\n\x0bJoinRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x17\n\x0fsigning_request\x18\x03 \x01(\t\"R\n\x0cJoinResponse\x12+\n\ncredential\x18\x01 \x01(\x0b\x32\x17.headrace.v1.Credential\x12\x15\n\rtoken_used_up\x18\x02 \x01(\x08\"\'\n\x0cRenewRequest\x12\x17\n\x0fsigning_request\x18\x01 \x01(\t\"<\n\rRenewResponse\x12+\n\ncredential\x18\x01 \x01(\x0b\x32\x17.headrace.v1.Credential\"e\n\nCredential\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\t\x12\x13\n\x0b\x61uthorities\x18\x02 \x01(\t\x12\x18\n\x10worker_addresses\x18\x03 \x03(\t\x12\x13\n\x0bworker_port\x18\x04 \x01(\x05\"\xd6\x01\n\tJoinToken\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x0c\n\x04uses\x18\x03 \x01(\x05\x12\x0c\n\x04used\x18\x04 \x01(\x05\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brevoke_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"c\n\x16\x43reateJoinTokenRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0c\n\x04uses\x18\x02 \x01(\x05\x12+\n\x08lifetime\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"P\n\x17\x43reateJoinTokenResponse\x12%\n\x05token\x18\x01 \x01(\x0b\x32\x16.headrace.v1.JoinToken\x12\x0e\n\x06secret\x18\x02 \x01(\t\"\x17\n\x15ListJoinTokensRequest\"@\n\x16ListJoinTokensResponse\x12&\n\x06tokens\x18\x01 \x03(\x0b\x32\x16.headrace.v1.JoinToken\"$\n\x16RevokeJoinTokenRequest\x12\n\n\x02id\x18\x01 \x01(\t\"@\n\x17RevokeJoinTokenResponse\x12%\n\x05token\x18\x01 \x01(\x0b\x32\x16.headrace.v1.JoinToken\"%\n\x13RevokeWorkerRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\"\x16\n\x14RevokeWorkerResponse2\xf6\x03\n\x0bJoinService\x12;\n\x04Join\x12\x18.headrace.v1.JoinRequest\x1a\x19.headrace.v1.JoinResponse\x12>\n\x05Renew\x12\x19.headrace.v1.RenewRequest\x1a\x1a.headrace.v1.RenewResponse\x12\\\n\x0f\x43reateJoinToken\x12#.headrace.v1.CreateJoinTokenRequest\x1a$.headrace.v1.CreateJoinTokenResponse\x12Y\n\x0eListJoinTokens\x12\".headrace.v1.ListJoinTokensRequest\x1a#.headrace.v1.ListJoinTokensResponse\x12\\\n\x0fRevokeJoinToken\x12#.headrace.v1.RevokeJoinTokenRequest\x1a$.headrace.v1.RevokeJoinTokenResponse\x12S\n\x0cRevokeWorker\x12 .headrace.v1.RevokeWorkerRequest\x1a!.headrace.v1.RevokeWorkerResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,31 +37,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOINREQUEST']._serialized_start=104
   _globals['_JOINREQUEST']._serialized_end=173
   _globals['_JOINRESPONSE']._serialized_start=175
-  _globals['_JOINRESPONSE']._serialized_end=234
-  _globals['_RENEWREQUEST']._serialized_start=236
-  _globals['_RENEWREQUEST']._serialized_end=275
-  _globals['_RENEWRESPONSE']._serialized_start=277
-  _globals['_RENEWRESPONSE']._serialized_end=337
-  _globals['_CREDENTIAL']._serialized_start=339
-  _globals['_CREDENTIAL']._serialized_end=440
-  _globals['_JOINTOKEN']._serialized_start=443
-  _globals['_JOINTOKEN']._serialized_end=657
-  _globals['_CREATEJOINTOKENREQUEST']._serialized_start=659
-  _globals['_CREATEJOINTOKENREQUEST']._serialized_end=758
-  _globals['_CREATEJOINTOKENRESPONSE']._serialized_start=760
-  _globals['_CREATEJOINTOKENRESPONSE']._serialized_end=840
-  _globals['_LISTJOINTOKENSREQUEST']._serialized_start=842
-  _globals['_LISTJOINTOKENSREQUEST']._serialized_end=865
-  _globals['_LISTJOINTOKENSRESPONSE']._serialized_start=867
-  _globals['_LISTJOINTOKENSRESPONSE']._serialized_end=931
-  _globals['_REVOKEJOINTOKENREQUEST']._serialized_start=933
-  _globals['_REVOKEJOINTOKENREQUEST']._serialized_end=969
-  _globals['_REVOKEJOINTOKENRESPONSE']._serialized_start=971
-  _globals['_REVOKEJOINTOKENRESPONSE']._serialized_end=1035
-  _globals['_REVOKEWORKERREQUEST']._serialized_start=1037
-  _globals['_REVOKEWORKERREQUEST']._serialized_end=1074
-  _globals['_REVOKEWORKERRESPONSE']._serialized_start=1076
-  _globals['_REVOKEWORKERRESPONSE']._serialized_end=1098
-  _globals['_JOINSERVICE']._serialized_start=1101
-  _globals['_JOINSERVICE']._serialized_end=1603
+  _globals['_JOINRESPONSE']._serialized_end=257
+  _globals['_RENEWREQUEST']._serialized_start=259
+  _globals['_RENEWREQUEST']._serialized_end=298
+  _globals['_RENEWRESPONSE']._serialized_start=300
+  _globals['_RENEWRESPONSE']._serialized_end=360
+  _globals['_CREDENTIAL']._serialized_start=362
+  _globals['_CREDENTIAL']._serialized_end=463
+  _globals['_JOINTOKEN']._serialized_start=466
+  _globals['_JOINTOKEN']._serialized_end=680
+  _globals['_CREATEJOINTOKENREQUEST']._serialized_start=682
+  _globals['_CREATEJOINTOKENREQUEST']._serialized_end=781
+  _globals['_CREATEJOINTOKENRESPONSE']._serialized_start=783
+  _globals['_CREATEJOINTOKENRESPONSE']._serialized_end=863
+  _globals['_LISTJOINTOKENSREQUEST']._serialized_start=865
+  _globals['_LISTJOINTOKENSREQUEST']._serialized_end=888
+  _globals['_LISTJOINTOKENSRESPONSE']._serialized_start=890
+  _globals['_LISTJOINTOKENSRESPONSE']._serialized_end=954
+  _globals['_REVOKEJOINTOKENREQUEST']._serialized_start=956
+  _globals['_REVOKEJOINTOKENREQUEST']._serialized_end=992
+  _globals['_REVOKEJOINTOKENRESPONSE']._serialized_start=994
+  _globals['_REVOKEJOINTOKENRESPONSE']._serialized_end=1058
+  _globals['_REVOKEWORKERREQUEST']._serialized_start=1060
+  _globals['_REVOKEWORKERREQUEST']._serialized_end=1097
+  _globals['_REVOKEWORKERRESPONSE']._serialized_start=1099
+  _globals['_REVOKEWORKERRESPONSE']._serialized_end=1121
+  _globals['_JOINSERVICE']._serialized_start=1124
+  _globals['_JOINSERVICE']._serialized_end=1626
 # @@protoc_insertion_point(module_scope)

@@ -57,16 +57,20 @@ class JoinResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CREDENTIAL_FIELD_NUMBER: _builtins.int
+    TOKEN_USED_UP_FIELD_NUMBER: _builtins.int
+    token_used_up: _builtins.bool
+    """Whether the token lets nobody else join: a file that holds it can go."""
     @_builtins.property
     def credential(self) -> Global___Credential: ...
     def __init__(
         self,
         *,
         credential: Global___Credential | None = ...,
+        token_used_up: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["credential", b"credential"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["credential", b"credential"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credential", b"credential", "token_used_up", b"token_used_up"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

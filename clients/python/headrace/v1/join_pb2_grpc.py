@@ -79,7 +79,7 @@ class JoinServiceServicer(object):
 
     def Join(self, request, context):
         """Signs a worker's first certificate. It needs a join token and no other identity. A repeat with the same key and the
-        same token gets another certificate, and is not counted as a use.
+        same token gets another certificate, also after the token has expired, and is not counted as a use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

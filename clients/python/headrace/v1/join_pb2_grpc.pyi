@@ -39,7 +39,7 @@ class JoinServiceStub:
     def __new__(cls, channel: _aio.Channel) -> JoinServiceAsyncStub: ...
     Join: _grpc.UnaryUnaryMultiCallable[_join_pb2.JoinRequest, _join_pb2.JoinResponse]
     """Signs a worker's first certificate. It needs a join token and no other identity. A repeat with the same key and the
-    same token gets another certificate, and is not counted as a use.
+    same token gets another certificate, also after the token has expired, and is not counted as a use.
     """
     Renew: _grpc.UnaryUnaryMultiCallable[_join_pb2.RenewRequest, _join_pb2.RenewResponse]
     """Signs the caller's next certificate: for the name that its present one has. It needs a certificate."""
@@ -63,7 +63,7 @@ class JoinServiceAsyncStub(JoinServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Join: _aio.UnaryUnaryMultiCallable[_join_pb2.JoinRequest, _join_pb2.JoinResponse]  # type: ignore[assignment]
     """Signs a worker's first certificate. It needs a join token and no other identity. A repeat with the same key and the
-    same token gets another certificate, and is not counted as a use.
+    same token gets another certificate, also after the token has expired, and is not counted as a use.
     """
     Renew: _aio.UnaryUnaryMultiCallable[_join_pb2.RenewRequest, _join_pb2.RenewResponse]  # type: ignore[assignment]
     """Signs the caller's next certificate: for the name that its present one has. It needs a certificate."""
@@ -90,7 +90,7 @@ class JoinServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_join_pb2.JoinResponse, _abc.Awaitable[_join_pb2.JoinResponse]]:
         """Signs a worker's first certificate. It needs a join token and no other identity. A repeat with the same key and the
-        same token gets another certificate, and is not counted as a use.
+        same token gets another certificate, also after the token has expired, and is not counted as a use.
         """
 
     @_abc_1.abstractmethod

@@ -7,7 +7,7 @@ For a project only the code is there that it shipped itself. Another project's i
 the upload shows that this project has it too.
 
 It is served on both listeners. A call on the listener for workers comes from a worker, so it may fetch there and no
-more, and its certificate must not be revoked.
+more, with a certificate that is neither revoked nor over.
 """
 # ruff: noqa: ARG002  (every method takes the call's context)
 
@@ -75,7 +75,7 @@ class CodeServicer(CodeServiceServicer):
         if self._for_workers:
             shown = certificate_of(context)
             async with transaction(self._engine) as conn:
-                await joins.check(conn, worker=shown.worker, issued=shown.issued)
+                await joins.check(conn, shown)
         digest = _digest(request.digest)
         number = 0
         while True:

@@ -5,12 +5,13 @@ more. Join is served to whoever has a token; the other calls are for admins.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from grpc.aio import ServicerContext
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from headrace.errors import InvalidFieldError, JoinRefusedError, Violation, WorkerIdentityError
 from headrace.spec.names import DEFAULT_PROJECT, WORKER
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_LIFETIME = timedelta(hours=1)
+TOLERATED = timedelta(minutes=1)
+"""What clocks may differ by without a word."""
 Context = ServicerContext[Any, Any]
 
 
@@ -45,10 +48,19 @@ class Signing:
 class JoinServicer(join_pb2_grpc.JoinServiceServicer):
     """The service, on one of the two listeners."""
 
-    def __init__(self, engine: AsyncEngine, signing: Signing | None, *, for_workers: bool = False) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        signing: Signing | None,
+        *,
+        for_workers: bool = False,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`clock`: this machine's, which says when TLS takes a certificate."""
         self._engine = engine
         self._signing = signing
         self._for_workers = for_workers
+        self._clock = clock
 
     async def Join(self, request: join_pb2.JoinRequest, _: Context) -> join_pb2.JoinResponse:
         """Sign a first certificate."""
@@ -65,8 +77,8 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
         _checked_worker(request.worker, "worker")
         key = public_key_in(request.signing_request)
         async with transaction(self._engine) as conn:
-            now = await joins.database_time(conn)
-            await joins.join(
+            now = await self._time(conn)
+            used_up = await joins.join(
                 conn,
                 token,
                 worker=request.worker,
@@ -76,7 +88,7 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
             )
         log.info("worker '%s' joined with token 'hr_%s_…'", request.worker, token.id)
         pem = signing.authority.sign_worker(request.worker, key, now=now, lives=signing.lives)
-        return join_pb2.JoinResponse(credential=_credential(signing, pem))
+        return join_pb2.JoinResponse(credential=_credential(signing, pem), token_used_up=used_up)
 
     async def Renew(self, request: join_pb2.RenewRequest, context: Context) -> join_pb2.RenewResponse:
         """Sign the caller's next certificate."""
@@ -90,12 +102,11 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
         shown = certificate_of(context)
         key = public_key_in(request.signing_request)
         async with transaction(self._engine) as conn:
-            now = await joins.database_time(conn)
+            now = await self._time(conn)
             await joins.renew(
                 conn,
-                worker=shown.worker,
+                shown,
                 key_digest=digest_of(key),
-                issued=shown.issued,
                 now=now,
                 until=now + signing.lives,
             )
@@ -170,6 +181,19 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
                 "and --ca.",
             )
         return self._signing
+
+    async def _time(self, conn: AsyncConnection) -> datetime:
+        """The database's time, by which certificates are signed. A machine's clock that is far from it is told of."""
+        now = await joins.database_time(conn)
+        apart = self._clock() - now
+        if abs(apart) > TOLERATED:
+            log.warning(
+                "the clock of this machine is %d minutes %s the database's. Certificates are signed by the database's, "
+                "and TLS compares them with this one: correct it",
+                abs(apart) // timedelta(minutes=1),
+                "behind" if apart < timedelta() else "ahead of",
+            )
+        return now
 
     def _for_admins(self) -> None:
         if self._for_workers or not governs():

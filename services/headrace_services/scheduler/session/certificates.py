@@ -12,19 +12,21 @@ from headrace_services.scheduler.store import joins
 from headrace_services.scheduler.store.workers import Greeting
 
 
-async def identified(conn: AsyncConnection, greeting: Greeting, certificate: WorkerCertificate) -> Greeting:
-    """A greeting of the worker that the certificate names. Raises WorkerIdentityError, WorkerRevokedError."""
+async def identified(
+    conn: AsyncConnection, greeting: Greeting, certificate: WorkerCertificate
+) -> tuple[Greeting, float]:
+    """A greeting of the worker that the certificate names, and for how many seconds that lasts. Raises
+    WorkerIdentityError, WorkerRevokedError."""
     if greeting.name != certificate.worker:
         raise WorkerIdentityError(
             f"hello.worker: the certificate is that of worker '{certificate.worker}', "
             f"and it speaks for '{greeting.name}'"
         )
-    await joins.check(conn, worker=certificate.worker, issued=certificate.issued)
-    return replace(greeting, certificate_until=certificate.until)
+    left_s = await joins.check(conn, certificate)
+    return replace(greeting, certificate_until=certificate.until), left_s
 
 
 async def certified(conn: AsyncConnection, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-    """Refuse a call whose certificate was revoked: gRPC knows only that it was signed here. Raises WorkerIdentityError,
-    WorkerRevokedError."""
-    shown = certificate_of(context)
-    await joins.check(conn, worker=shown.worker, issued=shown.issued)
+    """Refuse a call whose certificate was revoked, or has ended since its connection began: gRPC knows only that it was
+    signed here. Raises WorkerIdentityError, WorkerRevokedError."""
+    await joins.check(conn, certificate_of(context))

@@ -29,7 +29,7 @@ from headrace_services.scheduler.session.outgoing import SlowWorkerError, Stream
 from headrace_services.scheduler.session.proofs import Proofs
 from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.worker_session import SupersededError, Timing, WorkerSession
-from headrace_services.scheduler.store import checkpoint_stores, leftovers, lineage, workers
+from headrace_services.scheduler.store import checkpoint_stores, joins, leftovers, lineage, workers
 from headrace_services.scheduler.store.database import transaction
 
 log = logging.getLogger(__name__)
@@ -81,13 +81,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         certificate = certificate_of(context) if self._certified else None
         if certificate is not None:
             async with transaction(self._hub.engine) as conn:
-                greeting = await identified(conn, greeting, certificate)
+                await identified(conn, greeting, certificate)
+        left_s: float | None = None
         with self._registry.greeting(greeting.name):
             proofs = await self._known_proofs()
             await self._look_back(hello, proofs)  # what nobody vouches for is no sign of a restore
             async with transaction(self._hub.engine) as conn:
                 if certificate is not None:  # it may have been revoked since
-                    greeting = await identified(conn, greeting, certificate)
+                    greeting, left_s = await identified(conn, greeting, certificate)
                 worker_id, number = await workers.greet(conn, greeting, self._timing.lease_ttl_s)
                 said = greeting.store
                 store = None if said is None else await checkpoint_stores.greet(conn, greeting.name, said)
@@ -105,9 +106,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         )
         self._registry.add(worker_id, session)
         log.info("worker '%s' connected with %s slots", greeting.name, len(greeting.devices))
+        lasts = asyncio.timeout(left_s)  # as long as its certificate; None: without one
         try:
             self._hub.wake_waiting_studies()
-            await session.run(hello, request_iterator, context.write)
+            async with lasts:
+                await session.run(hello, request_iterator, context.write)
+        except TimeoutError:
+            if certificate is None or not lasts.expired():
+                raise
+            raise joins.has_ended(certificate) from None
         except ExceptionGroup as group:
             defects = group.subgroup(lambda error: not isinstance(error, (ExceptionGroup, *_ENDS)))
             if defects is not None:

@@ -1,25 +1,36 @@
 """Join tokens, and the workers that have joined. Times are the database's own.
 
 A token is counted in the transaction that writes the worker down, so no two workers share a use. A name belongs to the
-worker that joined with it while that one's certificate lasts. Another key gets it by a token that was made for the
+worker that joined with it while one of its certificates lasts. Another key gets it by a token that was made for the
 name, or when it was revoked.
+
+A certificate begins and ends by the database's clock, which signed it, whatever the clock of a replica says. TLS alone
+compares it with the replica's, when a connection begins.
 """
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, delete, func, insert, null, or_, select, update
+from sqlalchemy import delete, func, insert, literal, null, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.errors import JoinRefusedError, JoinTokenNotFoundError, WorkerRevokedError
+from headrace.errors import (
+    JoinRefusedError,
+    JoinTokenNotFoundError,
+    WorkerIdentityError,
+    WorkerRevokedError,
+)
 from headrace_services.identity.join_tokens import JoinToken
+from headrace_services.identity.shown import WorkerCertificate
 from headrace_services.scheduler.store import tables
 
 KEPT_FOR = timedelta(days=7)
 """An expired token is remembered for so long, so that whoever uses it is told why it does not work."""
 MOST_LISTED = 1000
+_NAMES = 0x48724A6E
+"""The class of the advisory locks of names."""
 
 _now = func.clock_timestamp()
 
@@ -74,34 +85,40 @@ async def revoke(conn: AsyncConnection, token_id: str) -> StoredToken:
 
 async def join(
     conn: AsyncConnection, token: JoinToken, *, worker: str, key_digest: bytes, now: datetime, until: datetime
-) -> None:
-    """Let a worker in, and count the use, unless it repeats a join. Raises JoinRefusedError."""
+) -> bool:
+    """Let a worker in, and count the use, unless it repeats a join; returns whether the token lets nobody else in.
+
+    A worker that did not hear the answer repeats its join, with the same key. It may do so while the certificate lasts
+    that it did not get, also after the token has expired. Raises JoinRefusedError.
+    """
     t, j = tables.join_token, tables.joined_worker
     found = (await conn.execute(select(t).where(t.c.id == token.id).with_for_update())).one_or_none()
     if found is None or not token.is_of(found.digest):
         raise JoinRefusedError(f"token: join token {_shown(token)} is not one of this cluster")
     if found.revoke_time is not None:
         raise JoinRefusedError(f"token: join token {_shown(token)} was revoked")
-    if found.expire_time <= now:
-        raise JoinRefusedError(
-            f"token: join token {_shown(token)} expired on {found.expire_time:%Y-%m-%d %H:%M} UTC"
-        )
     if found.worker not in ("", worker):
         raise JoinRefusedError(
             f"worker: join token {_shown(token)} is for worker '{found.worker}', not for '{worker}'",
             remedy=f"Start the worker with `--name {found.worker}`, or make a token with `--worker {worker}`.",
         )
+    # Of two joins with one name, the second one finds the first, whose row may not be there yet.
+    await conn.execute(select(func.pg_advisory_xact_lock(_NAMES, func.hashtext(worker))))
     known = (await conn.execute(select(j).where(j.c.worker == worker).with_for_update())).one_or_none()
-    same_key = known is not None and known.key_digest == key_digest
     taken = known is not None and known.revoke_time is None and known.certificate_until > now
+    same_key = known is not None and known.key_digest == key_digest
     if taken and not same_key and found.worker != worker:
         raise JoinRefusedError(
             f"worker: '{worker}' has joined already, with another key",
             remedy="Choose another `--name`. If it is the same machine and its home was lost, make a token for it: "
             f"`headrace worker-token create --worker {worker}`.",
         )
-    repeats = same_key and known is not None and known.token_id == token.id and known.revoke_time is None
+    repeats = taken and same_key and known is not None and known.token_id == token.id
     if not repeats:
+        if found.expire_time <= now:
+            raise JoinRefusedError(
+                f"token: join token {_shown(token)} expired on {found.expire_time:%Y-%m-%d %H:%M} UTC"
+            )
         if found.used >= found.uses:
             raise JoinRefusedError(
                 f"token: join token {_shown(token)} was used {found.used} of {found.uses} times"
@@ -111,39 +128,75 @@ async def join(
         "token_id": token.id,
         "key_digest": key_digest,
         "join_time": now,
-        "certificate_until": until,
+        "certificate_until": until if known is None else max(until, known.certificate_until),
         # It ends what was signed before; what is signed now has a later time.
         "revoke_time": known.revoke_time if known is not None else None,
     }
     query = upsert(j).values(worker=worker, **values)
     await conn.execute(query.on_conflict_do_update(index_elements=[j.c.worker], set_=values))
+    return bool(found.used + (not repeats) >= found.uses)
+
+
+async def has_joined(conn: AsyncConnection, worker: str, *, lasts: timedelta) -> bool:
+    """Whether a worker has a certificate that was not revoked and lasts for so long."""
+    j = tables.joined_worker
+    query = select(j.c.worker).where(
+        j.c.worker == worker, j.c.revoke_time.is_(None), j.c.certificate_until > _now + lasts
+    )
+    return (await conn.execute(query)).one_or_none() is not None
 
 
 async def renew(
-    conn: AsyncConnection, *, worker: str, key_digest: bytes, issued: datetime, now: datetime, until: datetime
+    conn: AsyncConnection, shown: WorkerCertificate, *, key_digest: bytes, now: datetime, until: datetime
 ) -> None:
-    """Write down that a worker gets its next certificate. Raises WorkerRevokedError."""
-    await check(conn, worker=worker, issued=issued)
+    """Write down that a worker gets its next certificate. Raises what `check` does."""
+    await check(conn, shown)
     j = tables.joined_worker
-    values: dict[str, Any] = {"key_digest": key_digest, "certificate_until": until}
-    query = upsert(j).values(worker=worker, token_id="", join_time=now, **values)
+    query = upsert(j).values(
+        worker=shown.worker, token_id="", join_time=now, key_digest=key_digest, certificate_until=until
+    )
+    last = func.greatest(j.c.certificate_until, until)
+    values = {"key_digest": key_digest, "certificate_until": last}
     await conn.execute(query.on_conflict_do_update(index_elements=[j.c.worker], set_=values))
 
 
-async def check(conn: AsyncConnection, *, worker: str, issued: datetime) -> None:
-    """Refuse a certificate of this worker that was signed before it was revoked. Raises WorkerRevokedError."""
+async def check(conn: AsyncConnection, shown: WorkerCertificate) -> float:
+    """For how many seconds a certificate still lets its worker in.
+
+    Raises WorkerIdentityError where it has ended, and WorkerRevokedError where it was signed before a revocation. A
+    revocation waits for this transaction, so it finds the session that begins in it.
+    """
     j = tables.joined_worker
-    query = select(j.c.revoke_time).where(j.c.worker == worker, j.c.revoke_time >= issued)
-    if (await conn.execute(query)).one_or_none() is not None:
-        raise WorkerRevokedError(f"the certificate of worker '{worker}' was revoked")
+    query = select(j.c.revoke_time).where(j.c.worker == shown.worker).with_for_update(key_share=True)
+    revoked = (await conn.execute(query)).scalar_one_or_none()
+    if revoked is not None and revoked >= shown.issued:
+        raise WorkerRevokedError(f"the certificate of worker '{shown.worker}' was revoked")
+    left_s = (shown.until - await database_time(conn)).total_seconds()
+    if left_s <= 0:
+        raise has_ended(shown)
+    return left_s
+
+
+def has_ended(shown: WorkerCertificate) -> WorkerIdentityError:
+    """What is told a worker whose certificate has ended."""
+    return WorkerIdentityError(
+        f"the certificate of worker '{shown.worker}' ended on {shown.until:%Y-%m-%d %H:%M} UTC",
+        remedy=f"Join again with a new token: `headrace worker-token create --worker {shown.worker}`.",
+    )
 
 
 async def revoke_worker(conn: AsyncConnection, worker: str) -> bool:
     """End all certificates that a worker has, and its session; returns whether it had joined.
 
-    Its stream sees at its next heartbeat that it does not speak for the worker any more.
+    Its stream sees at its next heartbeat that it does not speak for the worker any more. A worker that joined after the
+    dump from which the database was restored is known by its sessions alone.
     """
     j, w = tables.joined_worker, tables.worker
+    connected = select(w.c.name, literal(""), literal(b""), w.c.certificate_until, _now).where(
+        w.c.name == worker, w.c.certificate_until.is_not(None)
+    )
+    names = ["worker", "token_id", "key_digest", "certificate_until", "revoke_time"]
+    await conn.execute(upsert(j).from_select(names, connected).on_conflict_do_nothing())
     query = update(j).where(j.c.worker == worker).values(revoke_time=_now)
     found = (await conn.execute(query.returning(j.c.worker))).one_or_none()
     values = {"session": w.c.session + 1, "connected": False, "certificate_until": null()}
@@ -152,13 +205,15 @@ async def revoke_worker(conn: AsyncConnection, worker: str) -> bool:
 
 
 async def forget_old(conn: AsyncConnection, most: int) -> int:
-    """Forget at most so many tokens that expired a week ago, and workers whose certificates ended then."""
+    """Forget at most so many tokens that expired a week ago, and workers whose certificates had all ended by then: a
+    revocation lasts as long as what it revokes."""
     t, j = tables.join_token, tables.joined_worker
     before = func.now() - KEPT_FOR
     some = select(t.c.id).where(t.c.expire_time < before).limit(most).with_for_update(skip_locked=True)
     gone = (await conn.execute(delete(t).where(t.c.id.in_(some)))).rowcount
-    ended = and_(j.c.certificate_until < before, or_(j.c.revoke_time.is_(None), j.c.revoke_time < before))
-    workers = select(j.c.worker).where(ended).limit(most).with_for_update(skip_locked=True)
+    workers = (
+        select(j.c.worker).where(j.c.certificate_until < before).limit(most).with_for_update(skip_locked=True)
+    )
     return max(gone, (await conn.execute(delete(j).where(j.c.worker.in_(workers)))).rowcount)
 
 

@@ -56,7 +56,7 @@ joined_worker = Table(
     Column("token_id", Text, nullable=False),
     Column("key_digest", LargeBinary, nullable=False),
     time_column("join_time", now=True),
-    # The end of the last certificate that it got.
+    # When the last one of all its certificates ends. An earlier one may last longer than a later one.
     time_column("certificate_until", nullable=False),
     # Certificates that were signed until then are refused.
     time_column("revoke_time"),
