@@ -170,7 +170,7 @@ async def test_every_call_with_every_kind_of_token(guarded_site: Site) -> None:
     assert len(SERVED) >= 43
     wrong = []
     for method in SERVED:
-        permission = PERMISSIONS[f"/{method.containing_service.full_name}/{method.name}"]
+        permission = PERMISSIONS[f"/{method.containing_service.full_name}/{method.name}"].permission
         for kind, token in bad.items():
             code = await site.status(method, token)
             if (code is grpc.StatusCode.UNAUTHENTICATED) != (permission is not Permission.OPEN):
