@@ -9,6 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.x509.verification import PolicyBuilder, Store
 from typer.testing import CliRunner
 
 from headrace.errors import InvalidFieldError
@@ -56,6 +57,18 @@ def test_a_worker_is_a_client_of_its_name_for_its_time(folder: Path) -> None:
     assert made.not_valid_after_utc == (NOW + timedelta(days=30)).replace(microsecond=0)
     assert authority.issued(made) == NOW
     made.verify_directly_issued_by(authority.load(folder).certificate)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_peers_whose_clocks_differ_by_an_hour_take_what_is_signed_now(folder: Path, hours: int) -> None:
+    """A worker and a scheduler verify each other, each by its own clock."""
+    held, then = authority.load(folder), NOW + timedelta(hours=hours)
+    key = credential.new_key().public_key()
+    worker = x509.load_pem_x509_certificate(held.sign_worker("w", key, now=NOW))
+    server = x509.load_pem_x509_certificate(held.server_pem)
+    peer = PolicyBuilder().store(Store([held.certificate])).time(then)
+    peer.build_client_verifier().verify(worker, [])
+    peer.build_server_verifier(x509.DNSName("head.internal")).verify(server, [])
 
 
 def test_two_certificates_of_one_moment_differ(folder: Path) -> None:
