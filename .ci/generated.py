@@ -20,8 +20,8 @@ from headrace.bounds.totals import TOTALS
 from headrace.cli.app import build
 from headrace.environment import PASSED
 from headrace.errors import CATALOGUE
-from headrace_services.identity.permissions import PERMISSIONS, Permission
-from headrace_services.identity.roles import Role
+from headrace_services.identity.callers import CALLERS, Place, cell, places
+from headrace_services.identity.permissions import PERMISSIONS
 from headrace_services.scheduler.core.lifecycle import TRANSITIONS
 
 BLOCK: Final = re.compile(
@@ -103,17 +103,22 @@ def limits() -> str:
 
 
 def permissions_table() -> str:
-    """Who may call each method, service by service."""
-    parts: dict[str, list[tuple[str, ...]]] = {}
-    for path, permission in PERMISSIONS.items():
+    """What each caller gets of each method, service by service. Methods of which all get the same share a row."""
+    parts: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    for path in PERMISSIONS:
         service, _, method = path.removeprefix("/").rpartition("/")
-        allowed = ["yes" if permission is Permission.OPEN else "no"]
-        allowed += ["yes" if role in permission.roles else "no" for role in Role]
-        socket = permission is Permission.SOCKET
-        cells = ["socket only", *["–"] * len(Role)] if socket else allowed
-        parts.setdefault(service, []).append((f"`{method}`", *cells))
-    head = ("method", "without a token", *(role.value for role in Role))
-    return "\n\n".join(f"### {service}\n\n{table(head, rows)}" for service, rows in parts.items())
+        alone = places(path) == {Place.SOCKET}
+        cells = () if alone else tuple(cell(path, caller).value for caller in CALLERS)
+        parts.setdefault(service, {}).setdefault(cells, []).append(f"`{method}`")
+    written = []
+    for service, groups in parts.items():
+        written.append(f"### {service}")
+        rows = [(", ".join(names), *cells) for cells, names in groups.items() if cells]
+        if rows:
+            written.append(table(("methods", *(caller.heading for caller in CALLERS)), rows))
+        if () in groups:
+            written.append(f"On a Unix socket alone: {', '.join(groups[()])}.")
+    return "\n\n".join(written)
 
 
 def environment_table() -> str:

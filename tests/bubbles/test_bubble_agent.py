@@ -16,7 +16,7 @@ from headrace_services.bubble_agent.agent import LEASE_NS, Agent
 from headrace_services.bubble_agent.budget import DISABLED
 from headrace_services.bubble_agent.convert import timeline_message
 from headrace_services.bubble_agent.hints import Progress, Waiting, advanced, hinted
-from headrace_services.bubble_agent.job import PeerSaid
+from headrace_services.bubble_agent.job import MOST_PEERS, PeerSaid
 from headrace_services.bubble_agent.stage import StretchSeen
 from headrace_torch.bubble_words import AT, Alarm, Awaits, StageFile, started_ticks
 from headrace_torch.bubble_words.layout import TABLE
@@ -170,6 +170,17 @@ def test_other_agents_of_a_job_bind_this_one(agent: Agent, stage: Stage) -> None
     agent.jobs["gpt"].expire(time.monotonic_ns() + 1)
     agent.look()
     assert stage.says("permitted"), "an agent that is silent is forgotten"
+
+
+def test_what_an_agent_invents_fills_no_memory(agent: Agent, stage: Stage) -> None:
+    """Whoever has a worker's certificate may say anything: other agents, replicas and stages without end."""
+    stage.play(2)
+    said = PeerSaid(stages=2, micro_batches=4)
+    for number in range(MOST_PEERS + 100):
+        agent.hear(f"a{number}", ("gpt", number, number), said, step=3, forwards=1, backwards=0)
+    agent.hear("a0", ("gpt", 0, 1), said, step=3, forwards=1, backwards=0)
+    assert len(agent.jobs["gpt"].peers) == MOST_PEERS
+    assert set(agent._afar) == {("gpt", 0, 1)}, "stages beside none here give no hints"
 
 
 def test_a_rank_that_ends_or_starts_again_is_followed(agent: Agent, stage: Stage, folder: Path) -> None:

@@ -17,7 +17,8 @@ from headrace.error_status import from_rpc_error
 from headrace.errors import HeadraceError, InvalidFieldError
 from headrace.v1 import bubble_pb2 as pb
 from headrace.v1 import bubble_pb2_grpc
-from headrace_services.bubble_agent.process import Settings, check
+from headrace_services.bubble_agent.certificate import OPTIONS, WorkerCertificate
+from headrace_services.bubble_agent.process import MOST_CALLS, Settings, check
 from headrace_services.identity import authority
 from headrace_torch.bubble_words import AT, Awaits
 from headrace_torch.bubble_words.layout import TABLE
@@ -140,6 +141,29 @@ def test_bad_calls_are_refused(site: Site) -> None:
             with pytest.raises(grpc.RpcError) as told:
                 call()
             assert isinstance(from_rpc_error(told.value), InvalidFieldError)
+
+
+def test_other_machines_read_nothing_and_cannot_fill_the_users_socket(site: Site) -> None:
+    first, second, _ = site
+    shown = WorkerCertificate(second.folder / "home")
+    with grpc.secure_channel(first.told["listen"], shown.channel(), OPTIONS) as channel:
+        stub = bubble_pb2_grpc.BubbleServiceStub(channel)
+        for call, request in (
+            (stub.ListBubbleJobs, pb.ListBubbleJobsRequest()),
+            (stub.GetBubbleTimeline, pb.GetBubbleTimelineRequest(job="gpt")),
+        ):
+            with pytest.raises(grpc.RpcError) as told:
+                call(request, timeout=30)
+            assert told.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        silent = threading.Event()
+        streams = [stub.ShareProgress.future(iter(silent.wait, True)) for _ in range(MOST_CALLS)]
+        with pytest.raises(grpc.RpcError) as told:
+            stub.ShareProgress(iter([]), timeout=30)
+        assert told.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert isinstance(first.jobs(), list)
+        for stream in streams:
+            stream.cancel()
+        silent.set()
 
 
 @pytest.mark.full

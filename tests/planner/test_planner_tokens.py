@@ -1,5 +1,6 @@
 """A planner that asks for tokens: those of a scheduler, which it asks whose they are."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from headrace.bounds.edge import refuse
 from headrace.error_status import from_rpc_error
@@ -23,7 +25,7 @@ from headrace.errors import (
 from headrace.v1 import identity_pb2, identity_pb2_grpc, planner_pb2_grpc
 from headrace.v1 import planner_pb2 as pb
 from headrace_services.identity.gate import Gate
-from headrace_services.identity.known import KEPT_S
+from headrace_services.identity.known import AT_ONCE, KEPT_S
 from headrace_services.identity.roles import Auth
 from headrace_services.identity.tokens import new_token
 from headrace_services.planner.service.server import Settings, check, make_server
@@ -37,14 +39,20 @@ class Scheduler(identity_pb2_grpc.IdentityServiceServicer):
 
     def __init__(self) -> None:
         self.asked = 0
+        self.at_once = self.most_at_once = 0
         self.asks_for_tokens = True
+        self.revoked: set[str] = set()
 
     async def WhoAmI(self, request: Any, context: Any) -> Any:  # noqa: ARG002  # there is nothing in it
         self.asked += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0.05)  # so that calls at once are seen as such
+        self.at_once -= 1
         text = dict(context.invocation_metadata())["authorization"].removeprefix("Bearer ")
         if not self.asks_for_tokens:
             return identity_pb2.WhoAmIResponse(project="default", role=identity_pb2.ROLE_ADMIN)
-        if text not in TOKENS:
+        if text not in TOKENS or text in self.revoked:
             refuse(context, UnauthenticatedError("authorization: the token was revoked"))
             return None
         role = identity_pb2.Role.Value(f"ROLE_{TOKENS[text]}")
@@ -55,6 +63,7 @@ class Site:
     """A planner without processes, beside a scheduler."""
 
     def __init__(self, channel: grpc.aio.Channel, scheduler: Scheduler) -> None:
+        self.channel = channel
         self.stub = planner_pb2_grpc.PlannerServiceStub(channel)
         self.health = health_pb2_grpc.HealthStub(channel)
         self.scheduler = scheduler
@@ -76,7 +85,7 @@ async def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
     await scheduler.start()
     found: Site
     tokens = SchedulersTokens(address, lambda: found.now)
-    server = make_server(None, health_aio.HealthServicer(), Gate(tokens))  # type: ignore[arg-type]  # none is asked
+    server = make_server(None, health_aio.HealthServicer(), Gate(tokens), asked_again_s=0.05)  # type: ignore[arg-type]  # none is asked
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -104,6 +113,28 @@ async def test_a_scheduler_is_asked_once_in_some_seconds(site: Site) -> None:
     site.now += KEPT_S
     await site.refusal(good)
     assert site.scheduler.asked == 3
+
+
+async def test_whoever_tries_tokens_opens_few_connections_to_the_scheduler(site: Site) -> None:
+    good = next(iter(TOKENS))
+    errors = await asyncio.gather(
+        *(site.refusal(text) for text in [good] * 10), *(site.refusal(new_token().text) for _ in range(30))
+    )
+    assert [isinstance(error, UnauthenticatedError) for error in errors] == [False] * 10 + [True] * 30
+    assert site.scheduler.most_at_once <= AT_ONCE
+    assert site.scheduler.asked <= 30 + AT_ONCE
+
+
+async def test_an_open_stream_ends_soon_after_its_token(site: Site) -> None:
+    text = next(iter(TOKENS))
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(site.channel)
+    call = stub.ServerReflectionInfo(timeout=120, metadata=(("authorization", f"Bearer {text}"),))
+    await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+    assert await call.read() is not grpc.aio.EOF
+    site.scheduler.revoked.add(text)
+    site.now += KEPT_S
+    async with asyncio.timeout(60):
+        assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_a_scheduler_that_asks_for_no_tokens_vouches_for_nobody(site: Site) -> None:

@@ -16,6 +16,7 @@ from headrace.target import Target
 from headrace_worker.credential import Credential
 
 _PROBE_S: Final = 3.0
+_CLOCKS: Final = ("certificate is not yet valid", "certificate has expired")
 _AGAIN: Final = "Join again with a new token: `headrace worker --join`"
 
 
@@ -80,6 +81,11 @@ def _handshake(address: str, held: Credential) -> str:
     except (ConnectionResetError, BrokenPipeError):
         taken = b""
     except ssl.SSLCertVerificationError as error:
+        if error.verify_message in _CLOCKS:
+            return (
+                f"the scheduler at {address} shows a certificate that is out of its time by this machine's clock "
+                f"({error.verify_message}). Set the clock, or make another certificate: `headrace ca server`"
+            )
         return (
             f"the scheduler at {address} shows a certificate that this worker does not trust "
             f"({error.verify_message}). If the authority is a new one: {_AGAIN[0].lower()}{_AGAIN[1:]}. If the name is "

@@ -110,12 +110,16 @@ class Agent:
     def hear(
         self, agent: str, place: Place, said: PeerSaid, *, step: int, forwards: int, backwards: int
     ) -> None:
-        """Takes what another machine's agent tells. A job that does not run here is of no interest."""
+        """Takes what another machine's agent tells. A job that does not run here is of no interest, nor how a stage
+        progresses that is next to none here."""
         job = self.jobs.get(place[0])
         if job is None:
             return
         now = self._clock()
         job.peer(agent, replace(said, at=now))
+        name, replica, stage = place
+        if (name, replica, stage - 1) not in self.stages and (name, replica, stage + 1) not in self.stages:
+            return
         self._afar[place] = advanced(
             self._afar.get(place), step=step, forwards=forwards, backwards=backwards, at=now
         )

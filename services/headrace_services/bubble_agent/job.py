@@ -23,6 +23,7 @@ Key = tuple[int, int]
 """Replica and stage."""
 NANO: Final = 1e-9
 MILLI: Final = 1e-6
+MOST_PEERS: Final = 1024
 LITTLE: Final = 0.05
 """A stage that waits for a smaller share of its steps has little to give."""
 
@@ -71,8 +72,9 @@ class Job:
         self.stages.pop(key, None)
 
     def peer(self, agent: str, said: PeerSaid) -> None:
-        """Takes what another machine's agent says of the same job."""
-        self.peers[agent] = said
+        """Takes what another machine's agent says of the same job. Names beyond `MOST_PEERS` are of no agents."""
+        if agent in self.peers or len(self.peers) < MOST_PEERS:
+            self.peers[agent] = said
 
     def expire(self, before: int) -> None:
         """Forgets agents that have said nothing since."""

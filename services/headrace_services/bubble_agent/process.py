@@ -23,7 +23,7 @@ import grpc
 
 from headrace.bounds.edge import BoundsInterceptor
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
-from headrace.v1 import bubble_pb2_grpc
+from headrace.v1 import bubble_pb2, bubble_pb2_grpc
 from headrace_services.bubble_agent.agent import Agent
 from headrace_services.bubble_agent.certificate import WorkerCertificate
 from headrace_services.bubble_agent.neighbours import Neighbours
@@ -82,10 +82,7 @@ def check(settings: Settings) -> None:
             raise _fault(field, value, "is not HOST:PORT", "Write, for example, 127.0.0.1:7444.")
     host = settings.listen.rpartition(":")[0]
     if settings.listen and not (settings.insecure or settings.worker_home) and not is_loopback(host):
-        remedy = (
-            "Give --worker-home, or say --insecure if the network is trusted: who reaches it can make trials wait, "
-            "and read job names."
-        )
+        remedy = "Give --worker-home, or say --insecure if the network is trusted: who reaches it can make trials wait."
         raise _fault("--listen", settings.listen, "would serve other machines without TLS", remedy)
     path = str(socket_of(settings.folder))
     if len(os.fsencode(path)) > LONGEST_SOCKET:
@@ -111,14 +108,16 @@ async def serve(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with _only_one(settings.folder):
         agent = Agent(settings.folder)
-        server = _server(agent)
-        port = _bind(server, settings, certificate)
-        await server.start()
+        servicer = BubbleServicer(agent, os.getpid())
+        own, others = socket_server(servicer, settings.folder), port_server(servicer)
+        port = _bind(others, settings, certificate) if settings.listen else 0
+        await own.start()
+        await others.start()
         try:
             await _until(stop, agent, settings, port, certificate)
         finally:
             agent.close()
-            await server.stop(grace=0)
+            await asyncio.gather(own.stop(grace=0), others.stop(grace=0))
             socket_of(settings.folder).unlink(missing_ok=True)
 
 
@@ -152,31 +151,54 @@ async def _watch(stop: asyncio.Event, agent: Agent, neighbours: Neighbours) -> N
         await asyncio.sleep(CLOSE_S if close else FAR_S)
 
 
-def _server(agent: Agent) -> grpc.aio.Server:
-    server = grpc.aio.server(
+def socket_server(servicer: BubbleServicer, folder: Path) -> grpc.aio.Server:
+    """Returns the server for the user of this machine, bound to the folder's socket. Raises HeadraceError."""
+    server, path = _server(), socket_of(folder)
+    path.unlink(missing_ok=True)  # of an agent that was killed: the lock says that none lives
+    bubble_pb2_grpc.add_BubbleServiceServicer_to_server(servicer, server)
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except (OSError, RuntimeError) as error:
+        raise _unbound(path, error, "--folder") from None
+    return server
+
+
+def port_server(servicer: BubbleServicer) -> grpc.aio.Server:
+    """Returns the server for other machines' agents, not yet bound. It takes their progress, and shows nothing of this
+    machine. The two servers share no limits, so whoever fills this one leaves the user's alone."""
+    server = _server()
+    service = bubble_pb2.DESCRIPTOR.services_by_name["BubbleService"].full_name
+    handler = grpc.stream_unary_rpc_method_handler(
+        servicer.ShareProgress,
+        request_deserializer=bubble_pb2.ShareProgressRequest.FromString,
+        response_serializer=bubble_pb2.ShareProgressResponse.SerializeToString,
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, {"ShareProgress": handler}),)
+    )
+    return server
+
+
+def _server() -> grpc.aio.Server:
+    return grpc.aio.server(
         interceptors=(BoundsInterceptor(),),
         maximum_concurrent_rpcs=MOST_CALLS,
         options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 64 * 1024)],
     )
-    bubble_pb2_grpc.add_BubbleServiceServicer_to_server(BubbleServicer(agent, os.getpid()), server)
-    return server
 
 
 def _bind(server: grpc.aio.Server, settings: Settings, certificate: WorkerCertificate | None) -> int:
-    path = socket_of(settings.folder)
-    path.unlink(missing_ok=True)  # of an agent that was killed: the lock says that none lives
     try:
-        server.add_insecure_port(f"unix:{path}")
-        if not settings.listen:
-            return 0
         if certificate is not None:
             return server.add_secure_port(settings.listen, certificate.server())
         return server.add_insecure_port(settings.listen)
     except (OSError, RuntimeError) as error:
-        raise HeadraceError(
-            f"the bubble agent cannot listen on {settings.listen or path}: {error}",
-            remedy="Choose another --listen or --folder.",
-        ) from None
+        raise _unbound(settings.listen, error, "--listen") from None
+
+
+def _unbound(where: Path | str, error: Exception, option: str) -> HeadraceError:
+    said = f"the bubble agent cannot listen on {where}: {error}"
+    return HeadraceError(said, remedy=f"Choose another {option}.")
 
 
 def _say(settings: Settings, port: int) -> None:

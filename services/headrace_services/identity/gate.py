@@ -7,7 +7,7 @@ from typing import Protocol
 from headrace.errors import PermissionDeniedError, UnauthenticatedError
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.identity import tokens
-from headrace_services.identity.permissions import PERMISSIONS, Permission
+from headrace_services.identity.permissions import PERMISSIONS, Permission, may_call
 from headrace_services.identity.roles import Role
 from headrace_services.identity.tokens import Token
 
@@ -43,11 +43,12 @@ class Gate:
         """Who makes a call of a method (its path); None where everybody may.
 
         Raises UnauthenticatedError and PermissionDeniedError."""
-        permission = PERMISSIONS.get(method)
+        rule = PERMISSIONS.get(method)
+        permission = rule.permission if rule is not None else None
         if permission is Permission.OPEN:
             return None
         who = await self._tokens.identify(token_in(metadata))
-        if permission is None or who.role not in permission.roles:
+        if permission is None or not may_call(permission, who.role, who.project):
             raise _denied(method, permission, who)
         return who
 
@@ -75,6 +76,10 @@ def _denied(method: str, permission: Permission | None, who: Identity) -> Permis
     said = f"{HEADER}: a token with the role {who.role.value} of project '{who.project}' may not call {name}"
     if not allowed:
         return PermissionDeniedError(said, remedy="No token lets anybody call it.")
+    if permission is Permission.OPERATE:
+        return PermissionDeniedError(
+            said, remedy=f"It concerns every project. Ask an admin of project '{DEFAULT_PROJECT}'."
+        )
     needed = " or ".join(filter(None, [", ".join(allowed[:-1]), allowed[-1]]))
     return PermissionDeniedError(
         said, remedy=f"It needs the role {needed}. Ask an admin of the project for such a token."

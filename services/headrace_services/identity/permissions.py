@@ -1,9 +1,11 @@
 """The one table of what each role may call. A method that is not in it is refused to everybody.
 
-A test compares it with the descriptors of every service. docs/reference/permissions.md is written from it.
+A test compares it with the descriptors of every service. docs/reference/permissions.md is written from it, and a test
+makes every call of that page (`callers.py`).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -26,6 +28,8 @@ class Permission(Enum):
     """People who may change things. They run programs on the workers by that."""
     GOVERN = "govern"
     """People who say who may call."""
+    OPERATE = "operate"
+    """People who decide what concerns every project: admins of the default one."""
     WORK = "work"
     """Workers."""
     SOCKET = "socket"
@@ -44,60 +48,106 @@ _ROLES: Final[Mapping[Permission, frozenset[Role]]] = {
     Permission.LOOK: _PEOPLE,
     Permission.CHANGE: _PEOPLE - {Role.VIEWER},
     Permission.GOVERN: frozenset({Role.ADMIN}),
+    Permission.OPERATE: frozenset({Role.ADMIN}),
     Permission.WORK: frozenset({Role.WORKER}),
     Permission.SOCKET: frozenset(),
 }
 
 
-def _methods(service: str, permission: Permission, names: str) -> dict[str, Permission]:
-    return {f"/{service}/{name}": permission for name in names.split()}
+class Reach(Enum):
+    """What a call reaches of other projects than the caller's."""
+
+    SHARED = "shared"
+    """It concerns no project, or all."""
+    NAMED = "named"
+    """It names one thing. Another project's is not found."""
+    OWN = "own"
+    """It shows or makes things of the caller's project alone."""
+    OVERSEEN = "overseen"
+    """As OWN. For an admin of the default project it reaches every project."""
 
 
-PERMISSIONS: Final[Mapping[str, Permission]] = {
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A line of the table."""
+
+    permission: Permission
+    reach: Reach
+
+
+def _methods(service: str, permission: Permission, reach: Reach, names: str) -> dict[str, Rule]:
+    return {f"/{service}/{name}": Rule(permission, reach) for name in names.split()}
+
+
+_STUDY: Final = "headrace.v1.StudyService"
+_IDENTITY: Final = "headrace.v1.IdentityService"
+_CODE: Final = "headrace.v1.CodeService"
+_PROJECT: Final = "headrace.v1.ProjectService"
+_JOIN: Final = "headrace.v1.JoinService"
+_BUBBLE: Final = "headrace.v1.BubbleService"
+
+PERMISSIONS: Final[Mapping[str, Rule]] = {
     **_methods(
-        "headrace.v1.StudyService",
+        _STUDY,
         Permission.LOOK,
-        "GetStudy ListStudies GetTrial ListTrials WatchStudy ExplainTrial PreviewStudy ListReports ListWorkers "
-        "FindRoom MeasureImportance ReadLog GetServerInfo GetUpkeep",
+        Reach.NAMED,
+        "GetStudy GetTrial ListTrials WatchStudy ExplainTrial ListReports MeasureImportance FindRoom ReadLog",
     ),
+    **_methods(_STUDY, Permission.LOOK, Reach.OWN, "ListStudies ListWorkers"),
+    **_methods(_STUDY, Permission.LOOK, Reach.OVERSEEN, "GetUpkeep"),
+    **_methods(_STUDY, Permission.LOOK, Reach.SHARED, "PreviewStudy GetServerInfo"),
+    **_methods(_STUDY, Permission.CHANGE, Reach.OWN, "CreateStudy"),
     **_methods(
-        "headrace.v1.StudyService",
+        _STUDY,
         Permission.CHANGE,
-        "CreateStudy PauseStudy ResumeStudy StopStudy DeleteStudy AddTrials RetryTrials ExtendStudy PauseTrial "
-        "ResumeTrial StopTrial SuggestTrial ReportTrial RenewTrial CompleteTrial ReleaseTrial",
+        Reach.NAMED,
+        "PauseStudy ResumeStudy StopStudy DeleteStudy AddTrials RetryTrials ExtendStudy PauseTrial ResumeTrial "
+        "StopTrial SuggestTrial ReportTrial RenewTrial CompleteTrial ReleaseTrial",
     ),
     **_methods(
-        "headrace.v1.StudyService",
-        Permission.GOVERN,
+        _STUDY,
+        Permission.OPERATE,
+        Reach.SHARED,
         "DrainWorker UndrainWorker CordonDevices UncordonDevices CleanUp",
     ),
-    **_methods("headrace.v1.IdentityService", Permission.KNOWN, "WhoAmI"),
-    **_methods("headrace.v1.IdentityService", Permission.GOVERN, "CreateToken ListTokens RevokeToken"),
-    **_methods("headrace.v1.CodeService", Permission.CHANGE, "HasCode PutCode"),
-    **_methods("headrace.v1.CodeService", Permission.WORK, "GetCode"),
-    **_methods("headrace.v1.ProjectService", Permission.LOOK, "ListProjects"),
-    **_methods("headrace.v1.ProjectService", Permission.GOVERN, "CreateProject SetProject"),
-    **_methods("headrace.v1.JoinService", Permission.OPEN, "Join"),
-    **_methods("headrace.v1.JoinService", Permission.WORK, "Renew"),
+    **_methods(_IDENTITY, Permission.KNOWN, Reach.SHARED, "WhoAmI"),
+    **_methods(_IDENTITY, Permission.GOVERN, Reach.OVERSEEN, "CreateToken ListTokens RevokeToken"),
+    **_methods(_CODE, Permission.CHANGE, Reach.OWN, "HasCode PutCode"),
+    **_methods(_CODE, Permission.WORK, Reach.SHARED, "GetCode"),
+    **_methods(_PROJECT, Permission.LOOK, Reach.OVERSEEN, "ListProjects"),
+    **_methods(_PROJECT, Permission.OPERATE, Reach.SHARED, "CreateProject SetProject"),
+    **_methods(_JOIN, Permission.OPEN, Reach.SHARED, "Join"),
+    **_methods(_JOIN, Permission.WORK, Reach.SHARED, "Renew"),
     **_methods(
-        "headrace.v1.JoinService",
-        Permission.GOVERN,
-        "CreateJoinToken ListJoinTokens RevokeJoinToken RevokeWorker",
+        _JOIN, Permission.OPERATE, Reach.SHARED, "CreateJoinToken ListJoinTokens RevokeJoinToken RevokeWorker"
     ),
-    **_methods("headrace.v1.WorkerService", Permission.WORK, "Session JudgeFolders"),
-    **_methods("headrace.v1.PlannerService", Permission.LOOK, "Plan Simulate Explain"),
+    **_methods("headrace.v1.WorkerService", Permission.WORK, Reach.SHARED, "Session JudgeFolders"),
+    **_methods("headrace.v1.PlannerService", Permission.LOOK, Reach.SHARED, "Plan Simulate Explain"),
     **_methods(
-        "headrace.v1.BubbleService", Permission.SOCKET, "ListBubbleJobs GetBubbleTimeline ShareProgress"
+        _BUBBLE,
+        Permission.SOCKET,
+        Reach.SHARED,
+        "ListBubbleJobs GetBubbleTimeline",
     ),
+    **_methods(_BUBBLE, Permission.WORK, Reach.SHARED, "ShareProgress"),
     **_methods(
         "headrace.v1.TrialRuntimeService",
         Permission.SOCKET,
+        Reach.NAMED,
         "Attach Loaded Restored Report Finish AttachBundle Turn FinishBundle",
     ),
-    **_methods("grpc.health.v1.Health", Permission.OPEN, "Check Watch"),
-    **_methods("grpc.reflection.v1alpha.ServerReflection", Permission.KNOWN, "ServerReflectionInfo"),
+    **_methods("grpc.health.v1.Health", Permission.OPEN, Reach.SHARED, "Check Watch"),
+    **_methods(
+        "grpc.reflection.v1alpha.ServerReflection", Permission.KNOWN, Reach.SHARED, "ServerReflectionInfo"
+    ),
 }
 """Every method of every service that Headrace serves, by the path of its calls."""
+
+
+def may_call(permission: Permission, role: Role, project: str) -> bool:
+    """Whether somebody with a role in a project may call the methods of a permission."""
+    everywhere = permission is not Permission.OPERATE or project == DEFAULT_PROJECT
+    return everywhere and role in permission.roles
 
 
 def may_give(role: Role, project: str, *, to_role: Role, to_project: str) -> bool:

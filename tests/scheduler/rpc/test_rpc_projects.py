@@ -13,7 +13,6 @@ from headrace.errors import (
     HeadraceError,
     InvalidFieldError,
     LeaseStaleError,
-    PermissionDeniedError,
     ProjectExistsError,
     ProjectNotFoundError,
     QuotaExceededError,
@@ -347,7 +346,7 @@ async def test_a_preview_assumes_no_more_slots_than_the_quota(site: RpcSite) -> 
     assert (await ours.call_in(THEIRS, "PreviewStudy", preview)).slots == 4
 
 
-async def test_members_of_other_projects_see_their_own_and_set_nothing(
+async def test_members_of_other_projects_see_their_own(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from headrace_services.scheduler.rpc import caller, project_service
@@ -359,9 +358,3 @@ async def test_members_of_other_projects_see_their_own_and_set_nothing(
     ours = site.replicas[0]
     found = (await ours.call_in("default", "ListProjects", project_pb2.ListProjectsRequest())).projects
     assert [one.name for one in found] == ["projects/speech"]
-    for method, request in (
-        ("CreateProject", project_pb2.CreateProjectRequest(project_id=OURS)),
-        ("SetProject", project_pb2.SetProjectRequest(name="projects/speech", slots={})),
-    ):
-        with pytest.raises(PermissionDeniedError, match="a member of project 'speech' may not"):
-            await ours.call_in("default", method, request)

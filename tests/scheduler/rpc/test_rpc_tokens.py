@@ -2,146 +2,34 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import pytest
 import pytest_asyncio
-from google.protobuf.descriptor import MethodDescriptor
-from google.protobuf.message_factory import GetMessageClass
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 from rpc_site import duration
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from token_site import NUMBERS, SERVED, Site, guarded, path
 
-from headrace.error_status import from_rpc_error
 from headrace.errors import (
-    HeadraceError,
     InvalidFieldError,
     PermissionDeniedError,
     TokenNotFoundError,
     UnauthenticatedError,
 )
 from headrace.v1 import identity_pb2 as pb
-from headrace.v1 import identity_pb2_grpc, study_pb2, study_pb2_grpc, worker_pb2, worker_pb2_grpc
+from headrace.v1 import identity_pb2_grpc, study_pb2
 from headrace.v1.identity_pb2_grpc import IdentityServiceStub
 from headrace.v1.study_pb2_grpc import StudyServiceStub
-from headrace_services.identity.gate import Gate
-from headrace_services.identity.known import KnownTokens
 from headrace_services.identity.permissions import PERMISSIONS, Permission
 from headrace_services.identity.roles import Role
 from headrace_services.identity.tokens import new_token
-from headrace_services.scheduler.desk import Desk
-from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.janitor import Janitor
-from headrace_services.scheduler.rpc.identity_service import IdentityServicer, make
+from headrace_services.scheduler.rpc.identity_service import IdentityServicer
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
-from headrace_services.scheduler.rpc.study_service import StudyServicer
-from headrace_services.scheduler.session.heartbeats import Heartbeats
-from headrace_services.scheduler.session.loads import Loads
-from headrace_services.scheduler.session.registry import Registry
-from headrace_services.scheduler.session.servicer import WorkerServicer
-from headrace_services.scheduler.session.worker_session import Timing
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.tokens import TokenRows
-
-REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-SERVED = [
-    method
-    for module in (study_pb2, worker_pb2, pb, health_pb2, reflection_pb2)
-    for service in module.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
-]
-NUMBERS = {role: pb.Role.Value(f"ROLE_{role.name}") for role in Role}
-
-
-@dataclass(kw_only=True)
-class Site:
-    """A scheduler on loopback that asks for tokens, as other machines would meet it."""
-
-    engine: AsyncEngine
-    channel: grpc.aio.Channel
-    clock_s: float = 0.0
-    """Added to the clock of what is kept."""
-    secrets: dict[Role, str] = field(default_factory=dict)
-
-    async def token(self, role: Role, project: str = "default", lifetime_s: float | None = None) -> str:
-        """The text of a new token."""
-        made, _ = await make(self.engine, name="n", project=project, role=role, lifetime_s=lifetime_s)
-        return made.text
-
-    async def status(self, method: MethodDescriptor, text: str | None) -> grpc.StatusCode:
-        """What a call with an empty request and a token comes to."""
-        path = f"/{method.containing_service.full_name}/{method.name}"
-        metadata = (("authorization", f"Bearer {text}"),) if text is not None else ()
-        request = GetMessageClass(method.input_type)()
-        read = GetMessageClass(method.output_type).FromString
-        kinds = {
-            (False, False): self.channel.unary_unary,
-            (False, True): self.channel.unary_stream,
-            (True, True): self.channel.stream_stream,
-        }
-        make_call = kinds[method.client_streaming, method.server_streaming]
-        call = make_call(path, type(request).SerializeToString, read)(
-            iter([request]) if method.client_streaming else request, timeout=60, metadata=metadata
-        )
-        try:
-            if method.server_streaming:
-                await call.read()
-            else:
-                await call
-        except grpc.aio.AioRpcError as error:
-            return error.code()
-        if not method.server_streaming or call.done():
-            return await call.code()
-        call.cancel()
-        return grpc.StatusCode.OK
-
-    async def call(self, name: str, request: Any, text: str) -> Any:
-        """A call about tokens; raises the HeadraceError that the client would see."""
-        try:
-            call = getattr(IdentityServiceStub(self.channel), name)
-            return await call(request, timeout=60, metadata=(("authorization", f"Bearer {text}"),))
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
-
-    async def refusal(self, name: str, request: Any, text: str) -> HeadraceError:
-        """The error that such a call is refused with."""
-        try:
-            answer = await self.call(name, request, text)
-        except HeadraceError as error:
-            return error
-        raise AssertionError(f"{name} was not refused: {answer}")
-
-
-@asynccontextmanager
-async def guarded(engine: AsyncEngine) -> AsyncIterator[Site]:
-    clock = asyncio.get_running_loop().time
-    site: Site
-    known = KnownTokens(TokenRows(engine), lambda: clock() + site.clock_s)
-    server = grpc.aio.server(interceptors=make_server_interceptors(gate=Gate(known)))
-    port = server.add_insecure_port("127.0.0.1:0")
-    async with (
-        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
-        asyncio.TaskGroup() as tasks,
-    ):
-        site = Site(engine=engine, channel=channel)
-        hub, desk = Hub(engine, tasks), Desk()
-        workers = WorkerServicer(hub, Heartbeats(engine, 15), Loads(engine), Registry(engine), Timing())
-        study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub, desk), server)
-        worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
-        identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityServicer(engine), server)
-        health_pb2_grpc.add_HealthServicer_to_server(health_aio.HealthServicer(), server)
-        reflection.enable_server_reflection([reflection.SERVICE_NAME], server)
-        await server.start()
-        yield site
-        await server.stop(0)
-        await hub.drain()
-        await desk.close()
 
 
 @pytest_asyncio.fixture
@@ -170,7 +58,7 @@ async def test_every_call_with_every_kind_of_token(guarded_site: Site) -> None:
     assert len(SERVED) >= 43
     wrong = []
     for method in SERVED:
-        permission = PERMISSIONS[f"/{method.containing_service.full_name}/{method.name}"]
+        permission = PERMISSIONS[path(method)].permission
         for kind, token in bad.items():
             code = await site.status(method, token)
             if (code is grpc.StatusCode.UNAUTHENTICATED) != (permission is not Permission.OPEN):
@@ -336,27 +224,6 @@ async def test_bad_requests_name_the_field(guarded_site: Site, name: str, reques
     (violation,) = error.violations
     assert violation.field == field
     assert violation.remedy
-
-
-async def test_a_stream_ends_at_its_first_message_after_the_token_is_over(guarded_site: Site) -> None:
-    from rpc_site import make_spec
-
-    from headrace.spec import to_proto
-
-    site = guarded_site
-    editor = await site.token(Role.EDITOR)
-    studies, metadata = StudyServiceStub(site.channel), (("authorization", f"Bearer {editor}"),)
-    create = study_pb2.CreateStudyRequest(study_id="s", spec=to_proto(make_spec()))
-    await studies.CreateStudy(create, timeout=60, metadata=metadata)
-    watch = studies.WatchStudy(study_pb2.WatchStudyRequest(name="studies/s"), timeout=60, metadata=metadata)
-    await watch.read()
-    async with site.engine.begin() as conn:
-        await conn.execute(text("UPDATE token SET revoke_time = now()"))
-    site.clock_s += 5.1
-    admin = await site.token(Role.ADMIN)
-    stop = study_pb2.StopStudyRequest(name="studies/s")
-    await studies.StopStudy(stop, timeout=60, metadata=(("authorization", f"Bearer {admin}"),))
-    assert await watch.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_tokens_that_are_over_for_long_are_forgotten(guarded_site: Site) -> None:

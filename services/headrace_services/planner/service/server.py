@@ -16,7 +16,7 @@ from headrace.scraping import parse_listen, scraped
 from headrace.target import PEM, Target
 from headrace.v1 import planner_pb2, planner_pb2_grpc
 from headrace_services.identity.gate import Gate
-from headrace_services.identity.interceptor import GateInterceptor
+from headrace_services.identity.interceptor import ASKED_AGAIN_S, GateInterceptor
 from headrace_services.identity.listening import asks_for_tokens, is_loopback
 from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
@@ -95,11 +95,18 @@ async def _serve(settings: Settings, stop: asyncio.Event, shown: str) -> None:
         await server.stop(grace=settings.drain_grace_s)
 
 
-def make_server(pool: Pool, health: health_aio.HealthServicer, gate: Gate | None = None) -> grpc.aio.Server:
-    """A server with the planner, health and reflection, not yet bound; without a gate it asks for no token."""
+def make_server(
+    pool: Pool,
+    health: health_aio.HealthServicer,
+    gate: Gate | None = None,
+    *,
+    asked_again_s: float = ASKED_AGAIN_S,
+) -> grpc.aio.Server:
+    """A server with the planner, health and reflection, not yet bound; without a gate it asks for no token. Of open
+    streams the gate is asked again after so many seconds."""
     server = grpc.aio.server(
         interceptors=(
-            *([GateInterceptor(gate)] if gate else []),
+            *([GateInterceptor(gate, asked_again_s=asked_again_s)] if gate else []),
             MeasuringInterceptor(),
             BoundsInterceptor(),
         ),

@@ -1,6 +1,7 @@
 """Whose token a call carries, asked of a scheduler: the planner has no database, so the scheduler says who it is.
 
 An answer is kept for as long as the scheduler keeps its own. So a token that is revoked works for twice that at most.
+Each question is a connection of its own. Few are asked at once, so that whoever tries tokens opens few.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from typing import Final
 from headrace import AsyncClient
 from headrace.errors import DatabaseUnavailableError, DeadlineError, UnauthenticatedError, UnreachableError
 from headrace_services.identity.gate import HEADER, Identity
-from headrace_services.identity.known import KEPT_S, MOST
+from headrace_services.identity.known import AT_ONCE, KEPT_S, MOST
 from headrace_services.identity.roles import Role
 from headrace_services.identity.tokens import Token
 
@@ -25,20 +26,35 @@ class SchedulersTokens:
         self._address = address
         self._clock = clock
         self._kept: dict[bytes, Kept] = {}
+        self._asking = asyncio.Semaphore(AT_ONCE)
 
     async def identify(self, token: Token) -> Identity:
         """Whose token it is. Raises UnauthenticatedError, and DatabaseUnavailableError where no scheduler answers."""
-        now = (self._clock or asyncio.get_running_loop().time)()
-        kept = self._kept.get(token.digest)
-        if kept is None or now - kept[1] >= KEPT_S:
-            self._kept.pop(token.digest, None)
-            if len(self._kept) >= MOST:
-                del self._kept[next(iter(self._kept))]
-            kept = self._kept[token.digest] = await self._asked(token), now
-        found = kept[0]
+        found = await self._answer(token)
         if isinstance(found, UnauthenticatedError):
             raise UnauthenticatedError(found.message, remedy=found.remedy)
         return found
+
+    async def _answer(self, token: Token) -> Identity | UnauthenticatedError:
+        if (kept := self._fresh(token)) is not None:
+            return kept[0]
+        async with self._asking:
+            if (kept := self._fresh(token)) is not None:  # asked for another call meanwhile
+                return kept[0]
+            now = self._now()
+            found = await self._asked(token)
+        self._kept.pop(token.digest, None)
+        if len(self._kept) >= MOST:
+            del self._kept[next(iter(self._kept))]
+        self._kept[token.digest] = found, now
+        return found
+
+    def _fresh(self, token: Token) -> Kept | None:
+        kept = self._kept.get(token.digest)
+        return kept if kept is not None and self._now() - kept[1] < KEPT_S else None
+
+    def _now(self) -> float:
+        return (self._clock or asyncio.get_running_loop().time)()
 
     async def _asked(self, token: Token) -> Identity | UnauthenticatedError:
         try:

@@ -3,7 +3,6 @@
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from headrace.errors import PermissionDeniedError
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.identity.gate import Identity
 from headrace_services.identity.roles import Role
@@ -23,18 +22,10 @@ class Caller:
 
 
 def governs() -> bool:
-    """Whether the caller may say what concerns every project: an admin of the installation's own one."""
+    """Whether the caller is shown every project: an admin of the installation's own one. What only such a caller may
+    call is in the table of permissions (`OPERATE`)."""
     who = caller()
     return who.role is Role.ADMIN and (who.project == DEFAULT_PROJECT or not who.token)
-
-
-def require_governor(what: str) -> None:
-    """Refuse a caller who may not. Raises PermissionDeniedError."""
-    if not governs():
-        raise PermissionDeniedError(
-            f"a member of project '{caller().project}' may not {what}",
-            remedy=f"Ask an admin of project '{DEFAULT_PROJECT}'.",
-        )
 
 
 _caller: ContextVar[Caller | None] = ContextVar("headrace_caller", default=None)

@@ -23,7 +23,7 @@ import grpc
 from headrace.bounds.edge import BoundsInterceptor, refuse
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError
 from headrace_services.identity.gate import Gate
-from headrace_services.identity.interceptor import GateInterceptor
+from headrace_services.identity.interceptor import ASKED_AGAIN_S, GateInterceptor
 from headrace_services.monitoring.calls import MeasuringInterceptor
 from headrace_services.scheduler.rpc.caller import caller, calling, let_call, let_in
 from headrace_services.scheduler.rpc.choosing import in_chosen_project
@@ -42,19 +42,22 @@ Behaviour = Callable[[Any, Any], Any]
 
 
 def make_server_interceptors(
-    *, unary_deadline_s: float = UNARY_DEADLINE_S, gate: Gate | None = None
+    *,
+    unary_deadline_s: float = UNARY_DEADLINE_S,
+    gate: Gate | None = None,
+    asked_again_s: float = ASKED_AGAIN_S,
 ) -> Sequence[grpc.aio.ServerInterceptor]:
-    """The interceptors of a scheduler's server; without a gate it asks for no token."""
-    inner = (MeasuringInterceptor(), EdgeInterceptor(unary_deadline_s, gate), BoundsInterceptor(in_own_words))
-    return inner if gate is None else (GateInterceptor(gate, let_in), *inner)
+    """The interceptors of a scheduler's server; without a gate it asks for no token. Of open streams the gate is asked
+    again after so many seconds."""
+    inner = (MeasuringInterceptor(), EdgeInterceptor(unary_deadline_s), BoundsInterceptor(in_own_words))
+    return inner if gate is None else (GateInterceptor(gate, let_in, asked_again_s=asked_again_s), *inner)
 
 
 class EdgeInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every asynchronous handler; synchronous ones, which none of ours is, are left as they are."""
 
-    def __init__(self, unary_deadline_s: float, gate: Gate | None = None) -> None:
+    def __init__(self, unary_deadline_s: float) -> None:
         self._unary_deadline_s = unary_deadline_s
-        self._gate = gate
         self._wrapped: dict[str, Handler] = {}
 
     async def intercept_service(
@@ -83,10 +86,10 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
             upload = _unary(handler.stream_unary, method, self._unary_deadline_s)
             return grpc.stream_unary_rpc_method_handler(upload, **coding)
         if handler.unary_stream and _is_async(handler.unary_stream):
-            stream = _stream(handler.unary_stream, method, self._gate)
+            stream = _stream(handler.unary_stream, method)
             return grpc.unary_stream_rpc_method_handler(stream, **coding)
         if handler.stream_stream and _is_async(handler.stream_stream):
-            stream = _stream(handler.stream_stream, method, self._gate)
+            stream = _stream(handler.stream_stream, method)
             return grpc.stream_stream_rpc_method_handler(stream, **coding)
         return handler
 
@@ -115,9 +118,8 @@ def _unary(behaviour: Behaviour, method: str, deadline_s: float) -> Behaviour:
     return call
 
 
-def _stream(behaviour: Behaviour, method: str, gate: Gate | None) -> Behaviour:
-    """Works for both ways to write a streaming method: yielding messages, and writing them to the context. One that
-    yields ends before the first message that comes after its token was revoked or has expired."""
+def _stream(behaviour: Behaviour, method: str) -> Behaviour:
+    """Works for both ways to write a streaming method: yielding messages, and writing them to the context."""
 
     async def call(request: Any, context: Context) -> None:
         let_call(calling(context.peer()))
@@ -129,8 +131,6 @@ def _stream(behaviour: Behaviour, method: str, gate: Gate | None) -> Behaviour:
             # Closed here and now when the client goes away, not whenever it is collected.
             async with aclosing(behaviour(request, context)) as responses:
                 async for response in responses:
-                    if gate is not None:
-                        await gate.admit(method, context.invocation_metadata() or ())
                     await context.write(response)
 
     return call

@@ -19,7 +19,6 @@ from headrace.v1 import join_pb2, join_pb2_grpc
 from headrace_services.identity import join_tokens
 from headrace_services.identity.lifetimes import WORKER_LIVES
 from headrace_services.identity.shown import certificate_of
-from headrace_services.scheduler.rpc.caller import governs
 from headrace_services.scheduler.store import joins
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.joins import StoredToken
@@ -119,7 +118,7 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
     ) -> join_pb2.CreateJoinTokenResponse:
         """Make a token."""
         self._able()
-        self._for_admins()
+        self._for_users()
         if request.worker:
             _checked_worker(request.worker, "worker")
         lifetime = request.lifetime.ToTimedelta() if request.HasField("lifetime") else DEFAULT_LIFETIME
@@ -136,7 +135,7 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
         context: Context,  # noqa: ARG002
     ) -> join_pb2.ListJoinTokensResponse:
         """List the tokens that have not expired."""
-        self._for_admins()
+        self._for_users()
         async with transaction(self._engine) as conn:
             found = await joins.listed(conn)
         return join_pb2.ListJoinTokensResponse(tokens=map(_token, found))
@@ -145,7 +144,7 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
         self, request: join_pb2.RevokeJoinTokenRequest, _: Context
     ) -> join_pb2.RevokeJoinTokenResponse:
         """End a token."""
-        self._for_admins()
+        self._for_users()
         token_id = join_tokens.id_in(request.id)
         if token_id is None:
             raise _fault(
@@ -159,7 +158,7 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
         self, request: join_pb2.RevokeWorkerRequest, _: Context
     ) -> join_pb2.RevokeWorkerResponse:
         """End a worker's certificates."""
-        self._for_admins()
+        self._for_users()
         _checked_worker(request.worker, "worker")
         async with transaction(self._engine) as conn:
             known = await joins.revoke_worker(conn, request.worker)
@@ -195,11 +194,11 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
             )
         return now
 
-    def _for_admins(self) -> None:
-        if self._for_workers or not governs():
+    def _for_users(self) -> None:
+        if self._for_workers:
             raise WorkerIdentityError(
-                f"join tokens are for admins of the project '{DEFAULT_PROJECT}'",
-                remedy="Call the users' listener with the token of such an admin.",
+                "workers renew their certificates, and manage no join tokens",
+                remedy=f"Call the users' listener with the token of an admin of project '{DEFAULT_PROJECT}'.",
             )
 
 

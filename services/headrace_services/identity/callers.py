@@ -1,0 +1,117 @@
+"""What each kind of caller gets of each method: the table of docs/reference/permissions.md.
+
+It follows from the rules (`permissions.py`) and from where each service is served. tests/identity/test_every_call.py
+makes all of these calls on real servers, and fails where one gets something else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from headrace_services.identity.permissions import PERMISSIONS, Permission, Reach, may_call
+from headrace_services.identity.roles import Role
+
+
+class Place(Enum):
+    """Where a method is served."""
+
+    USERS = "users"
+    """The listeners that ask for tokens: a scheduler's for users, and a planner's."""
+    WORKERS = "workers"
+    """Those that ask for a worker's certificate: a scheduler's for workers, and a bubble agent's port."""
+    SOCKET = "socket"
+    """A Unix socket on one machine."""
+
+
+class Project(Enum):
+    """Of which project a caller's token is, as seen from what the call is about."""
+
+    THIS = "this"
+    OTHER = "other"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """A kind of caller.
+
+    Attributes:
+        heading: of its column.
+        role: of its token; None where it has none that is good.
+        place: where it calls.
+    """
+
+    heading: str
+    role: Role | None = None
+    project: Project = Project.THIS
+    place: Place = Place.USERS
+
+
+CALLERS: Final = (
+    Caller(heading="no token"),
+    Caller(heading="wrong token"),
+    Caller(heading="revoked token"),
+    Caller(heading="viewer", role=Role.VIEWER),
+    Caller(heading="editor", role=Role.EDITOR),
+    Caller(heading="admin", role=Role.ADMIN),
+    Caller(heading="admin of `default`", role=Role.ADMIN, project=Project.DEFAULT),
+    Caller(heading="editor elsewhere", role=Role.EDITOR, project=Project.OTHER),
+    Caller(heading="worker token", role=Role.WORKER, project=Project.DEFAULT),
+    Caller(heading="certificate, users' port"),
+    Caller(heading="certificate, workers' port", place=Place.WORKERS),
+)
+
+
+class Cell(Enum):
+    """What a caller gets."""
+
+    YES = "yes"
+    OWN = "own"
+    """It is served, and nothing of this project is in it."""
+    NOT_FOUND = "not found"
+    NO = "no"
+    UNSERVED = "–"
+    """There is no such method where it calls."""
+
+
+_BOTH: Final = frozenset({Place.USERS, Place.WORKERS})
+_PLACES: Final[Mapping[str, frozenset[Place]]] = {
+    "CodeService": _BOTH,
+    "JoinService": _BOTH,
+    "Health": _BOTH,
+    "ServerReflection": _BOTH,
+    "WorkerService": frozenset({Place.WORKERS}),
+    "BubbleService": frozenset({Place.WORKERS}),
+}
+
+
+def places(method: str) -> frozenset[Place]:
+    """Where a closed service serves a method, given by its path."""
+    if PERMISSIONS[method].permission is Permission.SOCKET:
+        return frozenset({Place.SOCKET})
+    service = method.split("/")[1].rpartition(".")[2]
+    return _PLACES.get(service, frozenset({Place.USERS}))
+
+
+def cell(method: str, caller: Caller) -> Cell:
+    """What a caller gets of a method of this project's things."""
+    permission, reach = PERMISSIONS[method].permission, PERMISSIONS[method].reach
+    if caller.place not in places(method):
+        return Cell.UNSERVED
+    if permission is Permission.OPEN:
+        return Cell.YES
+    if caller.place is Place.WORKERS:
+        return Cell.YES if permission in (Permission.WORK, Permission.KNOWN) else Cell.NO
+    if caller.role is None or not may_call(permission, caller.role, caller.project.value):
+        return Cell.NO
+    if permission is Permission.WORK and places(method) == _BOTH and method != _LEFT_OPEN:
+        return Cell.NO  # the method asks for the certificate itself
+    if caller.project is Project.THIS or reach is Reach.SHARED:
+        return Cell.YES
+    if caller.project is Project.DEFAULT and reach is Reach.OVERSEEN:
+        return Cell.YES
+    return Cell.NOT_FOUND if reach is Reach.NAMED else Cell.OWN
+
+
+_LEFT_OPEN: Final = "/headrace.v1.CodeService/GetCode"

@@ -1,0 +1,119 @@
+"""Streams that are open when their token is revoked or expires: they end soon, though no message passes over them."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+from grpc_reflection.v1alpha import reflection_pb2
+from rpc_site import make_spec
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from token_site import SERVED, Site, guarded, path
+
+from headrace.errors import DatabaseUnavailableError
+from headrace.spec import to_proto
+from headrace.v1 import code_pb2, study_pb2, worker_pb2
+from headrace.v1.study_pb2_grpc import StudyServiceStub
+from headrace_services.identity.permissions import PERMISSIONS, Permission
+from headrace_services.identity.roles import Role
+from headrace_services.monitoring.calls import STREAMS as STREAMS_OPEN
+from headrace_services.scheduler.store import code
+from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.tokens import TokenRows
+
+DIGEST = "0" * 64
+SIZE_BYTES = 16 * code.CHUNK_BYTES
+STREAMS = {
+    path(method): method
+    for method in SERVED
+    if (method.client_streaming or method.server_streaming)
+    and PERMISSIONS[path(method)].permission is not Permission.OPEN
+}
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+REQUESTS = {
+    "/headrace.v1.StudyService/WatchStudy": study_pb2.WatchStudyRequest(name="studies/s"),
+    "/headrace.v1.WorkerService/Session": worker_pb2.SessionRequest(
+        hello=worker_pb2.Hello(worker="w", incarnation="1", log_dir="/l")
+    ),
+    "/headrace.v1.CodeService/PutCode": code_pb2.PutCodeRequest(digest=DIGEST),
+    "/headrace.v1.CodeService/GetCode": code_pb2.GetCodeRequest(digest=DIGEST),
+    REFLECTION: reflection_pb2.ServerReflectionRequest(list_services=""),
+}
+NOT_READ = "/headrace.v1.CodeService/GetCode"
+"""It ends by itself, so its caller must not read to keep it open."""
+
+
+@pytest.mark.parametrize("over", ["revoke_time", "expire_time"])
+async def test_every_stream_ends_soon_after_its_token(engine: AsyncEngine, over: str) -> None:
+    assert set(REQUESTS) == set(STREAMS), "a streaming method needs its request here"
+    async with guarded(engine, asked_again_s=0.05) as site:
+        await _study_and_code(site)
+        opened = {name: await _opened(site, method) for name, method in STREAMS.items()}
+        await asyncio.sleep(0.2)
+        assert not [name for name, call in opened.items() if call.done()]
+        async with site.engine.begin() as conn:
+            await conn.execute(text(f"UPDATE token SET {over} = now()"))
+        site.clock_s += 5.1
+        async with asyncio.timeout(60):
+            while STREAMS_OPEN.labels(NOT_READ.lstrip("/"))._value.get():
+                await asyncio.sleep(0.01)
+            unread = opened.pop(NOT_READ)
+            ended = {name: await call.code() for name, call in opened.items()}
+            assert set(ended.values()) == {grpc.StatusCode.UNAUTHENTICATED}, ended
+            read = 0
+            with suppress(grpc.aio.AioRpcError):
+                while (found := await unread.read()) is not grpc.aio.EOF:
+                    read += len(found.data)
+        assert await unread.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert read < SIZE_BYTES
+
+
+async def test_a_stream_continues_while_nobody_can_say_whether_its_token_works(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def away(*_: object) -> None:
+        asked.set()
+        raise DatabaseUnavailableError("the database does not answer")
+
+    async with guarded(engine, asked_again_s=0.05) as site:
+        call = await _opened(site, STREAMS[REFLECTION])
+        monkeypatch.setattr(TokenRows, "find", away)
+        site.clock_s += 5.1
+        async with asyncio.timeout(60):
+            await asked.wait()
+        await call.write(REQUESTS[REFLECTION])
+        assert (await call.read()).list_services_response.service
+        call.cancel()
+
+
+async def _study_and_code(site: Site) -> None:
+    metadata = (("authorization", f"Bearer {await site.token(Role.EDITOR)}"),)
+    create = study_pb2.CreateStudyRequest(study_id="s", spec=to_proto(make_spec()))
+    await StudyServiceStub(site.channel).CreateStudy(create, timeout=60, metadata=metadata)
+
+    async def chunks() -> Any:
+        for _ in range(SIZE_BYTES // code.CHUNK_BYTES):
+            yield bytes(code.CHUNK_BYTES)
+
+    async with transaction(site.engine) as conn:
+        await code.put(conn, DIGEST, "default", SIZE_BYTES, chunks())
+
+
+async def _opened(site: Site, method: MethodDescriptor) -> Any:
+    """A stream by a token of its own, whose first message has come where one comes."""
+    role = min(PERMISSIONS[path(method)].permission.roles)
+    metadata = (("authorization", f"Bearer {await site.token(role)}"),)
+    request = REQUESTS[path(method)]
+    if method.client_streaming:
+        call = site.calling(method)(timeout=120, metadata=metadata)
+        await call.write(request)
+    else:
+        call = site.calling(method)(request, timeout=120, metadata=metadata)
+    if method.server_streaming and path(method) != NOT_READ:
+        assert await call.read() is not grpc.aio.EOF
+    return call
