@@ -56,8 +56,8 @@ if __name__ == "__main__":
 """A range test in the steps 7 to 10: its results are lost by a pause after 7, 8 or 9, and at no other step."""
 KEPT = "keep it in t.state['{}'], which is saved"
 LATER = [
-    ("SWEEP = {7: 0.3, 8: 0.1, 9: 0.03, 10: 0.01}", "SWEEP = {23: 0.3, 24: 0.1, 25: 0.01}"),
-    ("e == 10", "e == 25"),
+    ("SWEEP = {7: 0.3, 8: 0.1, 9: 0.03, 10: 0.01}", "SWEEP = {24: 0.3, 25: 0.1, 26: 0.01}"),
+    ("e == 10", "e == 26"),
 ]
 MUTANTS = {
     "a dictionary": ([], "drops", (7, 9)),
@@ -81,7 +81,7 @@ MUTANTS = {
         (7, 9),
     ),
     "a global": ([("    drops = {}\n", ""), ("SWEEP = {7", "drops = {}\nSWEEP = {7")], "drops", (7, 9)),
-    "late": (LATER, "drops", (23, 24)),
+    "late": (LATER, "drops", (24, 25)),
 }
 
 

@@ -88,7 +88,7 @@ def walk(
                 continue
             seen.add(id(value))
             own = found.own and is_transparent(value)
-            if own_only and not own:
+            if own_only and not (own and (is_of_script(value) or not _is_module(value))):
                 continue
             if own and isinstance(value, _CONTAINERS) and len(value) > _MOST_ITEMS:
                 unread[found.path] = None
@@ -168,7 +168,11 @@ def is_transparent(value: Any) -> bool:
         return _is_own_module(value.__module__)
     if isinstance(value, FunctionType | MethodType | functools.partial | GeneratorType):
         return True
-    return hasattr(type(value), "named_parameters") or is_of_script(value)
+    return _is_module(value) or is_of_script(value)
+
+
+def _is_module(value: Any) -> bool:
+    return hasattr(type(value), "named_parameters")
 
 
 def is_of_script(value: Any) -> bool:

@@ -8,9 +8,9 @@ its own memory, as on another machine. A script that trains on several ranks run
 judged by itself.
 
 A budget may be long. So without a number of steps the straight run is cut after a third of the time limit, and the
-resumed run is restored as often as the rest of it allows, but at least where that tells most (`plan.py`). The report
-says which steps and restores were not covered. A metric that differs between two straight runs alone, such as a time,
-is left out.
+resumed run is restored as often as the rest of it allows, but at least where that tells most (`plan.py`): where the
+study pauses, and while the script's variables hold what a restore may lose (`phases.py`). The report says which steps
+and restores were not covered. A metric that differs between two straight runs alone, such as a time, is left out.
 """
 
 import os
@@ -70,13 +70,13 @@ def run_check(
     `steps` are reported in each run, of a budget of `max_steps` (the script's own), and each is followed by a restore.
     Without `steps` the whole budget is run, as far as `limit_s` allows: at least 3 steps, however long they take, and 3
     in a gang. `params` override the script's defaults. `callable` is `function` or `module:function` where the script
-    does not call `trial.main` itself; left out, it is the function that takes a trial. `rungs` are
-    those at which a study saves a trial; one that `pauses` trials there has each of them tried. `ranks` processes train
-    together, as those of a study with `processes: per_slot` do. `mutations` are, by parameter, configurations in which
-    a population has changed it: each must have an effect. Metrics that are `ignored` are not compared, and of others
-    than the `objectives` those that differ without a pause. The script runs in `folder` (the current one), as a trial
-    runs in its study's `working_dir`: what it writes there stays. `progress(what, done, total)` is told before each
-    process; the total is 0 where it is not known yet. Raises `CheckError` where the script fails without any pause.
+    does not call `trial.main` itself; left out, it is the function that takes a trial. At its `rungs` a
+    study saves a trial; where it `pauses` trials there, each is tried. `ranks` processes train together, as those of a
+    study with `processes: per_slot` do. `mutations` are, by parameter, configurations in which a population has changed
+    it: each must have an effect. Metrics that are `ignored` are not compared, and of others than the `objectives` those
+    that differ without a pause. The script runs in `folder` (the current one), as a trial runs in its study's
+    `working_dir`: what it writes there stays. `progress(what, done, total)` is told before each process; the total is 0
+    where it is not known yet. Raises `CheckError` where the script fails without any pause.
     """
     script = script.resolve()
     if not script.is_file():
