@@ -1,13 +1,13 @@
 """`headrace check` compares where and how a script ends: early stopping that a pause changes is found, and named."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from forked import launch_segment
 
 from headrace.check import CheckReport, Kind, render, run_check
-from headrace.check.plan import RESTORES, affordable, needed, pauses
+from headrace.check.plan import RESTORES, affordable, planned
 from headrace.check.report import Verdict
 from headrace.check.segment import Segment
 from headrace.check.snapshot import LEAST, Control, End
@@ -136,9 +136,27 @@ def test_a_variable_that_nothing_reads_is_a_warning(check: Check) -> None:
 
 def test_without_time_three_steps_are_run_and_the_others_named(check: Check) -> None:
     report = check(source=script(*IN_STATE, first=DECIDE_FIRST), steps=None, limit_s=0.0)
-    assert report.passed, render(report)
     assert (report.steps, report.restores) == (LEAST, 2)
     assert "NOT COVERED: the steps after step 3 of 12, for want of time" in render(report)
+
+
+@pytest.mark.parametrize("after", ["if step == 4: return", "pass"], ids=["breaks later", "is sound"])
+def test_an_end_that_there_was_no_time_for_is_not_passed(check: Check, after: str) -> None:
+    report = check(source=script(after=after), steps=None, limit_s=0.0)
+    assert report.verdict is Verdict.UNDECIDED
+    assert not report.passed, "a CI reads the exit status"
+    said = render(report)
+    assert said.startswith(
+        "UNDECIDED  script.py: pausing changes nothing up to step 3, and the end was not reached"
+    )
+
+
+@pytest.mark.full
+def test_the_end_of_a_gang_that_nobody_asked_to_leave_out_is_not_passed(check: Check) -> None:
+    report = check(source=script(), steps=None, ranks=2)
+    assert report.verdict is Verdict.UNDECIDED
+    assert "as several ranks run 3 steps: --steps N runs more" in render(report)
+    assert check(source=script(), steps=3, ranks=2).verdict is Verdict.PASSED
 
 
 def test_a_number_of_steps_is_run_with_a_restore_after_each(check: Check) -> None:
@@ -151,31 +169,33 @@ def test_the_whole_budget_is_run_where_there_is_time(check: Check) -> None:
     report = check(source=script(), steps=None)
     assert (report.steps, report.end) == (12, End.BUDGET)
     assert "NOT COVERED" not in render(report)
-    assert f"restored after steps {', '.join(map(str, report.restored_after))}" in render(report)
+    restored = ", ".join(map(str, report.restored_after))
+    assert f"PASSED  script.py: a pause after steps {restored} changes nothing\n" in render(report)
     assert report.restored_after[:2] == (1, 2)
     assert report.restored_after[-2:] == (10, 11)
 
 
+def first(steps: Sequence[int], count: int, *, ends_by_itself: bool) -> tuple[int, ...]:
+    return planned(steps, ends_by_itself=ends_by_itself).first(count)
+
+
 def test_where_restores_are_tried() -> None:
     steps = [10, 20, 30, 40, 50, 60, 70, 80, 90]
-    assert pauses(steps[:3], 5, ends_by_itself=False) == (10, 20)
-    assert pauses(steps[:3], 5, ends_by_itself=True) == (10, 20, 30)
-    assert pauses(steps, None, ends_by_itself=False) == tuple(steps[:-1])
-    assert pauses(steps, 3, ends_by_itself=False) == (10, 70, 80)
-    assert pauses(steps, 5, ends_by_itself=True) == (10, 20, 50, 80, 90)
-    assert pauses(steps[:1], 3, ends_by_itself=False) == ()
+    assert first(steps[:3], 5, ends_by_itself=False) == (10, 20)
+    assert first(steps[:3], 5, ends_by_itself=True) == (10, 20, 30)
+    assert first(steps, 3, ends_by_itself=False) == (10, 70, 80)
+    assert first(steps, 5, ends_by_itself=True) == (10, 20, 50, 80, 90)
+    assert first(steps[:1], 3, ends_by_itself=False) == ()
     many = range(1, 101)
-    assert len(pauses(many, RESTORES, ends_by_itself=True)) == RESTORES
-    for most in range(1, RESTORES):
-        assert set(pauses(many, most, ends_by_itself=True)) < set(pauses(many, most + 1, ends_by_itself=True))
-    assert needed(many, ends_by_itself=True) == (1, 99, 100)
-    assert needed(many, ends_by_itself=False) == (1, 98, 99)
+    assert len(planned(many, ends_by_itself=True).order) == RESTORES
+    assert planned(many, ends_by_itself=True).always == {1, 99, 100}
+    assert planned(many, ends_by_itself=False).always == {1, 98, 99}
 
 
 def test_slow_imports_leave_time_for_the_restores_that_tell_most() -> None:
-    assert affordable(limit_s=60.0, spent_s=45.0, train_s=15.0) == LEAST
-    assert affordable(limit_s=60.0, spent_s=10.0, train_s=5.0) == 9
-    assert affordable(limit_s=60.0, spent_s=1.0, train_s=1.0) == RESTORES
+    assert affordable(RESTORES, limit_s=60.0, spent_s=45.0, train_s=15.0) == LEAST
+    assert affordable(RESTORES, limit_s=60.0, spent_s=10.0, train_s=5.0) == 9
+    assert affordable(RESTORES, limit_s=60.0, spent_s=1.0, train_s=1.0) == RESTORES
 
 
 def test_the_time_limit_ends_a_run_at_a_report_but_not_before_three_steps(tmp_path: Path) -> None:

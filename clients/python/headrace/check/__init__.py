@@ -8,7 +8,8 @@ processes, `segment` is one of them, `discover` and `fingerprint` look into it, 
 """
 
 from headrace.check.report import CheckReport, Difference, Missing, render
-from headrace.check.runner import LIMIT_S, CheckError, run_check
+from headrace.check.runner import LIMIT_S, run_check
 from headrace.check.snapshot import Kind
+from headrace.check.sound import CheckError
 
 __all__ = ["LIMIT_S", "CheckError", "CheckReport", "Difference", "Kind", "Missing", "render", "run_check"]

@@ -60,8 +60,11 @@ def walk(
     is_plain: Callable[[Any], bool],
     closed: Set[int] = frozenset(),
     unread: dict[str, None] | None = None,
+    *,
+    own_only: bool = False,
 ) -> Iterator[Found]:
-    """Every object that the variables lead to, breadth first. What is `closed`, by its id, is not looked into.
+    """Every object that the variables lead to, breadth first. What is `closed`, by its id, is not looked into; nor,
+    with `own_only`, what is a library's.
 
     A plain value is found on every way to it, since Python shares small numbers; any other object once. `unread` takes
     the ways to what the script's own variables hold beyond the limits.
@@ -85,6 +88,8 @@ def walk(
                 continue
             seen.add(id(value))
             own = found.own and is_transparent(value)
+            if own_only and not (own and (is_of_script(value) or not _is_module(value))):
+                continue
             if own and isinstance(value, _CONTAINERS) and len(value) > _MOST_ITEMS:
                 unread[found.path] = None
             deeper.extend(Found(path, child, own) for path, child in _children(found.path, value))
@@ -163,7 +168,11 @@ def is_transparent(value: Any) -> bool:
         return _is_own_module(value.__module__)
     if isinstance(value, FunctionType | MethodType | functools.partial | GeneratorType):
         return True
-    return hasattr(type(value), "named_parameters") or is_of_script(value)
+    return _is_module(value) or is_of_script(value)
+
+
+def _is_module(value: Any) -> bool:
+    return hasattr(type(value), "named_parameters")
 
 
 def is_of_script(value: Any) -> bool:

@@ -16,7 +16,17 @@ from typing import Any
 
 from headrace.check import discover
 from headrace.check.digest import digest
-from headrace.check.snapshot import Framework, Kind, Moment, Owner, OwnerKind, Piece, Snapshot, name_of
+from headrace.check.snapshot import (
+    Framework,
+    Kind,
+    Moment,
+    Owner,
+    OwnerKind,
+    Piece,
+    Snapshot,
+    by_name,
+    name_of,
+)
 from headrace.trial import ResumableBatches, Trial, rng
 
 GLOBAL = "(global)"
@@ -24,6 +34,7 @@ _LIGHTNING = ("pytorch_lightning", "lightning.pytorch")
 _MOST_UNREAD = 16
 _MOST_ELEMENTS = 1 << 22
 _MOST_ELEMENTS_IN_ALL = 1 << 25
+_MOST_ELEMENTS_AT_A_GLANCE = 1 << 16
 
 
 def nameless_classes() -> tuple[type, ...]:
@@ -71,13 +82,23 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
     )
 
 
+def glance(frame: FrameType | None) -> dict[str, int]:
+    """The values of the script's variables by name, hashed: what can be looked at in each step. Large arrays are left
+    out."""
+    values = _Variables(_Classes.imported(), room=_MOST_ELEMENTS_AT_A_GLANCE)
+    variables = discover.variables_of(discover.script_frames(frame))
+    for found in discover.walk(variables, _is_plain, own_only=True):
+        values.add(found)
+    return {name: hash(frozenset(held.items())) for name, held in by_name(values.found).items()}
+
+
 class _Variables:
     """The values of the script's own variables, and what the frameworks save of them."""
 
-    def __init__(self, classes: "_Classes") -> None:
+    def __init__(self, classes: "_Classes", *, room: int = _MOST_ELEMENTS_IN_ALL) -> None:
         self._classes = classes
         self._reached: set[int] = set()
-        self._room = _MOST_ELEMENTS_IN_ALL
+        self._room = room
         self.found: dict[str, str] = {}
         self.owners: dict[str, Owner] = {}
         self.unread: dict[str, None] = {}

@@ -1,48 +1,127 @@
 """After which reports a check restores: pure.
 
-The restores that tell most come first. One before the end finds a count that ends the script, such as a patience; one
-at the end finds a script that trains on; the first finds most of what is not saved. These are made however late the
-check is. Those between find what decides in the middle, and are made while there is time.
+First come the restores that are made however late the check is: at the ends of the run, and where the study itself
+pauses. One before the end finds a count that ends the script, such as a patience; one at the end finds a script that
+trains on; the first finds most of what is not saved. Then one for each variable, while it holds what a fresh start does
+not have. Those after that are a sample: where the script saves on its way, in further such phases, and between.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
-from headrace.check.snapshot import LEAST
+from headrace.check.snapshot import LEAST, Phase
 
 RESTORES = 10
-"""At most so many restores are tried where no number of steps is given."""
+"""The sample fills up to so many restores where no number of steps is given."""
 
 
-def pauses(steps: Sequence[int], most: int | None, *, ends_by_itself: bool) -> tuple[int, ...]:
-    """The reported steps after which to restore, ascending: the `most` of them that tell most; None: all.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The reported steps after which to restore."""
 
-    The last step is one of them only where the script ends there by itself: a trial may be resumed from there. Fewer
-    are always a part of more.
+    # All of them, those that tell most first.
+    order: tuple[int, ...]
+    # Those that are made however long they take.
+    always: frozenset[int] = frozenset()
+    # Those that something points to: the study pauses there, or a variable holds something that a restore may lose.
+    pointed_at: frozenset[int] = frozenset()
+
+    def first(self, count: int) -> tuple[int, ...]:
+        """The `count` that tell most, but at least those that are always made; ascending."""
+        return tuple(sorted(self.order[: max(count, len(self.always))]))
+
+
+def planned(
+    steps: Sequence[int],
+    *,
+    ends_by_itself: bool,
+    pauses: Collection[int] = (),
+    saves: Collection[int] = (),
+    phases: Sequence[Phase] = (),
+) -> Plan:
+    """Where to restore in a run that reported these steps.
+
+    The last one is among them only where the script ends there by itself: a trial may be resumed from there. A study
+    `pauses` a trial at the first report of a step or a later one; the script `saves` at others.
     """
-    found = tuple(steps if ends_by_itself else steps[:-1])
-    if most is None:
-        return found
-    last = len(found) - 1
-    at_ends = [place for place in dict.fromkeys((last, 0, last - 1, 1)) if 0 <= place <= last]
-    inner = range(2, last - 1)
-    count = min(len(inner), RESTORES - len(at_ends))
-    between = [inner[(2 * place + 1) * len(inner) // (2 * count)] for place in range(count)]
-    return tuple(found[place] for place in sorted([*at_ends, *_middle_first(between)][:most]))
+    found = possible(steps, ends_by_itself=ends_by_itself)
+    if not found:
+        return Plan(order=())
+    at_ends = (found[-1], found[0], *found[-2:-1])
+    paused = _reports(found, pauses)
+    order = dict.fromkeys((*at_ends, *_spread(paused, RESTORES)))
+    always = frozenset(order)
+    order |= dict.fromkeys(paused)
+    of_variable: dict[str, list[Phase]] = {}
+    for phase in phases:
+        of_variable.setdefault(phase.variable, []).append(phase)
+    held = _last_of_each((one[0] for one in of_variable.values()), order, found)
+    order |= dict.fromkeys(held)
+    saved = _reports(found, saves)
+    order |= dict.fromkeys(saved if len(saved) <= RESTORES else ())
+    sample = dict(order)
+    sample |= dict.fromkeys(found[1:2])
+    rest = (phase for one in of_variable.values() for phase in one[1:])
+    sample |= dict.fromkeys(_last_of_each(rest, sample, found))
+    for places in (saved, found):
+        left = [step for step in places if step not in sample]
+        sample |= dict.fromkeys(_middle_first(_spread(left, max(0, RESTORES - len(sample)))))
+    return Plan(
+        order=tuple(sample)[: max(RESTORES, len(order))],
+        always=always,
+        pointed_at=frozenset((*paused, *held)),
+    )
 
 
-def needed(steps: Sequence[int], *, ends_by_itself: bool) -> tuple[int, ...]:
-    """Those that are made however long they take."""
-    return pauses(steps, LEAST, ends_by_itself=ends_by_itself)
+def possible(steps: Sequence[int], *, ends_by_itself: bool) -> tuple[int, ...]:
+    """The reported steps after which a trial can pause."""
+    return tuple(steps if ends_by_itself else steps[:-1])
 
 
-def affordable(*, limit_s: float, spent_s: float, train_s: float) -> int:
-    """How many restores there is time for after a straight run that took `spent_s`, of which it trained `train_s`.
+def saved_at(steps: Sequence[int], every: int | None, rungs: Collection[int]) -> tuple[int, ...]:
+    """The reported steps at which `t.steps(checkpoint_every=...)` and the rungs of the study save."""
+    due = set(_reports(steps, rungs))
+    found, saved = [], 0
+    for step in steps:
+        if step in due or (every is not None and step - saved >= every):
+            found.append(step)
+            saved = step
+    return tuple(found)
+
+
+def affordable(wanted: int, *, limit_s: float, spent_s: float, train_s: float) -> int:
+    """How many of so many restores there is time for after a straight run of `spent_s`, of which it trained `train_s`.
 
     Each restore costs the start of a process; the resumed run trains as long as the straight one.
     """
     start_s = max(spent_s - train_s, 0.0)
     left_s = limit_s - spent_s - train_s
-    return min(RESTORES, max(LEAST, int(left_s / start_s) if start_s > 0 else RESTORES))
+    return min(wanted, max(LEAST, int(left_s / start_s) if start_s > 0 else wanted))
+
+
+def _reports(found: Sequence[int], steps: Iterable[int]) -> list[int]:
+    """The first reports of these steps or later ones."""
+    places = {bisect_left(found, step) for step in steps}
+    return [found[place] for place in sorted(places) if place < len(found)]
+
+
+def _last_of_each(phases: Iterable[Phase], made: Collection[int], found: Sequence[int]) -> list[int]:
+    """The fewest steps that lie in all phases in which no restore is made: each at a phase's end, where it holds
+    most."""
+    chosen = [*made]
+    for phase in sorted(phases, key=lambda phase: (phase.last, phase.first)):
+        inside = [step for step in found[bisect_left(found, phase.first) :] if step <= phase.last]
+        if inside and not any(phase.first <= step <= phase.last for step in chosen):
+            chosen.append(inside[-1])
+    return chosen[len(made) :]
+
+
+def _spread(places: Sequence[int], most: int) -> list[int]:
+    """At most so many of the places, as far apart as they may be."""
+    if len(places) <= most:
+        return [*places]
+    return [places[(2 * place + 1) * len(places) // (2 * most)] for place in range(most)]
 
 
 def _middle_first(places: Sequence[int]) -> list[int]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from headrace.check.compare import first_difference
-from headrace.check.report import Missing
+from headrace.check.report import Missing, plain
 from headrace.check.snapshot import Kind, SegmentResult
 from headrace.last_words import error_line
 from headrace.trial.runtime import Value
@@ -22,7 +22,7 @@ def unused_parameter(
     A metric that only repeats the value is no effect.
     """
     step = restored.resume_step
-    change = f"{name} changed from {_plain(params[name])} to {_plain(mutated[name])} at step {step}"
+    change = f"{name} changed from {plain(params[name])} to {plain(mutated[name])} at step {step}"
     if changed.error:
         return Missing(
             kind=Kind.PARAMETER,
@@ -40,10 +40,6 @@ def unused_parameter(
         f"(for group in optimizer.param_groups: group[...] = ...), or leave {name} out of policy.mutable",
         step=step,
     )
-
-
-def _plain(value: Value) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def _without(result: SegmentResult, value: Value) -> SegmentResult:

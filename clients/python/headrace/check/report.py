@@ -5,7 +5,7 @@ from it (a loss that differs) is evidence below, never a finding of its own.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headrace.check.snapshot import End, Kind
@@ -54,9 +54,10 @@ class Verdict(StrEnum):
 
     # Nothing differs, and all that was asked for was covered.
     PASSED = "passed"
-    # Nothing differs in what there was time for.
+    # Nothing differs up to the end of what was to be run, and what was left out is a sample, or was not asked for.
     PASSED_IN_PART = "passed in part"
-    # The same, and a restore resets variables, on which what there was no time for may depend.
+    # Nothing differs, and something points to what there was no time for: the end was not reached, the study pauses
+    # there, or a variable is lost that it may read.
     UNDECIDED = "undecided"
     FAILED = "failed"
 
@@ -98,8 +99,13 @@ class CheckReport:
     limit: Limit | None = None
     # The steps after which it was restored.
     restored_after: tuple[int, ...] = ()
-    # Those after which it would have been, had there been time.
+    # Those after which it would have been, had there been time, and those of them that something points to.
     not_restored_after: tuple[int, ...] = ()
+    pointed_at: tuple[int, ...] = ()
+    # The steps after which the study pauses trials.
+    pauses: tuple[int, ...] = ()
+    # The one configuration that was trained.
+    params: dict[str, bool | int | float | str] = field(default_factory=dict)
     # The metrics that two straight runs report differently though all else is equal.
     noise: tuple[Difference, ...] = ()
     # What the script's variables hold beyond what is looked at.
@@ -117,9 +123,16 @@ class CheckReport:
         """The outcome in a word."""
         if self.missing or (self.trajectory or self.end_difference or self.nondeterminism) is not None:
             return Verdict.FAILED
-        if self.limit is not Limit.TIME and not self.not_restored_after:
-            return Verdict.PASSED
-        return Verdict.UNDECIDED if self.warnings else Verdict.PASSED_IN_PART
+        if self.limit in (Limit.TIME, Limit.GANG) or self.pointed_at:
+            return Verdict.UNDECIDED
+        if self.not_restored_after:
+            return Verdict.UNDECIDED if self.warnings else Verdict.PASSED_IN_PART
+        return Verdict.PASSED_IN_PART if self.pauses_left_out else Verdict.PASSED
+
+    @property
+    def pauses_left_out(self) -> tuple[int, ...]:
+        """The pauses of the study that lie behind the steps that were run."""
+        return () if self.limit is None else tuple(step for step in self.pauses if step >= self.last_step)
 
     @property
     def own_checkpoints(self) -> tuple[str, ...]:
@@ -165,8 +178,9 @@ def _restored_everywhere(report: CheckReport) -> bool:
 def _coverage(report: CheckReport) -> Iterator[str]:
     if report.end is End.RETURNED:
         yield f"        both runs end by themselves after step {report.last_step} of {report.budget}"
-    if not _restored_everywhere(report):
-        yield f"        restored after {_steps(report.restored_after)}"
+    if report.params:
+        values = " ".join(f"{name}={plain(value)}" for name, value in report.params.items())
+        yield f"        one configuration was tried, {values}: another may take another way through the script"
     if report.not_restored_after:
         yield f"        NOT COVERED: pauses after {_steps(report.not_restored_after)}, {_NO_TIME}"
     if report.limit is None:
@@ -176,7 +190,9 @@ def _coverage(report: CheckReport) -> Iterator[str]:
         Limit.STEPS: "as --steps says",
         Limit.GANG: "as several ranks run 3 steps: --steps N runs more",
     }[report.limit]
-    yield f"        NOT COVERED: the steps after step {report.last_step} of {report.budget}, {why}"
+    left = report.pauses_left_out
+    paused = f", where the study pauses after {_steps(left)}" if left else ""
+    yield f"        NOT COVERED: the steps after step {report.last_step} of {report.budget}{paused}, {why}"
 
 
 def _left(report: CheckReport) -> Iterator[str]:
@@ -253,13 +269,17 @@ def _lines(report: CheckReport) -> Iterator[str]:
 
 def _in_what_was_covered(report: CheckReport) -> str:
     part = "" if report.limit is None else f" up to step {report.last_step}"
-    if report.not_restored_after:
-        nothing = f"a pause after {_steps(report.restored_after)} changes nothing{part}"
-    else:
+    if _restored_everywhere(report):
         nothing = f"pausing changes nothing{part}"
+    else:
+        nothing = f"a pause after {_steps(report.restored_after)} changes nothing{part}"
     if report.verdict is not Verdict.UNDECIDED:
         return nothing
-    return f"{nothing}, but loses variables, and there was no time to test all that may read them"
+    if report.warnings:
+        return f"{nothing}, but loses variables, and there was no time to test all that may read them"
+    if report.limit is not None:
+        return f"{nothing}, and the end was not reached"
+    return f"{nothing}, and there was no time for all pauses that matter"
 
 
 def _verdict(report: CheckReport) -> str:
@@ -277,6 +297,11 @@ def _verdict(report: CheckReport) -> str:
     if count == len(report.missing):
         return lost
     return f"{lost}, and moves the script's end" if count else "a pause moves the script's end"
+
+
+def plain(value: bool | int | float | str) -> str:
+    """A parameter's value for people."""
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def _parting(difference: Difference, other: str) -> str:

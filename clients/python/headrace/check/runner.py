@@ -8,9 +8,9 @@ its own memory, as on another machine. A script that trains on several ranks run
 judged by itself.
 
 A budget may be long. So without a number of steps the straight run is cut after a third of the time limit, and the
-resumed run is restored as often as the rest of it allows, but at least where that tells most (`plan.py`). The report
-says which steps and restores were not covered. A metric that differs between two straight runs alone, such as a time,
-is left out.
+resumed run is restored as often as the rest of it allows, but at least where that tells most (`plan.py`): where the
+study pauses, and while the script's variables hold what a restore may lose (`phases.py`). The report says which steps
+and restores were not covered. A metric that differs between two straight runs alone, such as a time, is left out.
 """
 
 import os
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,14 +27,14 @@ from pydantic import TypeAdapter
 from headrace.check.compare import ends_elsewhere, losses, nothing_saved, restore_failed
 from headrace.check.gangs import Ranks, by_rank, chain_of, failed
 from headrace.check.judge import Judged, is_measured, metrics_of, noise_of, without
-from headrace.check.plan import RESTORES, affordable, needed, pauses
+from headrace.check.plan import Plan, affordable, planned, possible, saved_at
 from headrace.check.populations import unused_parameter
 from headrace.check.report import CheckReport, Limit, Missing
 from headrace.check.snapshot import LEAST, Control, End, SegmentResult, result_of
-from headrace.check.source import parameters_read, training_function
+from headrace.check.sound import CheckError, require_sound
+from headrace.check.source import training_function
 from headrace.check.suspects import resets, suspects
 from headrace.grants import WORLD_SIZE
-from headrace.trial.configuration import NO_PARAMETER
 from headrace.trial.runtime import Value
 from headrace.trial.shared_files import times
 
@@ -46,16 +46,6 @@ Progress = Callable[[str, int, int], None]
 Launch = Callable[[Path, Path, int], None]
 
 
-class CheckError(RuntimeError):
-    """The script does not run, so there is nothing to compare."""
-
-    def __init__(
-        self, message: str, *, remedy: str = "Run the script by hand first; it has to work without a pause."
-    ) -> None:
-        super().__init__(message)
-        self.remedy = remedy
-
-
 def run_check(
     script: Path,
     *,
@@ -63,6 +53,8 @@ def run_check(
     params: Params | None = None,
     callable: str | None = None,  # noqa: A002 - the word of the study file
     max_steps: int | None = None,
+    rungs: Sequence[int] = (),
+    pauses: bool = False,
     ranks: int = 1,
     mutations: Mapping[str, Params] | None = None,
     objectives: Collection[str] = (),
@@ -78,12 +70,13 @@ def run_check(
     `steps` are reported in each run, of a budget of `max_steps` (the script's own), and each is followed by a restore.
     Without `steps` the whole budget is run, as far as `limit_s` allows: at least 3 steps, however long they take, and 3
     in a gang. `params` override the script's defaults. `callable` is `function` or `module:function` where the script
-    does not call `trial.main` itself; left out, it is the function that takes a trial. `ranks` processes train
-    together, as those of a study with `processes: per_slot` do. `mutations` are, by parameter, configurations in which
-    a population has changed it: each must have an effect. Metrics that are `ignored` are not compared, and of others
-    than the `objectives` those that differ without a pause. The script runs in `folder` (the current one), as a trial
-    runs in its study's `working_dir`: what it writes there stays. `progress(what, done, total)` is told before each
-    process; the total is 0 where it is not known yet. Raises `CheckError` where the script fails without any pause.
+    does not call `trial.main` itself; left out, it is the function that takes a trial. At its `rungs` a
+    study saves a trial; where it `pauses` trials there, each is tried. `ranks` processes train together, as those of a
+    study with `processes: per_slot` do. `mutations` are, by parameter, configurations in which a population has changed
+    it: each must have an effect. Metrics that are `ignored` are not compared, and of others than the `objectives` those
+    that differ without a pause. The script runs in `folder` (the current one), as a trial runs in its study's
+    `working_dir`: what it writes there stays. `progress(what, done, total)` is told before each process; the total is 0
+    where it is not known yet. Raises `CheckError` where the script fails without any pause.
     """
     script = script.resolve()
     if not script.is_file():
@@ -122,6 +115,8 @@ def run_check(
             Path(scratch),
             progress or _silent,
             launch or _launch,
+            rungs=rungs,
+            pauses=pauses,
             objectives=objectives,
             ignored=ignored,
             deadline_s=None if steps is not None else limit_s,
@@ -152,12 +147,16 @@ class _Check:
         progress: Progress,
         launch: Launch,
         *,
+        rungs: Sequence[int],
+        pauses: bool,
         objectives: Collection[str],
         ignored: Collection[str],
         deadline_s: float | None,
         clock: Callable[[], float],
     ) -> None:
         """`deadline_s`: what it may take; None where each of a given number of steps is followed by a restore."""
+        self._rungs = rungs
+        self._pauses = pauses
         self._objectives = frozenset(objectives)
         self._left_out = frozenset(ignored)
         self._reported: set[str] = set()
@@ -174,9 +173,9 @@ class _Check:
 
     def run(self) -> CheckReport:
         world = self._control.ranks
-        straight = self._process("straight run", self._control)
+        straight = self._process("straight run", replace(self._control, watched=True))
         first = failed(straight) or straight[0]
-        self._require_sound(first)
+        require_sound(first, self._control, self._reported, self._left_out)
         report = CheckReport(
             script=Path(self._control.script).name,
             steps=len(first.steps),
@@ -187,24 +186,27 @@ class _Check:
             budget=first.max_steps,
             end=first.end,
             limit=self._limit(first),
+            params=first.params,
             unread=tuple({name: None for at in first.snapshots for name in at.unread}),
         )
+        plan = self._plan(first)
         # The same budget, whatever ends the runs that follow; and no longer than it takes to see that one goes on.
         bounded = replace(
             self._control, max_steps=first.max_steps, most=len(first.steps) + LEAST, limit_s=None
         )
         self._control = replace(bounded, until=first.steps[-1] if first.end is End.CUT else 0)
-        chain, broken = self._resumed_run(first)
+        chain, broken = self._resumed_run(first, plan)
         judged = Judged() if broken else Judged.of(straight, chain)
         made = tuple(one[0].resume_step for one in chain if one[0].resume_step)
         report = replace(
             report,
             restores=max(0, len(chain) - 1),
             restored_after=made,
-            not_restored_after=tuple(step for step in self._wanted(first) if step not in made),
+            not_restored_after=tuple(step for step in sorted(plan.order) if step not in made),
+            pointed_at=tuple(sorted(plan.pointed_at.difference(made))),
+            pauses=tuple(rung for rung in self._rungs if self._pauses),
         )
         missing = (*by_rank(world, lambda rank: losses(chain_of(chain, rank))), *broken)
-        reset = by_rank(world, lambda rank: resets(straight[rank], chain_of(chain, rank)))
         if missing or judged.first is not None:
             again = self._process("second straight run", self._control)
             parting = Judged.of(straight, [again]).first
@@ -213,6 +215,7 @@ class _Check:
                 names = frozenset(difference.what for difference in noise)
                 report = replace(report, noise=noise)
                 if not names or not self._may_leave_out(names, report.metrics):
+                    reset = by_rank(world, lambda rank: resets(straight[rank], chain_of(chain, rank)))
                     return replace(report, missing=missing, nondeterminism=parting, warnings=reset)
                 self._left_out |= names
                 straight, chain = without(straight, names), [without(results, names) for results in chain]
@@ -228,6 +231,7 @@ class _Check:
                     )
         missing = (*missing, *self._unused(chain))
         known = {found.remedy for found in missing}
+        reset = by_rank(world, lambda rank: resets(straight[rank], chain_of(chain, rank)))
         return replace(
             report,
             missing=missing,
@@ -267,19 +271,17 @@ class _Check:
             if missing is not None:
                 yield missing
 
-    def _resumed_run(self, first: SegmentResult) -> tuple[list[Ranks], tuple[Missing, ...]]:
+    def _resumed_run(self, first: SegmentResult, plan: Plan) -> tuple[list[Ranks], tuple[Missing, ...]]:
         """The processes, each resumed from the one before, up to the end; and why there are no more of them."""
         chain: list[Ranks] = []
         control = replace(self._control, checkpoint_dir=str(self._folder / "checkpoints"))
-        by_itself = first.end is End.RETURNED
-        always = needed(first.steps, ends_by_itself=by_itself)
-        ahead = pauses(first.steps, self._restores(first), ends_by_itself=by_itself)
+        ahead = plan.first(self._restores(first, len(plan.order)))
         self._total = len(ahead) + 2 + len(self._mutations)
         while True:
             number = len(chain) + 1
             ahead = tuple(step for step in ahead if step > control.resume_step)
             if chain and self._is_late():
-                ahead = tuple(step for step in ahead if step in always)
+                ahead = tuple(step for step in ahead if step in plan.always)
             control = replace(control, pause_at=ahead[0] if ahead else 0)
             results = self._process(f"resumed run, process {number}", control)
             if (broken := failed(results)) is not None:
@@ -292,17 +294,25 @@ class _Check:
                 return chain, (nothing_saved(result),)
             control = replace(control, resume_step=result.checkpoint_step, restore_dir=result.checkpoint_dir)
 
-    def _wanted(self, first: SegmentResult) -> tuple[int, ...]:
-        """After which steps it restores where there is time."""
-        most = None if self._deadline_s is None else RESTORES
-        return pauses(first.steps, most, ends_by_itself=first.end is End.RETURNED)
-
-    def _restores(self, first: SegmentResult) -> int | None:
-        """How many restores there is time for; None: for all."""
+    def _plan(self, first: SegmentResult) -> Plan:
+        """Where to restore: after each of a number of steps, or where it tells most."""
+        by_itself = first.end is End.RETURNED
         if self._deadline_s is None:
-            return None
+            return Plan(order=possible(first.steps, ends_by_itself=by_itself))
+        return planned(
+            first.steps,
+            ends_by_itself=by_itself,
+            pauses=self._rungs if self._pauses else (),
+            saves=saved_at(first.steps, first.checkpoint_every, self._rungs),
+            phases=first.phases,
+        )
+
+    def _restores(self, first: SegmentResult, wanted: int) -> int:
+        """How many restores of so many there is time for."""
+        if self._deadline_s is None:
+            return wanted
         spent_s = self._clock() - self._began
-        return affordable(limit_s=self._deadline_s, spent_s=spent_s, train_s=first.train_s)
+        return affordable(wanted, limit_s=self._deadline_s, spent_s=spent_s, train_s=first.train_s)
 
     def _is_late(self) -> bool:
         return self._deadline_s is not None and self._clock() - self._began > self._deadline_s
@@ -326,57 +336,6 @@ class _Check:
             raise CheckError(f"the {what} ended without a word (killed?); its output ends:\n{tail}")
         self._reported.update(metrics_of(results))
         return without(results, self._left_out)
-
-    def _require_sound(self, result: SegmentResult) -> None:
-        name = Path(self._control.script).name
-        if NO_PARAMETER in result.error:
-            raise self._parameters_missing(name)
-        if result.error:
-            raise CheckError(
-                f"{name} fails by itself, without any pause: {result.error}\n{result.traceback}",
-                remedy=f"Mend it; it has to work without a pause.{self._or_its_study}",
-            )
-        if not result.attached:
-            raise CheckError(
-                f"{name} never asks for a trial, and no function of it clearly takes one",
-                remedy="End it with trial.main(train, defaults={...}, steps=...), call trial.current(), "
-                "or name its function with --callable.",
-            )
-        if len(result.reports) < 2:
-            raise CheckError(
-                f"{name} reported {len(result.reports)} {'time' if len(result.reports) == 1 else 'times'} "
-                "in its budget; a check needs two",
-                remedy="Call t.report(...) in the loop, and give the script a budget in which it reports twice "
-                f"or more{'' if self._control.max_steps is not None else '; a study file has one'}.",
-            )
-        unknown = sorted(self._left_out - self._reported)
-        if unknown or (self._left_out and self._left_out == self._reported):
-            raise CheckError(
-                f"{name} reports {', '.join(sorted(self._reported))}, and of these nothing would be compared"
-                if not unknown
-                else f"{name} does not report {', '.join(unknown)}, which it is to be checked without",
-                remedy=f"Of --ignore-metric, give some of these, not all: {', '.join(sorted(self._reported))}.",
-            )
-
-    @property
-    def _or_its_study(self) -> str:
-        """What else to check, where a script is checked by itself."""
-        if self._control.max_steps is not None:  # as a study file says
-            return ""
-        return (
-            " Where it works as a study's trial, check the study file, which gives it parameters and steps: "
-            "`headrace check STUDY.yaml`."
-        )
-
-    def _parameters_missing(self, name: str) -> CheckError:
-        read = parameters_read(Path(self._control.script))
-        missing = [parameter for parameter in read if parameter not in self._control.params]
-        options = " ".join(f"--param {parameter}=..." for parameter in missing) or "--param NAME=..."
-        return CheckError(
-            f"{name} reads parameters that have no value here: {', '.join(missing) or 'see its t.params'}",
-            remedy=f"Give them, as in `headrace check {name} {options}`, or check the study file instead, "
-            "which has them: `headrace check STUDY.yaml`.",
-        )
 
 
 def _launch(control_file: Path, log_file: Path, ranks: int) -> None:

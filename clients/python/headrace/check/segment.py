@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 
 from headrace.check import fingerprint
 from headrace.check.discover import Heap, script_frames
+from headrace.check.phases import Phases
 from headrace.check.snapshot import (
     LEAST,
     Control,
@@ -37,7 +38,7 @@ from headrace.trial.bundle import takes_bundle
 from headrace.trial.bundle_run import run_bundle
 from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.gang import die_with_parent
-from headrace.trial.runtime import TOLD, Action, Assignment, Decision, OwnEnd, Report, Runtime
+from headrace.trial.runtime import TOLD, Action, Assignment, Decision, OwnEnd, Report, Runtime, Value
 from headrace.trial.script import Defaults, finish_with, install, run
 from headrace.trial.session import Observer
 from headrace.trial.target import import_target
@@ -45,6 +46,9 @@ from headrace.trial.target import import_target
 _PHOTOGRAPHED = 16
 """The state is looked at in so many first steps. After that it is where the process pauses or ends, and ever more
 seldom."""
+_LOOKS_S = 1.0
+_LOOKS_SHARE = 0.05
+"""How long the looks at the variables may take, in seconds and of the time of training: the larger of the two."""
 _SEEDING = {"random": ("seed",), "numpy.random": ("seed",), "torch": ("manual_seed", "seed")}
 
 
@@ -63,6 +67,9 @@ class Segment:
         self._trial: Trial | None = None
         self._reported_in = 0
         self._heap = Heap()
+        self._phases = Phases()
+        self._looked_s = 0.0
+        self._params: dict[str, Value] = {}
         self.attached = False
         """Whether the script has its trial."""
         self._reports: list[Reported] = []
@@ -84,9 +91,10 @@ class Segment:
         self._began = self._clock()
         _watch_seeding(self.seeding)
         self._heap.settle(fingerprint.heap_classes())
+        self._params = {**self._defaults.params, **control.params}
         return Assignment(
             trial="studies/check/trials/0",
-            params={**self._defaults.params, **control.params},
+            params=self._params,
             max_steps=self._budget,
             next_milestone=control.pause_at or self._budget,
             seed=control.seed,
@@ -105,18 +113,26 @@ class Segment:
         """As `t.track(...)` left it; a script may still change it before its loop."""
         self._seeded.clear()  # what was seeded before is undone by the restore
         self._take(t, Moment.TRACKED, t.step)
+        if self._control.watched:
+            self._phases.begin(fingerprint.glance(sys._getframe(1)))
 
     def begun(self, t: Trial) -> None:
         """As the first step will find it."""
         self._trial = t
         self._seeded.clear()
         self._take(t, Moment.BEGUN, t.step)
+        if self._control.watched:
+            self._phases.begin(fingerprint.glance(sys._getframe(1)))
 
     def reporting(self, t: Trial, step: int) -> None:
         """Everything the checkpoint should hold is in memory now."""
         self._trial, self._reported_in = t, t.step
         if self._is_photographed(step):
             self._take(t, Moment.REPORTED, step)
+        if self._is_looked_at(step):
+            began = self._clock()
+            self._phases.saw(step, fingerprint.glance(sys._getframe(1)))
+            self._looked_s += self._clock() - began
 
     def body_ended(self, t: Trial) -> None:
         """What the body did after its report is in no checkpoint."""
@@ -171,6 +187,9 @@ class Segment:
             left_after_report=left_in > 0 and left_in == self._reported_in,
             max_steps=self._budget,
             train_s=self._clock() - self._began,
+            params=self._params,
+            phases=self._phases.found(),
+            checkpoint_every=self._trial._checkpoint_every if self._trial else None,
             seeded=tuple(self._seeded),
             framework=fingerprint.framework_of(self._trial.tracked_objects()) if self._trial else None,
             rank=self._rank if self._control.ranks > 1 else None,
@@ -197,6 +216,12 @@ class Segment:
         count = len(self._steps) + 1
         ends = step >= self._budget or self._has_seen_enough(step, count)
         return count <= _PHOTOGRAPHED or count & (count - 1) == 0 or ends or self._pauses(step)
+
+    def _is_looked_at(self, step: int) -> bool:
+        """Whether the variables are looked at: at the reports of new steps, and not for long in all."""
+        if not self._control.watched or (self._steps and step <= self._steps[-1]):
+            return False
+        return self._looked_s <= max(_LOOKS_S, _LOOKS_SHARE * (self._clock() - self._began))
 
     def _take(self, t: Trial, moment: Moment, step: int) -> None:
         self._snapshots.append(fingerprint.take(t, sys._getframe(1), self._heap, moment, step))

@@ -4,6 +4,7 @@ Everything here is plain data that goes through a file from the process that tra
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -123,6 +124,17 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """Steps at whose reports a variable of the script holds what a fresh start does not have."""
+
+    variable: str
+    first: int
+    last: int
+    # Whether it changes from report to report; else it keeps one value.
+    changes: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
     """One report; the metrics are `float.hex()`, so that text compares like bits."""
 
@@ -151,6 +163,12 @@ class SegmentResult:
     # The script's whole budget, and how long it trained, in seconds.
     max_steps: int = 0
     train_s: float = 0.0
+    # The configuration that it trained.
+    params: dict[str, bool | int | float | str] = field(default_factory=dict)
+    # Of the straight run: when variables hold what a fresh start does not have, the most telling of each first.
+    phases: tuple[Phase, ...] = ()
+    # What the script gave `t.steps(checkpoint_every=...)`.
+    checkpoint_every: int | None = None
     # Where a global generator was seeded after the restore, as `torch.manual_seed (train.py:12)`.
     seeded: tuple[str, ...] = ()
     # Who owns the loop; None: the script.
@@ -197,6 +215,8 @@ class Control:
     most: int | None = None
     # Ends it at the first report after so many seconds, but not before `LEAST` steps.
     limit_s: float | None = None
+    # Whether the variables are looked at in each step, for `SegmentResult.phases`.
+    watched: bool = False
     # How many processes train together, each with a result file of its own (`result_of`).
     ranks: int = 1
 
@@ -204,6 +224,14 @@ class Control:
 def name_of(path: str) -> str:
     """The variable that a path leads into: a dictionary or a list, and all that it holds, is one."""
     return _ITEMS.sub("", path)
+
+
+def by_name(variables: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The values by name: a dictionary or a list, and all that it holds, is one."""
+    found: dict[str, dict[str, str]] = {}
+    for path, value in variables.items():
+        found.setdefault(name_of(path), {})[path] = value
+    return found
 
 
 LEAST = 3

@@ -7,10 +7,11 @@ always reported: where nothing that was compared depends on it, as a warning.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from math import inf
 
-from headrace.check.compare import reported_by_step, reported_in
+from headrace.check.compare import first_difference, reported_by_step, reported_in
 from headrace.check.report import Missing
-from headrace.check.snapshot import Kind, Moment, Owner, OwnerKind, SegmentResult, Snapshot, name_of
+from headrace.check.snapshot import Kind, Moment, Owner, OwnerKind, SegmentResult, Snapshot, by_name
 
 _GENERATORS = {"random": "global python", "numpy.random": "global numpy", "torch": "global torch"}
 """The module whose functions seed a generator, and the generator's key."""
@@ -28,16 +29,21 @@ def resets(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Mis
     """The variables that a restore resets, each once.
 
     One that is reset again and again never comes far in the resumed run: a patience that starts over with every process
-    counts nothing. So a variable counts as reset too where it had changed by then in the straight run.
+    counts nothing. So a variable counts as reset too where it had changed by then in the straight run, and is as in a
+    fresh start: but not behind the step at which the runs part, where all that follows from a loss differs too.
     """
     found: dict[str, Missing] = {}
+    parting = first_difference(straight, chain, to_the_end=False)
+    parted = inf if parting is None else parting.step
     unpaused = reported_by_step([straight])
     for before, after in pairwise(chain):
         saved = before.last(Moment.REPORTED)
         without = unpaused.get(saved.step) if saved is not None else None
-        for start, at in ((before.begun, saved), (straight.begun, without)):
-            for missing in _variables_reset(start, at, after.begun):
-                found.setdefault(missing.remedy, missing)
+        found_here = [*_variables_reset(before.begun, saved, after.begun)]
+        if saved is not None and saved.step < parted:
+            found_here += _variables_reset(straight.begun, without, after.begun, to_fresh=True)
+        for missing in found_here:
+            found.setdefault(missing.remedy, missing)
     return tuple(found.values())
 
 
@@ -136,15 +142,18 @@ def _seeded_again(straight: SegmentResult, result: SegmentResult) -> Iterator[Mi
 
 
 def _variables_reset(
-    start: Snapshot | None, saved: Snapshot | None, restored: Snapshot | None
+    start: Snapshot | None, saved: Snapshot | None, restored: Snapshot | None, *, to_fresh: bool = False
 ) -> Iterator[Missing]:
-    """What had changed since the loop began when it was saved, and is something else after the restore."""
+    """What had changed since the loop began when it was saved, and is something else after the restore: with
+    `to_fresh`, what it was when the loop began. What a tracked object saves by itself is left to `losses`."""
     if saved is None or start is None or restored is None:
         return
     modules = {piece.variable for piece in saved.pieces if piece.kind is Kind.WEIGHTS and piece.variable}
-    at_start, at_save, at_restore = (_by_name(moment.variables) for moment in (start, saved, restored))
+    at_start, at_save, at_restore = (by_name(moment.variables) for moment in (start, saved, restored))
     for name in sorted(at_start.keys() & at_save.keys() & at_restore.keys()):
-        if at_start[name] != at_save[name] != at_restore[name]:
+        if to_fresh and at_restore[name] != at_start[name]:
+            continue
+        if at_start[name] != at_save[name] != at_restore[name] and not _is_tracked(name, saved):
             yield Missing(
                 kind=Kind.VALUE,
                 finding=_how_reset(name, at_start[name], at_save[name], at_restore[name]),
@@ -153,15 +162,18 @@ def _variables_reset(
             )
 
 
+def _is_tracked(name: str, saved: Snapshot) -> bool:
+    """Whether it is an attribute that the state_dict() of a tracked object has, under its name."""
+    for piece in saved.pieces:
+        attribute = name.removeprefix(f"{piece.variable}.")
+        if piece.saved_as and piece.variable and attribute != name:
+            attribute, _, _ = attribute.partition(".")
+            if piece.parts.keys() & {attribute, attribute.lstrip("_")}:
+                return True
+    return False
+
+
 _Values = dict[str, str]
-
-
-def _by_name(variables: _Values) -> dict[str, _Values]:
-    """The values by name: a dictionary or a list, and all that it holds, is one."""
-    found: dict[str, _Values] = {}
-    for path, value in variables.items():
-        found.setdefault(name_of(path), {})[path] = value
-    return found
 
 
 def _how_reset(name: str, start: _Values, saved: _Values, restored: _Values) -> str:

@@ -100,8 +100,9 @@ def check(
     Trains without a pause, then again with saves and restores in new processes, and compares every bit, and where and
     how the script ends. Without --steps it covers the whole budget, or says which steps and pauses it had no time
     for. In a population (policy pbt), each parameter that mutates must also have an effect.
-    Exits with 0 when all of this holds (PASSED), or holds as far as there was time (PASSED IN PART). Exits with 1 when
-    it does not (FAILED), or when a pause loses variables that steps may read for which there was no time (UNDECIDED).
+    Exits with 0 when all of this holds (PASSED), also where it had no time for restores that nothing points to (PASSED
+    IN PART). Exits with 1 when it does not hold (FAILED), or when it had no time for the end, for a pause of the study,
+    or for what may read a variable that a pause loses (UNDECIDED).
 
     [bold]Examples[/bold]
 
@@ -147,6 +148,8 @@ def _checked(
     given = dict(_param(text) for text in param or ())
     values, max_steps, mutations, world, folder = given, None, {}, 1, None
     wanted: tuple[str, ...] = ()
+    rungs: tuple[int, ...] = ()
+    pauses = False
     if script.suffix in (".yaml", ".yml"):
         spec = load_study_file(script).spec
         if spec.max_steps == 1:
@@ -163,6 +166,7 @@ def _checked(
             script, folder = copy / script.relative_to(folder), copy
         found, origin = configuration_of(spec)
         values = {**found, **given}
+        rungs, pauses = spec.due_rungs(0)[:-1], spec.pauses
         max_steps, mutations = spec.max_steps, mutations_of(spec, values)
         world = spec.resources.of(values).slots if spec.resources.processes is Processes.PER_SLOT else 1
         output.note(f"configuration: {wording.params(values)} ({origin})")
@@ -172,11 +176,13 @@ def _checked(
         function,
         values,
         max_steps,
+        rungs,
         ranks or world,
         mutations,
         folder,
         wanted,
         output,
+        pauses=pauses,
         as_json=as_json,
     )
 
@@ -187,12 +193,14 @@ def _run(
     function: str | None,
     values: dict[str, Value],
     max_steps: int | None,
+    rungs: tuple[int, ...],
     ranks: int,
     mutations: dict[str, dict[str, Value]],
     folder: Path | None,
     wanted: tuple[str, ...],
     output: Output,
     *,
+    pauses: bool,
     as_json: bool,
 ) -> bool:
     if asked := [name for name in length.ignored if name in wanted]:
@@ -217,6 +225,8 @@ def _run(
             params=values,
             callable=function,
             max_steps=max_steps,
+            rungs=rungs,
+            pauses=pauses,
             ranks=ranks,
             mutations=mutations,
             objectives=wanted,
@@ -229,9 +239,7 @@ def _run(
         stop = "" if "\n" in said else "."  # after a traceback or a log it would stand alone
         raise CommandError(f"{script} cannot be checked: {said}{stop}", remedy=error.remedy) from None
     if as_json:
-        output.json(
-            {"passed": report.passed, "verdict": report.verdict.value, "params": values, **asdict(report)}
-        )
+        output.json({"passed": report.passed, "verdict": report.verdict.value, **asdict(report)})
     else:
         output.line(render(report))
     for metric in wanted:

@@ -1,0 +1,78 @@
+"""Whether a script can be checked at all: it runs without a pause, and reports."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from headrace.check.snapshot import Control, SegmentResult
+from headrace.check.source import parameters_read
+from headrace.trial.configuration import NO_PARAMETER
+
+
+class CheckError(RuntimeError):
+    """The script does not run, so there is nothing to compare."""
+
+    def __init__(
+        self, message: str, *, remedy: str = "Run the script by hand first; it has to work without a pause."
+    ) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+def require_sound(
+    result: SegmentResult, control: Control, reported: Collection[str], left_out: Collection[str]
+) -> None:
+    """Raises `CheckError` where the straight run shows that there is nothing to compare.
+
+    `reported` are its metrics, and `left_out` those that are not to be compared.
+    """
+    name = Path(control.script).name
+    if NO_PARAMETER in result.error:
+        raise _parameters_missing(control)
+    if result.error:
+        raise CheckError(
+            f"{name} fails by itself, without any pause: {result.error}\n{result.traceback}",
+            remedy=f"Mend it; it has to work without a pause.{_or_its_study(control)}",
+        )
+    if not result.attached:
+        raise CheckError(
+            f"{name} never asks for a trial, and no function of it clearly takes one",
+            remedy="End it with trial.main(train, defaults={...}, steps=...), call trial.current(), "
+            "or name its function with --callable.",
+        )
+    if len(result.reports) < 2:
+        raise CheckError(
+            f"{name} reported {len(result.reports)} {'time' if len(result.reports) == 1 else 'times'} "
+            "in its budget; a check needs two",
+            remedy="Call t.report(...) in the loop, and give the script a budget in which it reports twice "
+            f"or more{'' if control.max_steps is not None else '; a study file has one'}.",
+        )
+    unknown = sorted(set(left_out) - set(reported))
+    if unknown or (left_out and set(left_out) == set(reported)):
+        raise CheckError(
+            f"{name} reports {', '.join(sorted(reported))}, and of these nothing would be compared"
+            if not unknown
+            else f"{name} does not report {', '.join(unknown)}, which it is to be checked without",
+            remedy=f"Of --ignore-metric, give some of these, not all: {', '.join(sorted(reported))}.",
+        )
+
+
+def _or_its_study(control: Control) -> str:
+    """What else to check, where a script is checked by itself."""
+    if control.max_steps is not None:  # as a study file says
+        return ""
+    return (
+        " Where it works as a study's trial, check the study file, which gives it parameters and steps: "
+        "`headrace check STUDY.yaml`."
+    )
+
+
+def _parameters_missing(control: Control) -> CheckError:
+    name = Path(control.script).name
+    read = parameters_read(Path(control.script))
+    missing = [parameter for parameter in read if parameter not in control.params]
+    options = " ".join(f"--param {parameter}=..." for parameter in missing) or "--param NAME=..."
+    return CheckError(
+        f"{name} reads parameters that have no value here: {', '.join(missing) or 'see its t.params'}",
+        remedy=f"Give them, as in `headrace check {name} {options}`, or check the study file instead, "
+        "which has them: `headrace check STUDY.yaml`.",
+    )
