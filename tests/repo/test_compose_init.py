@@ -14,6 +14,8 @@ import pytest
 from cryptography import x509
 from sqlalchemy import make_url
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "services"))
+import compose_join
 from headrace.errors import JoinRefusedError
 from headrace_services.identity import join_tokens
 from headrace_services.scheduler.store import joins
@@ -62,6 +64,7 @@ def hosts(pem: Path) -> set[str]:
     return {*found, *map(str, names.value.get_values_for_type(x509.IPAddress))}
 
 
+@pytest.mark.full
 def test_each_server_has_a_key_of_its_own_and_a_second_run_changes_nothing(run: Path) -> None:
     init(run, "secrets", HEADRACE_HOSTS="head.example.org")
     made = contents(run)
@@ -85,6 +88,7 @@ def test_each_server_has_a_key_of_its_own_and_a_second_run_changes_nothing(run: 
     assert contents(run) == made
 
 
+@pytest.mark.full
 def test_another_host_or_a_certificate_of_before_makes_new_ones_of_the_same_authority(run: Path) -> None:
     """Until now the planner and Grafana had a copy of the schedulers' key."""
     init(run, "secrets")
@@ -200,11 +204,10 @@ def tokens(run: Path) -> dict[str, str]:
 
 
 def test_each_worker_has_a_token_for_its_name_until_it_has_joined(database_url: str, run: Path) -> None:
-    (run / "access/token").write_text("the first admin's, of an earlier run")
-    environ = {"HEADRACE_DATABASE_URL": database_url, "HEADRACE_WORKERS": "3"}
-    init(run, "token", **environ)
+    names = ["compose", "compose-2", "compose-3"]
+    asyncio.run(compose_join.make(database_url, run / "joining", names))
     first = tokens(run)
-    assert set(first) == {"compose", "compose-2", "compose-3"}
+    assert set(first) == set(names)
     assert all(stat.S_IMODE((run / "joining" / name).stat().st_mode) == 0o600 for name in first)
     with psycopg.connect(database_url) as conn:
         rows = conn.execute(
@@ -227,13 +230,11 @@ def test_each_worker_has_a_token_for_its_name_until_it_has_joined(database_url: 
     with pytest.raises(JoinRefusedError, match="for worker 'compose-2'"):
         asyncio.run(join("compose", first["compose-2"]))
     asyncio.run(join("compose", first["compose"]))
-    init(run, "token", **environ)
+    asyncio.run(compose_join.make(database_url, run / "joining", names))
     assert set(tokens(run)) == {"compose-2", "compose-3"}, "a worker that has joined needs none"
-    assert (run / "access/token").read_text().startswith("the first admin's")
 
 
 def test_the_token_that_all_workers_shared_is_revoked(database_url: str, run: Path) -> None:
-    (run / "access/token").write_text("x")
     shared = join_tokens.new_token()
 
     async def make() -> None:
@@ -244,7 +245,7 @@ def test_the_token_that_all_workers_shared_is_revoked(database_url: str, run: Pa
 
     asyncio.run(make())
     (run / "joining/token").write_text(shared.text + "\n")
-    init(run, "token", HEADRACE_DATABASE_URL=database_url, HEADRACE_WORKERS="1")
+    asyncio.run(compose_join.make(database_url, run / "joining", ["compose"]))
     assert set(tokens(run)) == {"compose"}
     with psycopg.connect(database_url) as conn:
         found = conn.execute(
@@ -253,12 +254,17 @@ def test_the_token_that_all_workers_shared_is_revoked(database_url: str, run: Pa
     assert found == (True,)
 
 
-def test_the_first_token_expires(database_url: str, run: Path) -> None:
-    init(run, "token", HEADRACE_DATABASE_URL=database_url, HEADRACE_WORKERS="1")
+@pytest.mark.full
+def test_the_first_token_expires_and_is_kept(database_url: str, run: Path) -> None:
+    init(run, "token", HEADRACE_DATABASE_URL=database_url, HEADRACE_WORKERS="3")
+    assert set(tokens(run)) == {"compose", "compose-2", "compose-3"}
     with psycopg.connect(database_url) as conn:
         query = "SELECT role, expire_time - now() BETWEEN '29 days' AND '30 days' FROM token"
         assert conn.execute(query).fetchall() == [("admin", True)]
-    assert (run / "access/token").read_text().startswith("hr_")
+    first = (run / "access/token").read_text()
+    assert first.startswith("hr_")
+    init(run, "token", HEADRACE_DATABASE_URL=database_url, HEADRACE_WORKERS="1")
+    assert (run / "access/token").read_text() == first
     assert stat.S_IMODE((run / "access/token").stat().st_mode) == 0o600
 
 
@@ -266,7 +272,7 @@ WORKER = """#!/bin/sh
 # In the place of `headrace`: says how it was started, and stays while a file is there.
 echo "$@" >"$HEADRACE_HOME/said-$$.new"
 mv "$HEADRACE_HOME/said-$$.new" "$HEADRACE_HOME/said-$$"
-while [ -e "$HEADRACE_HOME/stays" ]; do sleep 0.05; done
+while [ -e "$HEADRACE_HOME/stays" ]; do sleep 0.05 9>&-; done
 """
 
 

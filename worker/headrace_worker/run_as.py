@@ -226,7 +226,7 @@ def prepare(user: OtherUser, home: Path) -> None:
             "Give another --home, such as /var/lib/headrace/NAME: each folder above it needs the mode bits o+x.",
         )
     if tried.returncode:
-        last = (tried.stderr.strip().splitlines() or ["no output"])[-1]
+        last = (tried.stderr.strip().splitlines() or [f"status {tried.returncode}, and no output"])[-1]
         raise _fault(
             user.name,
             f"cannot import headrace with {sys.executable}: {last}",
