@@ -57,11 +57,11 @@ def bubbles(folder: Path, *options: str) -> tuple[int, str, str]:
     return ran.returncode, ran.stdout, ran.stderr
 
 
-def join(home: Path, signed_by: Authority, name: str = "w") -> Path:
-    """A worker's home, with its certificate."""
+def join(home: Path, signed_by: Authority, name: str = "w", *, ago: timedelta = timedelta(0)) -> Path:
+    """A worker's home, with its certificate of a day, signed so long ago."""
     home.mkdir(exist_ok=True)
     key = credential.new_key()
-    pem = signed_by.sign_worker(name, key.public_key(), now=datetime.now(UTC), lives=timedelta(days=1))
+    pem = signed_by.sign_worker(name, key.public_key(), now=datetime.now(UTC) - ago, lives=timedelta(days=1))
     kept = join_pb2.Credential(certificate=pem.decode(), authorities=signed_by.trusted_pem.decode())
     credential.store(home, credential.credential_of(key, kept))
     return home

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +101,14 @@ async def test_strangers_are_kept_out_and_trust_no_agent(
     ours, theirs = signer("ours"), signer("theirs")
     near = WorkerCertificate(join(tmp_path / "near", ours))
     stranger = WorkerCertificate(join(tmp_path / "stranger", theirs))
+    ended = WorkerCertificate(join(tmp_path / "ended", ours, ago=timedelta(days=2)))
     without = grpc.ssl_channel_credentials(ours.trusted_pem)
     # A scheduler's own certificate is none of a client.
     scheduler = grpc.ssl_channel_credentials(ours.trusted_pem, ours.server_key_pem, ours.server_pem)
     async with serving(near) as (heard, address):
         assert await refused(grpc.aio.insecure_channel(address))
         assert await refused(grpc.aio.secure_channel(address, stranger.channel(), OPTIONS))
+        assert await refused(grpc.aio.secure_channel(address, ended.channel(), OPTIONS))
         assert await refused(grpc.aio.secure_channel(address, without, OPTIONS))
         assert await refused(grpc.aio.secure_channel(address, scheduler, OPTIONS))
         # Who looks for a scheduler, by whatever name, does not take an agent for one.

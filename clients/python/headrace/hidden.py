@@ -8,11 +8,13 @@ writes over it there. Between its start and then it can be seen: a variable or a
 
 import ctypes
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Final
 
 _PR_SET_DUMPABLE: Final = 4
+_USER_INFO: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{0,2})[^\s'\"]*@")
 _ARG_START: Final = 48
 """The place of `arg_start` in /proc/PID/stat, counted from 1 as in proc(5); `arg_end` is the next."""
 
@@ -39,6 +41,11 @@ def hide_url(url: str | None) -> None:
     """Hides an address on the command line that may hold a password."""
     if url and ("@" in url or "password" in url):
         hide_from_command_line(url)
+
+
+def without_credentials(text: str) -> str:
+    """A text whose addresses show no user and no password: `http://…@host`."""
+    return _USER_INFO.sub(r"\1…@", text)
 
 
 def close_to_others() -> None:

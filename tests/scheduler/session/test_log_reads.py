@@ -11,7 +11,15 @@ from session_site import TIMING, Replica, ScriptedWorker, serving, study, worker
 from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headrace.errors import InvalidFieldError, LogGoneError, StoreAwayError, WorkerAwayError
+from headrace.errors import (
+    InvalidFieldError,
+    LogGoneError,
+    StoreAwayError,
+    StudyNotFoundError,
+    TrialNotFoundError,
+    WorkerAwayError,
+)
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import worker_pb2
 from headrace_services.scheduler.desk import Desk
@@ -56,15 +64,16 @@ async def answering(scripted: ScriptedWorker, answer: Answer) -> AsyncIterator[l
 class Reader:
     """Somebody who reads a trial's log at a replica."""
 
-    def __init__(self, replica: Replica, trial: str) -> None:
+    def __init__(self, replica: Replica, trial: str, project: str = DEFAULT_PROJECT) -> None:
         self.trial = trial
+        self.project = project
         self.servicer = StudyServicer(replica.hub, Desk())
         self.servicer.logs = replica.logs
 
     async def read(self, cursor: str = "") -> pb.ReadLogResponse:
         request = pb.ReadLogRequest(name=self.trial, cursor=cursor)
         context: Any = SimpleNamespace()
-        let_call(Caller(peer="here"))
+        let_call(Caller(peer="here", project=self.project))
         return await self.servicer.ReadLog(request, context)
 
     async def whole(self) -> tuple[bytes, pb.ReadLogResponse]:
@@ -203,7 +212,37 @@ async def test_an_older_worker_sends_no_logs(engine: AsyncEngine) -> None:
         assert refusal.value.remedy == "Update the worker."
 
 
-@pytest.mark.parametrize("cursor", ["x", "0:1", "1", "1:-1", "1:2:3"])
+ODD_TRIALS = (
+    "", "STUDY", "STUDY/trials/", "STUDY/trials/1", "STUDY/trials/999999999999999999", "STUDY/trials/9" + "9" * 18,
+    "STUDY/trials/-1", "STUDY/trials/+0", "STUDY/trials/0x0", "STUDY/trials/1e0", "STUDY/trials/0\n",
+    "STUDY/trials/0\0", "STUDY/trials/٠", "STUDY/trials/0/../1", "STUDY/../STUDY/trials/0",
+    "STUDY/trials/../../../etc/passwd", "studies/../trials/0", "studies/%2e%2e/trials/0", "studies/a\0b/trials/0",
+    "studies/𝔘/trials/0", "studies/ѕ/trials/0", "studies/'; DROP TABLE study; --/trials/0", "studies//trials/0",
+    "/etc/passwd", "file:///etc/passwd", "projects/theirs/STUDY/trials/0", "studies/" + "x" * 300_000 + "/trials/0",
+)  # fmt: skip
+
+
+async def test_odd_names_and_trials_of_others_are_asked_of_no_worker(engine: AsyncEngine) -> None:
+    async with (
+        serving(engine, TIMING) as replica,
+        running(engine, replica) as (scripted, assign),
+        answering(scripted, of_text) as asked,
+    ):
+        study_name = assign.lease.trial.rpartition("/trials/")[0]
+        for odd in ODD_TRIALS:
+            with pytest.raises((InvalidFieldError, StudyNotFoundError, TrialNotFoundError)):
+                await Reader(replica, odd.replace("STUDY", study_name)).read()
+        with pytest.raises(StudyNotFoundError):
+            await Reader(replica, assign.lease.trial, project="theirs").read()
+        assert not asked
+        assert (
+            await Reader(replica, assign.lease.trial).read()
+        ).data  # the names are at fault, not the reader
+
+
+@pytest.mark.parametrize(
+    "cursor", ["x", "0:1", "1", "1:-1", "1:2:3", "٣:0", "1:0\n", "9" * 10 + ":0", "1:" + "9" * 16]
+)
 async def test_a_cursor_of_another_call_is_refused(engine: AsyncEngine, cursor: str) -> None:
     async with serving(engine, TIMING) as replica:
         with pytest.raises(InvalidFieldError, match="cursor"):

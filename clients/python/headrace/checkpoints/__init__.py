@@ -31,6 +31,7 @@ from headrace.checkpoints.errors import (
 )
 from headrace.checkpoints.manifest import CheckpointMeta, Manifest
 from headrace.folders import Place
+from headrace.hidden import without_credentials
 from headrace.v1 import trial_pb2
 
 __all__ = [
@@ -156,11 +157,17 @@ def store_from_url(url: str) -> CheckpointStore:
             from headrace.checkpoints.directory import DirectoryStore
 
             return DirectoryStore(Path(url))
+        case "s3" if "@" in parts.netloc or ":" in parts.netloc:
+            raise ValueError(
+                "the store s3://… holds credentials, which everybody would see: give s3://BUCKET/PREFIX, and them in "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
         case "s3" if parts.netloc:
             from headrace.checkpoints.s3 import S3Store
 
             return S3Store(parts.netloc, unquote(parts.path).strip("/"))
         case _:
             raise ValueError(
-                f"store {url!r} is not a checkpoint store; give file:///DIR or s3://BUCKET/PREFIX"
+                f"store {without_credentials(url)!r} is not a checkpoint store; give file:///DIR or "
+                "s3://BUCKET/PREFIX"
             )

@@ -7,6 +7,7 @@ starts again. (Parts of an unfinished multipart upload are the bucket's to expir
 """
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,8 +37,11 @@ from headrace.checkpoints.manifest import (
     write_verified,
 )
 from headrace.checkpoints.marker import MARKER, Marked
+from headrace.errors import InvalidFieldError, Violation
+from headrace.hidden import without_credentials
 from headrace.v1 import trial_pb2
 
+_ANSWER = {name: re.compile(rf"<{name}>([^<]{{1,500}})</{name}>") for name in ("Code", "Message")}
 # The daemon tries again by itself and says so; long silent retries below it would hide the state.
 _RETRIES = 2
 _TIMEOUT_S = 30
@@ -47,7 +51,7 @@ class S3Store(Marked):
     """A `CheckpointStore` below one prefix of one bucket."""
 
     def __init__(self, bucket: str, prefix: str = "") -> None:
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        endpoint = _endpoint()
         self._bucket = bucket
         self._prefix = prefix.strip("/")
         self._objects = ObjectStore(
@@ -236,8 +240,37 @@ class S3Store(Marked):
         try:
             yield
         except BaseError as error:
-            raise StoreUnavailableError(f"store {self.url} does not answer: {_first_line(error)}") from error
+            # Not `from error`: its text has the whole answer.
+            raise StoreUnavailableError(f"store {self.url} does not answer: {_said(str(error))}") from None
 
 
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def _said(text: str) -> str:
+    """What an error says without credentials: services repeat session tokens and key ids in their answers, and an
+    endpoint's address may hold a password. Of an answer its code and message are kept."""
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    call, status, answer = first.partition("status code: ")
+    parts = [f"{call}{status}{answer.partition(':')[0]}"]
+    parts += [found[1] for name in ("Code", "Message") if (found := _ANSWER[name].search(text))]
+    return without_credentials(": ".join(parts))
+
+
+def _endpoint() -> str:
+    """The service's address; empty for Amazon's. Raises InvalidFieldError where a variable cannot be used: the library
+    panics on it."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        if not os.environ.get(name, "").isprintable():
+            raise _fault(name, "holds a line break or another character that is none of a credential")
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        if endpoint := os.environ.get(name, ""):
+            try:
+                sound = bool(urlsplit(endpoint).hostname) and endpoint.isprintable()
+            except ValueError:
+                sound = False
+            if not sound:
+                raise _fault(name, "is not an address such as http://minio.internal:9000")
+            return endpoint
+    return ""
+
+
+def _fault(name: str, message: str) -> InvalidFieldError:
+    return InvalidFieldError([Violation(field=name, message=message, remedy="Set it anew.")])
