@@ -161,7 +161,7 @@ def test_a_script_that_counts_optimizer_steps_is_checked_at_its_reports(check: C
 def test_the_function_of_a_plain_script_is_found(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text(PLAIN)
-    assert run_check(script, params={"rate": 0.5}, launch=launch_segment).passed
+    assert run_check(script, params={"rate": 0.5}, max_steps=3, launch=launch_segment).passed
     with pytest.raises(
         CheckError, match=r"plain.py reads parameters that have no value here: rate$"
     ) as found:
@@ -356,7 +356,7 @@ def test_a_check_runs_where_trials_run_and_names_what_it_leaves_there(tmp_path: 
         '    open("log.csv", "w").write(open("data.txt").read())\n    t.state.setdefault("sum", 0.0)',
     )
     script.write_text(source)
-    report = run_check(script, params={"rate": 0.5}, folder=tmp_path, launch=launch_segment)
+    report = run_check(script, params={"rate": 0.5}, max_steps=3, folder=tmp_path, launch=launch_segment)
     assert report.passed
     assert report.left_files == ("log.csv",)
     assert (

@@ -279,3 +279,24 @@ def test_where_a_script_saves() -> None:
     assert saved_at(range(1, 21), None, (8, 30)) == (8,)
     often = planned(range(1, 101), ends_by_itself=False, saves=range(1, 101))
     assert len(often.order) == RESTORES
+
+
+PATIENCE = """
+def train(t):
+    t.state["w"] = 1.0
+    best, bad = float("inf"), 0
+    for step in t.steps():
+        loss = 1.0 / step if step < 4 else 1.0
+        best, bad = (loss, 0) if loss < best else (best, bad + 1)
+        t.report(loss=loss)
+        if bad >= 3:
+            return
+"""
+
+
+def test_a_function_without_a_budget_is_undecided_however_well_its_first_steps_go(check: Check) -> None:
+    found = check(source=PATIENCE, callable="train", steps=None)
+    assert (found.verdict, found.last_step) == (Verdict.UNDECIDED, 3)
+    assert "NOT COVERED: the steps after step 3, as the script names no budget: say --steps N" in render(found)
+    assert check(source=PATIENCE, callable="train", steps=8).verdict is Verdict.FAILED
+    assert check(source=PATIENCE, callable="train", steps=None, max_steps=12).verdict is Verdict.FAILED

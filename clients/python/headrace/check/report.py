@@ -68,6 +68,8 @@ class Limit(StrEnum):
     TIME = "time"
     STEPS = "steps"
     GANG = "gang"
+    # Nobody says how many there are.
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +125,7 @@ class CheckReport:
         """The outcome in a word."""
         if self.missing or (self.trajectory or self.end_difference or self.nondeterminism) is not None:
             return Verdict.FAILED
-        if self.limit in (Limit.TIME, Limit.GANG) or self.pointed_at:
+        if self.limit in (Limit.TIME, Limit.GANG, Limit.UNKNOWN) or self.pointed_at:
             return Verdict.UNDECIDED
         if self.not_restored_after:
             return Verdict.UNDECIDED if self.warnings else Verdict.PASSED_IN_PART
@@ -184,6 +186,12 @@ def _coverage(report: CheckReport) -> Iterator[str]:
     if report.not_restored_after:
         yield f"        NOT COVERED: pauses after {_steps(report.not_restored_after)}, {_NO_TIME}"
     if report.limit is None:
+        return
+    if report.limit is Limit.UNKNOWN:
+        yield (
+            f"        NOT COVERED: the steps after step {report.last_step}, as the script names no budget: say --steps N, "
+            "or check a study file"
+        )
         return
     why = {
         Limit.TIME: _NO_TIME,

@@ -242,6 +242,8 @@ class _Check:
 
     def _limit(self, first: SegmentResult) -> Limit | None:
         """What ended the straight run before the script did."""
+        if first.end is End.BUDGET and not first.names_steps and self._deadline_s is not None:
+            return Limit.UNKNOWN
         if first.end is not End.CUT:
             return None
         if self._control.limit_s is not None:

@@ -63,6 +63,7 @@ class Segment:
         self._clock = clock
         self._began = clock()
         self._defaults = Defaults(params={}, steps=LEAST, seed=control.seed)
+        self._names_steps = control.max_steps is not None
         self._end = End.RETURNED
         self._trial: Trial | None = None
         self._reported_in = 0
@@ -82,6 +83,7 @@ class Segment:
     def runtime(self, defaults: Defaults) -> tuple[Runtime, Observer]:
         """The host's part: the script's defaults are known now."""
         self._defaults = defaults
+        self._names_steps = True
         return self, self
 
     def attach(self) -> Assignment:
@@ -195,6 +197,7 @@ class Segment:
             rank=self._rank if self._control.ranks > 1 else None,
             error=self._error,
             traceback=self._traceback,
+            names_steps=self._names_steps,
         )
 
     @property

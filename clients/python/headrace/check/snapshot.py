@@ -163,6 +163,8 @@ class SegmentResult:
     # The script's whole budget, and how long it trained, in seconds.
     max_steps: int = 0
     train_s: float = 0.0
+    # Whether the script or the study has said that budget. Else it is the check's own.
+    names_steps: bool = True
     # The configuration that it trained.
     params: dict[str, bool | int | float | str] = field(default_factory=dict)
     # Of the straight run: when variables hold what a fresh start does not have, the most telling of each first.
