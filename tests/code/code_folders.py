@@ -36,7 +36,8 @@ def forged(
     rows: Iterable[dict[str, Any]], members: Iterable[tuple[tarfile.TarInfo, bytes]]
 ) -> tuple[str, bytes]:
     """An archive that nobody packed: the digest of a manifest with these rows, and a tar with it and these members."""
-    manifest = json.dumps({"version": 1, "entries": list(rows)}).encode()
+    document = {"version": 1, "entries": list(rows)}
+    manifest = json.dumps(document, indent=0, sort_keys=True).encode() + b"\n"
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         first = tarfile.TarInfo(MANIFEST)

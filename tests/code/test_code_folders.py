@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.code import folder as folders
-from headrace.code import read_folder, revision_of, unpack, verify, write_archive
+from headrace.code import manifest, read_folder, revision_of, unpack, verify, write_archive
 from headrace.code.folder import FolderChangedError, FolderError
 from headrace.code.sizes import largest, size
 from headrace.errors import InvalidFieldError
@@ -281,3 +281,23 @@ def test_patterns_that_cannot_be_read_are_an_error_that_names_the_file(tmp_path:
     (tmp_path / ".headraceignore").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidFieldError, match="headraceignore"):
         read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("bound", "most", "says"),
+    [
+        ("MOST_DEPTH", 2, "the name 'lib/deep/a.py' has 3 names, and 2 are the most"),
+        ("MOST_FOLDERS", 1, "has 2 folders, and 1 are the most"),
+        ("PATHS_BYTES", 20, "has paths of 21 bytes together, and 20 are the most"),
+    ],
+)
+def test_a_folder_that_workers_would_refuse_is_refused_before_it_is_shipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, most: int, says: str
+) -> None:
+    root = folder_with(tmp_path / "p", {"train.py": "1", "lib/deep/a.py": "2"})
+    read_folder(root)
+    monkeypatch.setattr(manifest, bound, most)
+    with pytest.raises(FolderError) as refused:
+        read_folder(root)
+    assert says in str(refused.value)
+    assert refused.value.violations[0].remedy

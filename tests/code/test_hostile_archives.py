@@ -1,19 +1,34 @@
 """Archives that nobody packed: whatever they hold, nothing of them comes to lie outside of the folder, or in it."""
 
+import hashlib
 import io
 import os
 import tarfile
 import threading
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 from code_folders import archived, folder_with, forged, member, row
 
 from headrace.code import CodeCorruptError, unpack, verify
-from headrace.code.manifest import MOST_BYTES, MOST_ENTRIES
+from headrace.code.archive import read_member
+from headrace.code.manifest import (
+    MOST_BYTES,
+    MOST_DEPTH,
+    MOST_ENTRIES,
+    MOST_FOLDERS,
+    count_folders,
+    parse_manifest,
+)
 
 DATA = b"x = 1\n"
+
+
+def below(depth: int, count: int) -> list[dict[str, Any]]:
+    """Rows of files that lie so deep, each in folders of its own."""
+    return [row("/".join([f"{n:05}", *"a" * (depth - 1)])) for n in range(count)]
+
 
 HOSTILE: dict[str, tuple[list[dict[str, Any]], list[tuple[tarfile.TarInfo, bytes]]]] = {
     "parent": ([row("../out.py", DATA)], [member("../out.py", DATA)]),
@@ -58,6 +73,8 @@ HOSTILE: dict[str, tuple[list[dict[str, Any]], list[tuple[tarfile.TarInfo, bytes
     "size in words": ([row("a", DATA, size="6")], [member("a", DATA)]),
     "no hash": ([row("a", DATA, sha256="x")], [member("a", DATA)]),
     "too many entries": ([row(f"{n:05}") for n in range(MOST_ENTRIES + 1)], []),
+    "no characters": ([{"path": "\ud800", "to": "\udfff"}], []),
+    "a link to all of it": ([{"path": "l", "to": "."}], [member("l", type=tarfile.SYMTYPE, linkname=".")]),
 }  # fmt: skip
 
 
@@ -138,3 +155,67 @@ def test_two_that_unpack_to_one_place_at_once_both_find_it_whole(tmp_path: Path)
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["code"], "the others left nothing"
     for path, text in files.items():
         assert (tmp_path / "there" / "code" / path).read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (below(MOST_DEPTH + 1, 1), "has 65 names, and 64 are the most"),
+        (below(61, MOST_FOLDERS // 60 + 1), "has 10020 folders, and 10000 are the most"),
+        ([row(f"{n:05}{'n' * 245}") for n in range(MOST_ENTRIES)], "has paths of 2500000 bytes together"),
+        ([row("n" * 5_000_000)], "entry 1 has more than 8192 characters"),
+    ],
+    ids=["depth", "folders", "paths together", "one path"],
+)
+def test_what_a_manifest_may_ask_for_is_bounded(rows: list[dict[str, Any]], says: str) -> None:
+    digest, archive = forged(rows, [member(row["path"]) for row in rows])
+    with pytest.raises(CodeCorruptError, match=says):
+        verify(io.BytesIO(archive), digest)
+
+
+def test_a_manifest_that_is_nested_deeply_is_refused() -> None:
+    manifest = b'{\n"entries": [\n{"path": ' + b"[" * 4000 + b"]" * 4000 + b'}\n],\n"version": 1\n}\n'
+    with pytest.raises(CodeCorruptError, match="cannot be read"):
+        parse_manifest(manifest, hashlib.sha256(manifest).hexdigest())
+
+
+def headers(*, kind: bytes, size: int, times: int) -> bytes:
+    """Headers that say nothing, before a member: each holds what it says it has."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = kind, size
+    return (info.tobuf() + bytes(size)) * times
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "times"),
+    [(tarfile.GNUTYPE_LONGNAME, 0, 5000), (tarfile.XHDTYPE, 0, 5000), (tarfile.XHDTYPE, 64 << 20, 1)],
+    ids=["long names", "extended headers", "a long one"],
+)
+@pytest.mark.parametrize("before_manifest", [True, False])
+def test_headers_that_recurse_or_fill_the_memory_are_refused_before_they_are_read(
+    tmp_path: Path, kind: bytes, size: int, times: int, before_manifest: bool
+) -> None:
+    digest, archive = forged([row("a", DATA)], [member("a", DATA)])
+    at = 0 if before_manifest else archive.index(b"a\0", 512)
+    file = io.BytesIO(archive[:at] + headers(kind=kind, size=size, times=times) + archive[at:])
+    for read in (
+        lambda: verify(file, digest),
+        lambda: unpack(file, digest, tmp_path / "there"),
+        lambda: read_member(file, digest, "a"),
+    ):
+        file.seek(0)
+        with pytest.raises(CodeCorruptError, match="headers"):
+            read()
+        assert file.tell() < 100_000
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_folders_are_counted_as_they_would_be_made() -> None:
+    for paths in (
+        ["a"],
+        ["a-b/c/d", "a/b", "a/b-c/d", "a/c/d", "ab/c"],
+        ["a/b/c/d", "a/b2/c/d", "a/b2/c/e", "b"],
+    ):
+        made = {str(above) for path in paths for above in PurePosixPath(path).parents} - {"."}
+        assert paths == sorted(paths)
+        assert count_folders(paths) == len(made), paths

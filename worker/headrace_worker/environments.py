@@ -14,7 +14,6 @@ The environments have a limit together. The one that was used longest ago goes f
 
 import asyncio
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -27,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.environment import select
+from headrace.userfile import parse_json
 from headrace_worker.code_cache import UnpreparedError
 from headrace_worker.disk import clear_away, size_bytes
 from headrace_worker.launch import Launch
@@ -237,7 +237,7 @@ class Environments:
                 env=self._environ,
             )
             out, _ = await process.communicate()
-            version, prefix, executable, sites = json.loads(out.splitlines()[-1])
+            version, prefix, executable, sites = parse_json(out.splitlines()[-1])
         except (OSError, ValueError, IndexError) as error:
             raise UnpreparedError(
                 f"python {python or sys.executable!r} cannot be started: {error}"

@@ -112,8 +112,8 @@ class UserFile:
         return f"is larger than {_size(self.largest_bytes)}"
 
 
-def parse_json(text: str) -> Any:
-    """The value of a JSON text.
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; whatever others wrote is read with this.
 
     Raises ValueError also for what the standard leaves open: a key that stands twice, NaN and the infinities, numbers
     of more than `LONGEST_NUMBER` digits, and more depth than Python takes."""

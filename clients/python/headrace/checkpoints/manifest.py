@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from headrace.checkpoints.errors import CheckpointCorruptError, CheckpointInvalidError
+from headrace.userfile import parse_json
 from headrace.v1 import trial_pb2
 
 MANIFEST = "manifest.json"
@@ -105,7 +106,7 @@ def parse_manifest(data: bytes, ref: trial_pb2.CheckpointRef) -> Manifest:
             f"checkpoint {ref.uri}: {MANIFEST} has SHA-256 {found}, the reference says {ref.manifest_sha256}"
         )
     try:
-        document = cast("dict[str, Any]", json.loads(data))  # Any: JSON, checked field by field below
+        document = cast("dict[str, Any]", parse_json(data))  # Any: JSON, checked field by field below
         if document["version"] != VERSION:
             raise CheckpointCorruptError(
                 f"checkpoint {ref.uri}: version {document['version']} is not {VERSION}; update the worker"

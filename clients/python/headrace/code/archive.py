@@ -5,8 +5,10 @@ same bytes: times, owners and names of owners are left empty.
 
 To unpack is to compare. It ends at a member that is not the manifest's next entry, and at a byte that its hash does not
 cover. So a hostile archive gets nothing done that its manifest does not say, and what a manifest may say is bounded
-(`manifest`). It is unpacked beside its place and renamed, so a crash leaves nothing half done there. Of two that
-unpack to one place at once, one wins; both have the same files.
+(`manifest`). The headers before a member are bounded too: `tarfile` keeps them in memory, and calls itself for each.
+
+It is unpacked beside its place and renamed, so a crash leaves nothing half done there. Of two that unpack to one place
+at once, one wins; both have the same files.
 """
 
 import hashlib
@@ -38,10 +40,35 @@ MANIFEST: Final = ".headrace-manifest.json"
 ARCHIVE_BYTES: Final = MOST_BYTES + MANIFEST_BYTES + 4096 * MOST_ENTRIES
 """No archive is larger."""
 PARTIAL: Final = ".partial-"
+_HEADERS_BYTES: Final = 16 << 10
+"""More than is before a member that is written here: a path and a link's target, each in a header of its own."""
 
 
 class _Reader(Protocol):
     def read(self, size: int = -1, /) -> bytes: ...
+
+
+class _Guarded:
+    """An archive that ends as a `CodeCorruptError` where the headers of a member are too long."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._left: int | None = None
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                raise CodeCorruptError(f"a member has headers of more than {_HEADERS_BYTES} bytes")
+        return data
+
+    @contextmanager
+    def headers(self) -> Iterator[None]:
+        """What is read meanwhile are headers."""
+        self._left = _HEADERS_BYTES + tarfile.RECORDSIZE  # as much is read at a time
+        yield
+        self._left = None
 
 
 class _Hashed:
@@ -110,19 +137,22 @@ def verify(archive: BinaryIO, digest: str) -> Manifest:
 
 def read_member(archive: BinaryIO, digest: str, path: str) -> bytes | None:
     """The content of one file of an archive; None where it has none of this path. Raises `CodeCorruptError`."""
-    with _opened(archive) as tar:
-        for entry, body in _members(tar, digest):
-            data = body.read() if body is not None else b""
-            if entry.path == path and entry.kind is Kind.FILE:
+    with _opened(archive, digest) as members:
+        for entry, body in members:
+            if body is None:
+                continue
+            if entry.path == path:
+                data = body.read()
                 _require_same(entry, hashlib.sha256(data).hexdigest())
                 return data
+            _copy(_Hashed(body), None, executable=False)
     return None
 
 
 def _each(archive: BinaryIO, digest: str, target: Path | None) -> Manifest:
     entries = []
-    with _opened(archive) as tar:
-        for entry, body in _members(tar, digest):
+    with _opened(archive, digest) as members:
+        for entry, body in members:
             entries.append(entry)
             place = None if target is None else target / entry.path
             if place is not None:
@@ -157,12 +187,15 @@ def _require_same(entry: Entry, found: str) -> None:
 
 
 @contextmanager
-def _opened(archive: BinaryIO) -> Iterator[tarfile.TarFile]:
-    """Around all that reads it: what is no tar ends as a `CodeCorruptError`."""
+def _opened(archive: BinaryIO, digest: str) -> Iterator[Iterator[tuple[Entry, _Reader | None]]]:
+    """Its members, around all that reads them: what is no tar ends as a `CodeCorruptError`."""
+    guarded = _Guarded(archive)
     try:
-        # A stream: nothing is looked for, so nothing is there that was not compared.
-        with tarfile.open(fileobj=archive, mode="r|", errorlevel=2) as tar:
-            yield tar
+        with guarded.headers():
+            # A stream: nothing is looked for, so nothing is there that was not compared.
+            tar = tarfile.open(fileobj=guarded, mode="r|", errorlevel=2)  # noqa: SIM115  # closed below
+        with tar:
+            yield _members(tar, guarded, digest)
     except CodeCorruptError:
         raise
     except (
@@ -175,9 +208,9 @@ def _opened(archive: BinaryIO) -> Iterator[tarfile.TarFile]:
         raise CodeCorruptError(f"the archive cannot be read: {error}") from error
 
 
-def _members(tar: tarfile.TarFile, digest: str) -> Iterator[tuple[Entry, _Reader | None]]:
+def _members(tar: tarfile.TarFile, guarded: _Guarded, digest: str) -> Iterator[tuple[Entry, _Reader | None]]:
     """Each entry, with its bytes where it is a file; they must be read before the next one."""
-    first = tar.next()
+    first = tar.next()  # it was read when the archive was opened
     if first is None or first.name != MANIFEST or first.type != tarfile.REGTYPE:
         raise CodeCorruptError("its first member is not the manifest")
     if first.size > MANIFEST_BYTES:
@@ -185,11 +218,14 @@ def _members(tar: tarfile.TarFile, digest: str) -> Iterator[tuple[Entry, _Reader
     body = tar.extractfile(first)
     manifest = parse_manifest(body.read() if body is not None else b"", digest)
     for entry in manifest.entries:
-        info = tar.next()
+        with guarded.headers():
+            info = tar.next()
         _require_member(entry, info)
         assert info is not None
         yield entry, tar.extractfile(info) if entry.kind is Kind.FILE else None
-    if (further := tar.next()) is not None:
+    with guarded.headers():
+        further = tar.next()
+    if further is not None:
         raise CodeCorruptError(f"its member {further.name!r} is not in its manifest")
 
 

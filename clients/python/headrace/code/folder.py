@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from headrace.code.ignore import OWN, Ignored
-from headrace.code.manifest import MOST_BYTES, MOST_ENTRIES, Entry, Kind, Manifest, path_problem
+from headrace.code.manifest import (
+    MOST_BYTES,
+    MOST_ENTRIES,
+    Entry,
+    Kind,
+    Manifest,
+    path_problem,
+    paths_problem,
+)
 from headrace.code.sizes import largest, size
 from headrace.errors import InvalidFieldError, Violation
 from headrace.home import home_dir
@@ -146,6 +154,8 @@ def _require_small(root: Path, found: _Found) -> None:
     sizes = {path: before.st_size for path, before in found.files.items()}
     total, count = sum(sizes.values()), len(found.files) + len(found.links) + len(found.empty)
     if total <= MOST_BYTES and count <= MOST_ENTRIES:
+        if problem := paths_problem(sorted({*found.files, *found.links, *found.empty})):
+            _refuse(f"{root} {problem}", f"Leave out what trials do not read with a file {OWN}, {_SHARE}")
         return
     rows = "".join(f"\n    {size(bytes_):>10}  {path}" for path, bytes_ in largest(sizes, _LISTED))
     least = "at least " if count + len(found.folders) > _MOST_SEEN else ""

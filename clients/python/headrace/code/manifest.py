@@ -2,27 +2,42 @@
 
 `parse_manifest` reads one that anybody may have written. What it accepts can be unpacked into an empty folder without
 a write outside of it, whatever the order: no path leads out or through a link, and none is there twice.
+
+It costs what its bytes cost and no more. The text is read entry by entry, so no step of it takes long and other threads
+run in between. Folders follow from the paths: they are counted, never listed.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import PurePosixPath
-from typing import Any, Final, cast
+from itertools import pairwise, takewhile
+from operator import eq
+from typing import Any, Final
 
 from headrace.spec.code import DIGEST
 
 MOST_BYTES: Final = 100 << 20
 """What all files of a folder may have together."""
 MOST_ENTRIES: Final = 10_000
-MANIFEST_BYTES: Final = 8 << 20
+MOST_FOLDERS: Final = 10_000
+MOST_DEPTH: Final = 64
+"""Names of a path."""
+PATHS_BYTES: Final = 2 << 20
+"""What all paths have together."""
+MANIFEST_BYTES: Final = 6 << 20
 VERSION: Final = 1
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _PATH_BYTES: Final = 1024
 _NAME_BYTES: Final = 255
+_ENTRY_CHARACTERS: Final = 8192
+"""More than any entry takes, with each character of its paths escaped."""
+_HEAD: Final = '{\n"entries": [\n{'
+_TAIL: Final = re.compile(r'\}\n\],\n"version": (\d{1,9})\n\}\n')
+_TAIL_CHARACTERS: Final = 32
 
 
 class CodeCorruptError(ValueError):
@@ -101,10 +116,7 @@ def parse_manifest(data: bytes, digest: str) -> Manifest:
     if found != digest:
         raise CodeCorruptError(f"the manifest has SHA-256 {found}, and {digest} is asked for")
     try:
-        document = cast("dict[str, Any]", json.loads(data))  # Any: JSON, checked field by field below
-        if document["version"] != VERSION:
-            raise CodeCorruptError(f"the manifest has version {document['version']}, not {VERSION}")
-        manifest = Manifest(entries=tuple(_entry(row) for row in document["entries"]))
+        manifest = Manifest(entries=tuple(map(_entry, _rows(data.decode()))))
     except (KeyError, TypeError, AttributeError, RecursionError, ValueError) as error:
         if isinstance(error, CodeCorruptError):
             raise
@@ -113,7 +125,29 @@ def parse_manifest(data: bytes, digest: str) -> Manifest:
     return manifest
 
 
-def _entry(row: dict[str, Any]) -> Entry:
+def _rows(text: str) -> Iterator[str]:
+    """The text of each entry, as `Manifest.to_bytes` writes it: no text within JSON has a line end."""
+    tail = _TAIL.search(text, max(len(_HEAD), len(text) - _TAIL_CHARACTERS))
+    if not text.startswith(_HEAD) or tail is None or tail.end() != len(text):
+        raise CodeCorruptError("the manifest is not written as manifests are")
+    if int(tail[1]) != VERSION:
+        raise CodeCorruptError(f"the manifest has version {tail[1]}, not {VERSION}")
+    count, at = 0, len(_HEAD)
+    while at < tail.start():
+        count += 1
+        if count > MOST_ENTRIES:
+            raise CodeCorruptError(f"it has more than {MOST_ENTRIES} entries")
+        end = text.find("},\n{", at, at + _ENTRY_CHARACTERS)
+        if end < 0:
+            end = tail.start()
+        if end - at > _ENTRY_CHARACTERS:
+            raise CodeCorruptError(f"entry {count} has more than {_ENTRY_CHARACTERS} characters")
+        yield text[at - 1 : end + 1]
+        at = end + len("},\n{")
+
+
+def _entry(text: str) -> Entry:
+    row: dict[str, Any] = json.loads(text)  # Any: JSON, checked field by field below
     path = str(row["path"])
     if "to" in row:
         return Entry(path=path, kind=Kind.LINK, to=str(row["to"]))
@@ -128,27 +162,56 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 def _require_sound(manifest: Manifest) -> None:
     entries = manifest.entries
-    if len(entries) > MOST_ENTRIES:
-        raise CodeCorruptError(f"it has {len(entries)} entries, and {MOST_ENTRIES} are the most")
     if manifest.size_bytes > MOST_BYTES:
         raise CodeCorruptError(f"it declares {manifest.size_bytes} bytes, and {MOST_BYTES} are the most")
     paths = [entry.path for entry in entries]
-    if paths != sorted(set(paths)):
+    if any(before >= path for before, path in pairwise(paths)):
         raise CodeCorruptError("its paths are not sorted, or one is there twice")
     for path in paths:
         if problem := path_problem(path):
-            raise CodeCorruptError(f"path {path!r} {problem}")
-    folders = {str(above) for path in paths for above in PurePosixPath(path).parents}
-    leads_to = {entry.path: entry for entry in entries}
+            raise CodeCorruptError(f"path {path[:80]!r} {problem}")
+    if problem := paths_problem(paths):
+        raise CodeCorruptError(f"it {problem}")
+    kinds = {entry.path: entry.kind for entry in entries}
     for entry in entries:
-        if entry.path in folders:
+        if _is_above(entry.path, paths):
             raise CodeCorruptError(f"{entry.path!r} is a folder and is there as an entry too")
         if entry.kind is Kind.LINK:
-            found = leads_to.get(entry.to)
-            if entry.to not in folders and (found is None or found.kind is Kind.LINK):
+            known = kinds.get(entry.to, Kind.LINK) is not Kind.LINK or _is_above(entry.to, paths)
+            if not known:
                 raise CodeCorruptError(
                     f"link {entry.path!r} leads to {entry.to!r}, which is not in the folder"
                 )
+
+
+def paths_problem(paths: Sequence[str]) -> str:
+    """What is wrong with sorted paths together, or nothing."""
+    length = sum(len(path.encode()) for path in paths)
+    if length > PATHS_BYTES:
+        return f"has paths of {length} bytes together, and {PATHS_BYTES} are the most"
+    folders = count_folders(paths)
+    if folders > MOST_FOLDERS:
+        return f"has {folders} folders, and {MOST_FOLDERS} are the most"
+    return ""
+
+
+def count_folders(paths: Iterable[str]) -> int:
+    """How many folders are above sorted paths.
+
+    All paths below a folder follow one another, so a folder is new where the path before is not below it."""
+    count, before = 0, list[str]()
+    for path in paths:
+        above = path.split("/")[:-1]
+        count += len(above) - sum(takewhile(bool, map(eq, above, before)))
+        before = above
+    return count
+
+
+def _is_above(path: str, paths: Sequence[str]) -> bool:
+    """Whether one of sorted paths is below a path."""
+    below = f"{path}/"
+    at = bisect_left(paths, below)
+    return at < len(paths) and paths[at].startswith(below)
 
 
 def path_problem(path: str) -> str:
@@ -156,6 +219,8 @@ def path_problem(path: str) -> str:
     parts = path.split("/")
     if not path or path.startswith("/") or not {"", ".", ".."}.isdisjoint(parts):
         return "does not lie in the folder"
+    if len(parts) > MOST_DEPTH:
+        return f"has {len(parts)} names, and {MOST_DEPTH} are the most"
     if _CONTROL.search(path):
         return "has a control character in it"
     try:

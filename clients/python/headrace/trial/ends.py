@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.grants import LAST_WORDS
+from headrace.userfile import parse_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ def heard(data: bytes, rank: int) -> End | None:
     if not newline:
         return None
     with suppress(ValueError, KeyError, TypeError):
-        word = json.loads(line)
+        word = parse_json(line)
         return End(
             rank=rank,
             at=float(word["at"]),

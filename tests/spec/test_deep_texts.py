@@ -1,0 +1,52 @@
+"""What others wrote may be nested as deep as they like. Whoever reads it says so, in the words of its own errors."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from headrace.checkpoints.errors import CheckpointCorruptError
+from headrace.checkpoints.manifest import parse_manifest
+from headrace.errors import InvalidFieldError
+from headrace.spec.yaml import read_yaml
+from headrace.trial import ends
+from headrace.userfile import parse_json
+from headrace.v1 import trial_pb2
+from headrace_worker.code_cache import UnpreparedError
+from headrace_worker.environments import Environments
+
+DEEP = "[" * 50_000 + "]" * 50_000
+
+
+def test_json() -> None:
+    for text in (DEEP, DEEP.encode(), '{"a":' * 50_000 + "1" + "}" * 50_000):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            parse_json(text)
+
+
+@pytest.mark.parametrize("text", [DEEP, "- " * 50_000 + "x", "{a: " * 50_000 + "}" * 50_000])
+def test_a_study_file(text: str) -> None:
+    with pytest.raises(InvalidFieldError, match="nested deeper"):
+        read_yaml(text)
+
+
+def test_the_manifest_of_a_checkpoint() -> None:
+    data = DEEP.encode()
+    ref = trial_pb2.CheckpointRef(uri="file:///c/1", manifest_sha256=hashlib.sha256(data).hexdigest())
+    with pytest.raises(CheckpointCorruptError, match="nested too deeply"):
+        parse_manifest(data, ref)
+
+
+def test_the_last_word_of_a_rank() -> None:
+    assert ends.heard(DEEP.encode() + b"\n", 1) is None
+
+
+async def test_what_an_interpreter_says_of_itself(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nprintf '%s\\n' '{DEEP}'\n")
+    python.chmod(0o755)
+    async with asyncio.TaskGroup() as tasks:
+        place = Environments(tmp_path / "environments", {}, tasks, 1 << 30)
+        with pytest.raises(UnpreparedError, match="nested too deeply"):
+            await place._base(str(python))
