@@ -259,6 +259,7 @@ async def test_it_extends_the_python_that_the_study_names(worker: Worker) -> Non
         await worker.python("alice", {"requirements.txt": ""}, python="/no/such/python")
 
 
+@pytest.mark.smoke
 async def test_what_no_index_has_is_told_in_the_trials_log(worker: Worker) -> None:
     with pytest.raises(UnpreparedError) as refused:
         await worker.python("alice", {"requirements.txt": "no-such-package-of-ours==9.9\n"})

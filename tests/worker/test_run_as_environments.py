@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environment_site import WHEEL, Worker, project_folder, wheel_bytes
-from other_user_site import NUMBER, USER, as_root, interpreter
+from environment_site import WHEEL, Worker, project_folder, wheel, wheel_bytes
+from other_user_site import NUMBER, USER, as_root, daemon_of_root, interpreter
+from scripted_scheduler import ScriptedScheduler, until
+from shipped_site import packed, served_beside
+from worker_site import PRELUDE, Site
 
 from headrace.v1 import spec_pb2, worker_pb2
 from headrace_worker import own_groups
@@ -21,7 +24,7 @@ from headrace_worker.build_folder import BuildFolder
 from headrace_worker.code_cache import UnpreparedError
 from headrace_worker.run_as import OtherUser, other_user
 
-pytestmark = [as_root, pytest.mark.full]
+pytestmark = [pytest.mark.full, as_root]
 
 # What builds a package for the environment says who it is, and waits for the trial of another project.
 BUILDS = """
@@ -250,3 +253,43 @@ async def test_ssh_asks_no_settings_of_the_user(open_folder: Path, user: OtherUs
         await build.output_of("ssh", "host")
         == b"-F none -o UserKnownHostsFile=/dev/null -o BatchMode=yes host\n"
     )
+
+
+TRIAL = """
+import os, tinylib
+here = Path(tinylib.__file__)
+def tries(act):
+    try:
+        act()
+        return "OK"
+    except OSError as error:
+        return type(error).__name__
+changes, adds = tries(lambda: here.write_text("WORD = 'evil'")), tries(lambda: here.with_name("new.pth").touch())
+mark(os.environ["PROJECT"], " ".join([tinylib.WORD, str(os.getuid()), changes, adds]))
+report(1)
+"""
+
+
+async def test_trials_of_two_projects_have_what_their_own_one_requires(
+    open_folder: Path, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch, user: OtherUser
+) -> None:
+    codes = await served_beside(scheduler, monkeypatch)
+    site = Site(open_folder, scheduler)
+    site.marks.chmod(0o777)
+    site.settings.home.mkdir(mode=0o700)
+    async with daemon_of_root(site, 2, PIP_NO_INDEX="1"):
+        stream = await scheduler.stream()
+        for number, (project, word) in enumerate((("mallory", "evil"), ("alice", "good"))):
+            wheel(open_folder / project, word=word)
+            files = {"requirements.txt": f"{WHEEL}\n", "run.py": PRELUDE + TRIAL}
+            digest, codes.kept[digest] = packed(open_folder / project, files)
+            assign = site.assign([interpreter(), "run.py"], slots=(number,), number=number, milestone=1)
+            assign.template.command.args[0] = "python"
+            assign.template.code.CopyFrom(spec_pb2.Code(ship=True, digest=digest))
+            assign.template.requirements = "requirements.txt"
+            assign.template.env["PROJECT"] = project
+            assign.project = project
+            stream.send(assign=assign)
+        for project, word in (("mallory", "evil"), ("alice", "good")):
+            await until((site.marks / project).exists, f"the mark of {project}", 200)
+            assert (site.marks / project).read_text() == f"{word} {user.uid} PermissionError PermissionError"
