@@ -297,6 +297,8 @@ def train(t):
 def test_a_function_without_a_budget_is_undecided_however_well_its_first_steps_go(check: Check) -> None:
     found = check(source=PATIENCE, callable="train", steps=None)
     assert (found.verdict, found.last_step) == (Verdict.UNDECIDED, 3)
-    assert "NOT COVERED: the steps after step 3, as the script names no budget: say --steps N" in render(found)
+    assert "NOT COVERED: the steps after step 3, as the script names no budget: say --steps N" in render(
+        found
+    )
     assert check(source=PATIENCE, callable="train", steps=8).verdict is Verdict.FAILED
     assert check(source=PATIENCE, callable="train", steps=None, max_steps=12).verdict is Verdict.FAILED

@@ -33,6 +33,7 @@ STAND_INS = {
     "four ranks": "hdet/test_hdet_exact.py::test_resume_is_bitwise",
     "gangs": "gang/test_gang_ends.py::test_the_first_failure_is_told_and_all_are_ended",
     "bubbles": "bubbles/test_bubble_worker.py::test_a_daemon_keeps_an_agent_and_takes_it_along",
+    "installations": "worker/test_environment_separation.py::test_what_no_index_has_is_told_in_the_trials_log",
     "joining": "joining/test_join_tokens.py::test_a_token_for_a_worker_lets_no_second_machine_in",
 }
 """What stands in the first tier for each kind of long test."""

@@ -108,7 +108,7 @@ async def test_without_it_nothing_is_pinned(engine: AsyncEngine) -> None:
 async def test_a_worker_is_told_what_makes_a_report_the_best(engine: AsyncEngine) -> None:
     spec = keeping(constraints=[{"metric": "size", "at_most": 1.0}])
     site, lease = await started(engine, spec)
-    study = StudyInfo(site.study_id, "u", site.name, spec.model_dump(mode="json"))
+    study = StudyInfo(site.study_id, "u", site.name, spec.model_dump(mode="json"), project="p")
 
     async def assigned() -> worker_pb2.Assign:
         async with transaction(engine) as conn:

@@ -277,7 +277,9 @@ async def test_the_checkpoint_of_an_earlier_end_is_pinned(engine: AsyncEngine) -
     assert record is not None
     assert view is not None
     columns = (await site.study()).spec
-    told = assign(workers.StudyInfo(site.study_id, record.uid, site.name, columns), view.trial, lease)
+    told = assign(
+        workers.StudyInfo(site.study_id, record.uid, site.name, columns, project="p"), view.trial, lease
+    )
     assert told.checkpoints_shared
     decision = await site.tell(lease, 12, 0.4)
     assert decision.pinned == ("file:///0/9",)

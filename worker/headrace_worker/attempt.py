@@ -428,7 +428,7 @@ class Attempt:
         `UnpreparedError`, `ToldToEndError` and `OSError`."""
         template = self.assign.template
         if template.code.digest or template.requirements:
-            work = self._place.programs.prepare(template, self._note_preparing, output.add)
+            work = self._place.programs.prepare(self.assign, self._note_preparing, output.add)
             try:
                 self._prepared = await self.unless_ended(work)
             except (UnpreparedError, OSError) as error:

@@ -239,7 +239,7 @@ class Daemon:
             shown = stack.enter_context(scraped(settings.metrics_listen, registry_of(self._figures)))
             environ = dict(os.environ)
             self._environments = Environments(
-                settings.environments_dir.absolute(), environ, self._tasks, settings.code_cache_bytes
+                settings.environments_dir.absolute(), environ, self._tasks, settings.code_cache_bytes, user
             )
             fetcher = CodeFetcher(reach or target)
             cache = CodeCache(settings.code_dir.absolute(), fetcher, settings.code_cache_bytes)
@@ -261,7 +261,12 @@ class Daemon:
                 require_store=self._store_watch.require,
                 courier=courier,
                 standbys=self._standbys,
-                programs=Programs(cache, self._environments, installs=user is None),
+                programs=Programs(
+                    cache,
+                    self._environments,
+                    may_read=user.may_read if user is not None else lambda _: True,
+                    installs=user is None or own_groups.exist(),
+                ),
                 retries=Retries(),
                 kernel_kills=KernelKills.of_this_process(),
                 device_failure=self._device_failure,

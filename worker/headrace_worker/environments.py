@@ -1,11 +1,22 @@
-"""Environments for what studies require: one for each content of a requirements file and each Python, made once.
+"""Environments for what studies require: one for each project, each lock of packages and each Python, made once.
 
-    the first attempt that needs it → a task makes it, others wait → its marker is written → every attempt uses it
+    question                     the project, the requirements file, the Python      environments/locks/QUESTION
+      → resolved, once → lock    each package with its hash (`package_locks`)
+    project, lock, Python        → installed, once → an environment                  environments/KEY/venv
+
+The first attempt that needs it → a task makes it, others wait → its marker is written → every attempt uses it.
+
+A question is all that decides how packages are resolved: the text of the file, the packages of its Python, and the
+worker's settings of pip and uv. Where the text refers to files, the code's digest is a part of it. Its lock is kept for
+as long as it is asked for: a trial's start does not resolve, an index that has newer packages changes no study, and an
+environment that was deleted is made again as it was. So an edit of the code alone installs nothing again.
+
+Nothing is shared between projects, so that none can choose what another one imports. A scheduler of before says no
+project: then it is one for each study. What makes an environment is in `build_folder`, with which rights too.
 
 It extends the environment of its Python: what is not required is found there, so a trial always has Headrace itself.
-`uv` makes it where the worker has that, else `venv` and `pip`. The task belongs to the daemon, not to an attempt: one
-that is told to end meanwhile leaves it to the next. One daemon uses a home, so nobody else makes it at the same time.
-After a crash it lacks its marker and is made anew.
+The task belongs to the daemon, not to an attempt: one that is told to end meanwhile leaves it to the next. One daemon
+uses a home, so nobody else makes it at the same time. What a crash left lacks its marker, and is deleted.
 
 What cannot be installed is a defect of the study. It is remembered for a while, so that its trials fail at once.
 
@@ -15,111 +26,123 @@ The environments have a limit together. The one that was used longest ago goes f
 import asyncio
 import hashlib
 import os
-import re
-import shutil
-import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.environment import select
-from headrace.userfile import parse_json
+from headrace_worker import package_locks
+from headrace_worker.build_folder import BuildFolder, StepFailedError
 from headrace_worker.code_cache import UnpreparedError
 from headrace_worker.disk import clear_away, size_bytes
-from headrace_worker.launch import Launch
-from headrace_worker.process import CannotStartError, TrialProcess
+from headrace_worker.installers import UV_LOCK, Installer, Request, installer_for
+from headrace_worker.package_locks import EditableError
+from headrace_worker.process import CannotStartError
+from headrace_worker.pythons import Base, Pythons
+from headrace_worker.run_as import OtherUser, pass_through
 
 FAILED_FOR_S = 60.0
-_VERSION = "1"
-_LOCK = "uv.lock"
+LOCKS_KEPT = 1000
+_VERSION = "2"
+_LOCKS = "locks"
 _MARKER = "complete"
+_BUILD = "build-"
 _LAST_LINES = 12
 _LAST_BYTES = 4000
 _POLL_S = 0.25
-_LOCAL = re.compile(
-    r"^\s*(-[rce]|--(requirement|constraint|editable|find-links)\b|\.|file:|\S*/)", re.MULTILINE
-)
-"""Lines of a requirements file that name further files."""
-_EDITABLE = re.compile(r"^\s*(-e|--editable)\b", re.MULTILINE)
-_PROBE = (
-    "import json, site, sys;"
-    "print(json.dumps([sys.version, sys.prefix, sys.executable, site.getsitepackages()]))"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Required:
     """What a study's program asks for."""
 
+    # Whose it is: no other owner gets its environment.
+    owner: str
     # The file's path within the folder of the program, and its content.
     name: str
     content: bytes
     # The Python to extend; empty: the worker's own.
     python: str
-    # Names what the file may refer to: the digest of the code, or the folder.
+    # Names what the file may refer to: the digest of the code, or what the folder holds.
+    beside: Callable[[], str]
+    # Says which folder has the program's files, to install from. It may make one at the path that it is given, for the
+    # user that is spelled.
+    source: Callable[[Path, str], Path]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What is asked of an index."""
+
+    key: str
+    # For whom it is installed, and whom they run as.
+    whose: tuple[str, ...]
+    required: Required
+    base: Base
+    installer: Installer
+    # Names the files that the text refers to; empty: it refers to none.
     beside: str
-    # Says which folder has the program's files, to install from; it may make one at the path that it is given.
-    source: Callable[[Path], Path]
+
+    def environment(self, lock: str) -> str:
+        """The key of the environment that has a lock's packages."""
+        beside = "" if package_locks.is_pinned(lock) else self.beside
+        return _digest(*self.whose, self.installer.kind, *self.base.named, beside, lock)
 
 
 @dataclass(slots=True)
 class _Making:
-    task: "asyncio.Task[None]"
+    # Returns all that was printed.
+    task: "asyncio.Task[bytes]"
     log: Path
-    began: float
+    began: float = field(default_factory=time.monotonic)
 
 
 class Environments:
     """The environments of one daemon."""
 
     def __init__(
-        self, folder: Path, environ: Mapping[str, str], tasks: asyncio.TaskGroup, limit_bytes: int
+        self,
+        folder: Path,
+        environ: Mapping[str, str],
+        tasks: asyncio.TaskGroup,
+        limit_bytes: int,
+        user: OtherUser | None = None,
     ) -> None:
+        """`environ` is the worker's; `user` is whom trials run as, if not the worker's user."""
         self._folder = folder
+        self._environ = environ
         self._tasks = tasks
         self._limit_bytes = limit_bytes
+        self._user = user
+        self._settings = tuple(
+            sorted(item for item in environ.items() if item[0].startswith(("PIP_", "UV_")))
+        )
+        self._pythons = Pythons(environ, self._output_of)
         self._held: Counter[str] = Counter()
-        # Installing runs code of packages: it gets what trials get, and the settings of the installers.
-        installers = {name: value for name, value in environ.items() if name.startswith(("PIP_", "UV_"))}
-        self._environ = {**select(environ).passed, **installers, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         self._making: dict[str, _Making] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
         self._failed: dict[str, tuple[str, float]] = {}
+        self._swept = False
 
     async def python(
         self, required: Required, note: Callable[[str], None], print_: Callable[[str], None]
     ) -> Path:
         """The interpreter of an environment with what is required, which stays until `release`. `note` is told what is
-        waited for, `print_` what the installer prints. Raises `UnpreparedError`."""
-        if _EDITABLE.search(required.content.decode(errors="replace")):
-            raise UnpreparedError(
-                f"{required.name} asks for an editable install, and the folder is on the path anyway: leave that out"
-            )
-        base = await self._base(required.python)
-        key = _key(required, base)
-        place = self._folder / key
-        self._held[key] += 1
-        python = place / "bin" / "python"
-        try:
-            if not (place / _MARKER).exists():
-                self._require_no_failure(key)
-                await self._wait(key, place, required, base, note, print_)
-            os.utime(place / _MARKER)
-        except BaseException:
-            self.release(python)
-            raise
-        return python
-
-    def _require_no_failure(self, key: str) -> None:
-        text, at = self._failed.get(key, ("", 0.0))
-        if text and time.monotonic() - at < FAILED_FOR_S:
-            raise UnpreparedError(text)
+        waited for, `print_` what the installer prints and which packages it has. Raises `UnpreparedError`."""
+        question = await self._question(required)
+        while (found := self._hold(question)) is None:
+            await self._wait(question, note, print_)
+        key, lock = found
+        packages = package_locks.shown(lock) or "all of it is in the worker's own environment"
+        print_(f"headrace: {required.name}, environment {key[:12]}: {packages}\n")
+        return self._place(key) / "bin" / "python"
 
     def release(self, python: Path) -> None:
         """One who was given this interpreter does not use it any more."""
-        key = python.parent.parent.name
+        key = python.parents[2].name
         self._held[key] -= 1
         if not self._held[key]:
             del self._held[key]
@@ -131,182 +154,211 @@ class Environments:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _wait(
-        self,
-        key: str,
-        place: Path,
-        required: Required,
-        base: "_Base",
-        note: Callable[[str], None],
-        print_: Callable[[str], None],
-    ) -> None:
-        making = self._making.get(key)
-        if making is None:
-            log = place.with_suffix(".log")
-            task = self._tasks.create_task(self._make(key, place, required, base, log), name=f"make {key}")
-            making = self._making[key] = _Making(task, log, time.monotonic())
-        print_(f"headrace: installs {required.name} for {base.executable}\n")
-        offset = 0
+    async def _question(self, required: Required) -> _Question:
+        base = await self._pythons.base(required.python)
         try:
-            while not making.task.done():
-                await asyncio.wait({making.task}, timeout=_POLL_S)
-                note(f"installs {required.name} ({time.monotonic() - making.began:.0f} s)")
-                text, offset = _read_on(making.log, offset)
-                if text:
-                    print_(text)
-        finally:
-            note("")
-        if making.task.cancelled():
-            raise OSError("the worker was stopped while it installed what the study requires")
-        if failure := self._failed.get(key):
-            raise UnpreparedError(failure[0])
-
-    async def _make(self, key: str, place: Path, required: Required, base: "_Base", log: Path) -> None:
-        source = place.with_suffix(".source")
-        try:
-            self._failed.pop(key, None)
-            for old in (place, source):
-                await asyncio.to_thread(clear_away, old)
-            await asyncio.to_thread(log.unlink, missing_ok=True)
-            self._folder.mkdir(parents=True, exist_ok=True)
-            folder = await asyncio.to_thread(required.source, source)
-            await self._install(place, folder, required, base, log)
-            size = await asyncio.to_thread(size_bytes, place)
-            (place / _MARKER).write_text(str(size))
-            await asyncio.to_thread(self._trim)
-        except (_FailedError, CannotStartError, OSError) as error:
-            printed, _ = _read_on(log, 0)
-            last = "\n".join(printed.strip().splitlines()[-_LAST_LINES:])
-            said = f"{required.name} cannot be installed for {base.executable}: {error}"
-            self._failed[key] = (f"{said}\n{last[-_LAST_BYTES:]}".strip(), time.monotonic())
-            await asyncio.to_thread(clear_away, place)
-        finally:
-            del self._making[key]
-            await asyncio.to_thread(clear_away, source)
-
-    async def _install(self, place: Path, source: Path, required: Required, base: "_Base", log: Path) -> None:
-        uv = shutil.which("uv", path=self._environ.get("PATH"))
-        name, python = required.name, str(place / "bin" / "python")
-        if uv is None and name.rpartition("/")[2] == _LOCK:
-            raise _FailedError(
-                f"{_LOCK} needs uv, which this worker lacks: install it there, or write `uv export -o requirements.txt`"
-            )
-        run = _Runner(source, self._environ, log)
-        if uv is not None:
-            await run(uv, "venv", "--no-project", "--python", base.executable, str(place))
-            if name.rpartition("/")[2] == _LOCK:
-                project = str((source / name).parent)
-                name = str(place.with_suffix(".requirements"))
-                await run(
-                    *(uv, "export", "--frozen", "--no-dev", "--no-emit-project", "--quiet"),
-                    *("--project", project, "--output-file", name),
-                )
-            await run(uv, "pip", "install", "--python", python, "--requirement", name)
-            _extend(place, base)
-            return
-        await run(base.executable, "-m", "venv", "--without-pip", str(place))
-        _extend(place, base)
-        if not await run.succeeds(python, "-c", "import pip"):
-            await run(python, "-m", "ensurepip")
-        await run(
-            python, "-m", "pip", "install", "--no-input", "--progress-bar", "off", "--requirement", name
+            installer = installer_for(required.name, self._environ.get("PATH"))
+        except StepFailedError as error:
+            raise UnpreparedError(
+                f"{required.name} cannot be installed for {base.executable}: {error}"
+            ) from None
+        beside = ""
+        if installer.kind == UV_LOCK or package_locks.refers_to_files(required.content):
+            beside = await asyncio.to_thread(required.beside)
+        packages = await asyncio.to_thread(base.packages)
+        whose = (required.owner, "" if self._user is None else str(self._user.uid))
+        text = hashlib.sha256(required.content).hexdigest()
+        which = required.name if beside else ""
+        settings = (f"{name}={value}" for name, value in self._settings)
+        key = _digest(*whose, installer.kind, *base.named, packages, beside, which, text, *settings)
+        return _Question(
+            key=key, whose=whose, required=required, base=base, installer=installer, beside=beside
         )
 
-    def _trim(self) -> None:
-        """Deletes what was used longest ago, down to the limit."""
+    def _hold(self, question: _Question) -> tuple[str, str] | None:
+        """The key and the lock of a complete environment, which is held from now on; None where there is none yet."""
+        path = self._lock_path(question)
+        try:
+            lock = path.read_text()
+            key = question.environment(lock)
+            os.utime(self._folder / key / _MARKER)
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        self._held[key] += 1
+        return key, lock
+
+    async def _wait(
+        self, question: _Question, note: Callable[[str], None], print_: Callable[[str], None]
+    ) -> None:
+        text, at = self._failed.get(question.key, ("", 0.0))
+        if text and time.monotonic() - at < FAILED_FOR_S:
+            raise UnpreparedError(text)
+        making = self._making.get(question.key)
+        if making is None:
+            build = self._build_folder()
+            task = self._tasks.create_task(self._make(question, build), name=f"make {question.key}")
+            making = self._making[question.key] = _Making(task, build.log)
+        task, name = making.task, question.required.name
+        print_(f"headrace: installs {name} for {question.base.executable}\n")
+        offset = 0
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=_POLL_S)
+                note(f"installs {name} ({time.monotonic() - making.began:.0f} s)")
+                over = task.done() and not task.cancelled()
+                new = task.result()[offset:] if over else _read_on(making.log, offset)
+                offset += len(new)
+                if new:
+                    print_(new.decode(errors="replace"))
+        finally:
+            note("")
+        if task.cancelled():
+            raise OSError("the worker was stopped while it installed what the study requires")
+        if failure := self._failed.get(question.key):
+            raise UnpreparedError(failure[0])
+
+    async def _make(self, question: _Question, build: BuildFolder) -> bytes:
+        name = question.required.name
+        try:
+            self._failed.pop(question.key, None)
+            await asyncio.to_thread(build.make, question.required.content)
+            made = await self._answer(question, build)
+            await self._trim(made)
+        except EditableError:
+            text = (
+                f"{name} asks for an editable install, and the folder is on the path anyway: leave that out"
+            )
+            self._failed[question.key] = (text, time.monotonic())
+        except (StepFailedError, CannotStartError, ValueError, OSError) as error:
+            said = f"{name} cannot be installed for {question.base.executable}: {error}\n{_last(build)}"
+            self._failed[question.key] = (said.strip(), time.monotonic())
+        finally:
+            printed = _read_on(build.log, 0)
+            del self._making[question.key]
+            await asyncio.to_thread(clear_away, build.folder)
+        return printed
+
+    async def _answer(self, question: _Question, build: BuildFolder) -> str:
+        """Makes the environment of a question, with the packages of its lock where it has one; returns its key."""
+        source = None
+        if question.beside:
+            source = await asyncio.to_thread(question.required.source, build.folder / "source", build.owner)
+        request = Request(name=question.required.name, base=question.base, source=source)
+        path = self._lock_path(question)
+        if path.exists():
+            with suppress(StepFailedError):  # the index lacks a file of the lock
+                return await self._install(question, request, build, path.read_text())
+            path.unlink()
+        lock = await question.installer.resolve(build, request)
+        key = await self._install(question, request, build, lock)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(lock)
+        part.replace(path)
+        return key
+
+    async def _install(self, question: _Question, request: Request, build: BuildFolder, lock: str) -> str:
+        """Makes the environment of a lock, unless it is there: another question may have the same lock."""
+        key = question.environment(lock)
+        folder, place = self._folder / key, self._place(key)
+        async with self._turns.setdefault(key, asyncio.Lock()):
+            if self._is_complete(key):
+                return key
+            await self._discard(folder)
+            folder.mkdir()
+            try:
+                build.close(folder)
+                build.give_folder(place)
+                await question.installer.install(build, request, lock, place)
+                await asyncio.to_thread(build.open_to_all, folder, place)
+                size = await asyncio.to_thread(size_bytes, folder)
+                (folder / _MARKER).write_text(str(size))
+            except BaseException:
+                await self._discard(folder)
+                raise
+        return key
+
+    def _build_folder(self) -> BuildFolder:
+        """Names a folder to build in, below that of the environments. What a crash left half done there goes, and what
+        earlier versions made."""
+        if not self._swept:
+            self._swept = True
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if self._user is not None:
+                pass_through(self._folder)
+            for found in list(self._folder.iterdir()):
+                if not found.is_dir():
+                    found.unlink()
+                elif found.name != _LOCKS and not self._is_complete(found.name):
+                    gone = self._moved_away(found)
+                    self._tasks.create_task(asyncio.to_thread(clear_away, gone), name=f"delete {found.name}")
+        return BuildFolder(self._folder / f"{_BUILD}{uuid.uuid4().hex[:12]}", self._environ, self._user)
+
+    async def _discard(self, folder: Path) -> None:
+        """Deletes an environment, if it is there. Its name is free at once."""
+        await asyncio.to_thread(clear_away, self._moved_away(folder))
+
+    def _moved_away(self, folder: Path) -> Path:
+        gone = self._folder / f"{_BUILD}{uuid.uuid4().hex[:12]}"
+        with suppress(FileNotFoundError):
+            (folder / _MARKER).unlink(missing_ok=True)
+            folder.rename(gone)
+        return gone
+
+    async def _trim(self, made: str) -> None:
+        """Deletes what was used longest ago, down to the limit, but not what was just made."""
         found = []
         for marker in self._folder.glob(f"*/{_MARKER}"):
             with suppress(OSError, ValueError):
                 found.append((marker.stat().st_mtime_ns, int(marker.read_text()), marker.parent))
         total = sum(size for _, size, _ in found)
-        for _, size, place in sorted(found):
+        for _, size, folder in sorted(found):
             if total <= self._limit_bytes:
                 break
-            if place.name not in self._held:
-                (place / _MARKER).unlink(missing_ok=True)  # first: half of it is none
-                clear_away(place)
+            if folder.name != made and folder.name not in self._held:
+                await self._discard(folder)
                 total -= size
+        locks = sorted((self._folder / _LOCKS).iterdir(), key=lambda lock: lock.stat().st_mtime_ns)
+        for lock in locks[:-LOCKS_KEPT]:
+            lock.unlink(missing_ok=True)
 
-    async def _base(self, python: str) -> "_Base":
+    async def _output_of(self, args: tuple[str, ...]) -> bytes:
+        """What a program prints, with the rights of an installer."""
+        build = self._build_folder()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(python or sys.executable, "-c", _PROBE),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=self._environ,
-            )
-            out, _ = await process.communicate()
-            version, prefix, executable, sites = parse_json(out.splitlines()[-1])
-        except (OSError, ValueError, IndexError) as error:
-            raise UnpreparedError(
-                f"python {python or sys.executable!r} cannot be started: {error}"
-            ) from error
-        return _Base(version, prefix, executable, tuple(sites))
+            await asyncio.to_thread(build.make, b"")
+            return await build.output_of(*args)
+        except StepFailedError as error:
+            raise OSError(f"{error}\n{_last(build)}") from error
+        finally:
+            await asyncio.to_thread(clear_away, build.folder)
+
+    def _is_complete(self, key: str) -> bool:
+        return (self._folder / key / _MARKER).exists() and self._place(key).exists()
+
+    def _place(self, key: str) -> Path:
+        """Where an environment lies. The folder above it is the worker's."""
+        return self._folder / key / "venv"
+
+    def _lock_path(self, question: _Question) -> Path:
+        return self._folder / _LOCKS / question.key
 
 
-@dataclass(frozen=True, slots=True)
-class _Base:
-    """A Python that an environment extends."""
-
-    version: str
-    prefix: str
-    executable: str
-    sites: tuple[str, ...]
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join((_VERSION, *parts)).encode(errors="surrogateescape")).hexdigest()[:32]
 
 
-class _FailedError(Exception):
-    """A step of the installation failed."""
+def _last(build: BuildFolder) -> str:
+    """The last lines that a build printed."""
+    lines = _read_on(build.log, 0).decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+    return "\n".join(lines)[-_LAST_BYTES:]
 
 
-@dataclass(frozen=True, slots=True)
-class _Runner:
-    """Runs the steps, one after the other, in the folder of the program; they end with the daemon."""
-
-    folder: Path
-    environ: Mapping[str, str]
-    log: Path
-
-    async def __call__(self, *args: str) -> None:
-        """Raises `_FailedError`."""
-        if code := await self._run(args):
-            shown = " ".join((Path(args[0]).name, *args[1:4]))
-            raise _FailedError(f"`{shown} …` ended with status {code}")
-
-    async def succeeds(self, *args: str) -> bool:
-        """Whether a program ends well; what it prints is dropped."""
-        return not await self._run(args, quiet=True)
-
-    async def _run(self, args: tuple[str, ...], *, quiet: bool = False) -> int:
-        launch = Launch(args=args, env=self.environ, working_dir=str(self.folder), log_path=self.log)
-        with (Path("/dev/null") if quiet else self.log).open("ab") as output:
-            process = await TrialProcess.spawn(launch, output)
-            try:
-                return await process.wait()
-            finally:
-                await process.group_gone()
-
-
-def _key(required: Required, base: _Base) -> str:
-    beside = required.beside if _LOCAL.search(required.content.decode(errors="replace")) else ""
-    kind = _LOCK if required.name.endswith(_LOCK) else "pip"
-    parts = (_VERSION, base.version, base.prefix, base.executable, kind, beside)
-    digest = hashlib.sha256("\0".join(parts).encode() + b"\0" + required.content)
-    return digest.hexdigest()[:32]
-
-
-def _extend(place: Path, base: _Base) -> None:
-    """Lets an environment find, behind its own packages, those of its Python."""
-    lines = "".join(f"import site; site.addsitedir({site!r})\n" for site in base.sites)
-    for folder in place.glob("lib/python*/site-packages"):
-        (folder / "headrace_base.pth").write_text(lines)
-
-
-def _read_on(log: Path, offset: int) -> tuple[str, int]:
+def _read_on(log: Path, offset: int) -> bytes:
     try:
         with log.open("rb") as file:
             file.seek(offset)
-            data = file.read()
+            return file.read()
     except FileNotFoundError:
-        return "", offset
-    return data.decode(errors="replace"), offset + len(data)
+        return b""

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from headrace.code.archive import read_member
-from headrace.v1 import spec_pb2
+from headrace.v1 import worker_pb2
 from headrace_worker.code_cache import CodeCache, UnpreparedError, unpack
 from headrace_worker.environments import Environments, Required
+from headrace_worker.named_files import MOST_BYTES, contents, state_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,29 +29,38 @@ class Prepared:
 class Programs:
     """Prepares programs for one daemon."""
 
-    def __init__(self, cache: CodeCache, environments: Environments, *, installs: bool = True) -> None:
-        """`installs`: whether environments are made. Making one runs the study's Python and what its packages bring, as
-        the daemon's user: not where trials run as another one (`run_as`)."""
+    def __init__(
+        self,
+        cache: CodeCache,
+        environments: Environments,
+        *,
+        may_read: Callable[[int], bool] = lambda _: True,
+        installs: bool = True,
+    ) -> None:
+        """`may_read` says of an open file whether trials may read it; `installs`, whether environments can be made."""
         self._cache = cache
         self._environments = environments
+        self._may_read = may_read
         self._installs = installs
 
     async def prepare(
-        self, template: spec_pb2.TrialTemplate, note: Callable[[str], None], print_: Callable[[str], None]
+        self, assign: worker_pb2.Assign, note: Callable[[str], None], print_: Callable[[str], None]
     ) -> Prepared:
         """Fetches and installs what is not there. `note` is told what is waited for, and of its end by an empty text;
         `print_` what the trial's log is to say of it. Raises `UnpreparedError`, and `OSError` for what may pass."""
+        template = assign.template
         if template.requirements and not self._installs:
             raise UnpreparedError(
-                f"this worker runs trials as another user (--run-as), and installs nothing: {template.requirements} is "
-                "not installed here. Install it where that user can read it, and leave `requirements` out"
+                "this worker runs trials as another user (--run-as) in a user namespace without groups for them, and "
+                f"installs nothing: {template.requirements} is not installed here. Install it where that user can "
+                "read it, and leave `requirements` out"
             )
         digest = template.code.digest
         archive = await self._cache.hold(digest, note) if digest else None
         try:
             python = None
             if template.requirements:
-                required = _required(template, archive)
+                required = self._required(assign, archive)
                 python = await self._environments.python(required, note, print_)
             return Prepared(archive=archive, python=python)
         except BaseException:
@@ -65,30 +75,33 @@ class Programs:
         if prepared.python is not None:
             self._environments.release(prepared.python)
 
+    def _required(self, assign: worker_pb2.Assign, archive: Path | None) -> Required:
+        name = assign.template.requirements
+        folder = Path(assign.template.working_dir)
+        if archive is None:
+            content = contents(folder / name, self._may_read)
+        else:
+            with archive.open("rb") as file:
+                content = read_member(file, archive.stem, name)
+        if content is None:
+            where = (
+                "the code of the study"
+                if archive
+                else f"working_dir {str(folder)!r}, or is closed to its trials"
+            )
+            raise UnpreparedError(f"trial.requirements: {name!r} is not in {where}")
+        if len(content) > MOST_BYTES:
+            raise UnpreparedError(f"trial.requirements: {name!r} has more than {MOST_BYTES >> 20} MiB")
+        return Required(
+            owner=f"project {assign.project}" if assign.project else f"study {assign.study_uid}",
+            name=name,
+            content=content,
+            python=assign.template.python,
+            beside=(lambda: archive.stem) if archive else partial(state_of, folder, name, self._may_read),
+            source=partial(_unpacked, archive) if archive else lambda _, __: folder,
+        )
 
-def _required(template: spec_pb2.TrialTemplate, archive: Path | None) -> Required:
-    name = template.requirements
-    folder = Path(template.working_dir)
-    if archive is None:
-        try:
-            content: bytes | None = (folder / name).read_bytes()
-        except FileNotFoundError:
-            content = None
-    else:
-        with archive.open("rb") as file:
-            content = read_member(file, archive.stem, name)
-    if content is None:
-        where = "the code of the study" if archive else f"working_dir {str(folder)!r}"
-        raise UnpreparedError(f"trial.requirements: {name!r} is not in {where}")
-    return Required(
-        name=name,
-        content=content,
-        python=template.python,
-        beside=archive.stem if archive else str(folder),
-        source=partial(_unpacked, archive) if archive else lambda _: folder,
-    )
 
-
-def _unpacked(archive: Path, place: Path) -> Path:
-    unpack(archive, place)
+def _unpacked(archive: Path, place: Path, owner: str) -> Path:
+    unpack(archive, place, owner)
     return place

@@ -41,6 +41,7 @@ except OSError:
     sys.exit({_NO_WAY})
 import headrace.trial.process
 """
+_KEPT = frozenset({stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK})
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -152,6 +153,23 @@ class OtherUser:
                     raise CheckpointInvalidError(
                         f"checkpoint folder {shown}: {entry.name} is not a regular file of user {self.name}"
                     )
+
+    def seal(self, folder: Path) -> None:
+        """Makes a folder of its root's, with all that is in it: everybody may read it, and nobody else change it. No
+        process of its may reach the folder any more. Raises `OSError` where it holds what is not the folder's alone."""
+        for above, folders, files, descriptor in os.fwalk(folder):
+            os.fchown(descriptor, 0, 0)
+            os.fchmod(descriptor, 0o755)
+            for name in (*folders, *files):
+                found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                mode = found.st_mode
+                alone = found.st_nlink == 1 or stat.S_ISDIR(mode)
+                if found.st_uid != self.uid or not alone or stat.S_IFMT(mode) not in _KEPT:
+                    raise OSError(f"{above}/{name} is no file of its own, and no folder or link")
+                if not stat.S_ISDIR(mode):
+                    os.chown(name, 0, 0, dir_fd=descriptor, follow_symlinks=False)
+                if stat.S_ISREG(mode):
+                    os.chmod(name, 0o755 if mode & stat.S_IXUSR else 0o644, dir_fd=descriptor)
 
 
 def uid_of(spelled: str) -> int:

@@ -10,7 +10,6 @@ of a file that this worker has seen with another content, because an epoch may t
 """
 
 import os
-import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from headrace import sources
 from headrace.bounds.numbers import SOURCES
 from headrace.sources import SourceFile
 from headrace.v1 import event_pb2, spec_pb2
+from headrace_worker.named_files import opened
 
 _PROGRAMS = (".py", ".sh", ".bash", ".r", ".jl", ".js", ".mjs", ".ts", ".rb", ".pl", ".lua", ".m", ".scala")
 """How the names of programs end that an interpreter runs."""
@@ -111,14 +111,5 @@ def _program(folder: Path, args: Sequence[str]) -> str | None:
 
 
 def _read(file: Path, path: str, may_read: Callable[[int], bool]) -> SourceFile | None:
-    """A regular file; None for all else, which is not opened: a pipe would be waited for, a device set going."""
-    try:
-        place = os.open(file, os.O_PATH | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return None
-    try:
-        if stat.S_ISREG(os.fstat(place).st_mode) and may_read(place):
-            return sources.read(f"/proc/self/fd/{place}", path)
-        return None
-    finally:
-        os.close(place)
+    with opened(file, may_read) as place:
+        return None if place is None else sources.read(place, path)

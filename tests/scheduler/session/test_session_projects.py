@@ -25,13 +25,16 @@ async def test_each_report_is_its_own_studys_and_an_end_ends_no_other_trial(
     sites = [await twin(engine, project) for project in ("vision", "speech")]
     async with worker(replica) as w:
         await w.hello(slots=2)
-        leases = []
+        leases, projects = [], []
         for site in sites:
             replica.hub.kick(site.study_id)
             async with engine.connect() as conn:
                 found = await conn.execute(text("SELECT uid FROM study WHERE id = :i"), {"i": site.study_id})
                 own = f"{found.scalar_one()}.0.1"
-            leases.append((await w.hears("assign", lambda said, own=own: said.lease.lease_id == own)).lease)
+            assign = await w.hears("assign", lambda said, own=own: said.lease.lease_id == own)
+            leases.append(assign.lease)
+            projects.append(assign.project)
+        assert projects == ["vision", "speech"], "so that what is installed for one is not the other's"
         assert {lease.trial for lease in leases} == {"studies/twin/trials/0"}
         for sequence, (lease, loss) in enumerate(zip(leases, (0.25, 0.75), strict=True), start=1):
             await w.report(lease, sequence, 1, loss)

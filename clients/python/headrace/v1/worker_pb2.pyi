@@ -1002,6 +1002,7 @@ class Assign(_message.Message):
     KEEP_BEST_FIELD_NUMBER: _builtins.int
     ENDS_STUDY_FIELD_NUMBER: _builtins.int
     GUARDS_CODE_FIELD_NUMBER: _builtins.int
+    PROJECT_FIELD_NUMBER: _builtins.int
     next_milestone: _builtins.int
     """The step up to which the trial may run without asking."""
     max_steps: _builtins.int
@@ -1025,6 +1026,8 @@ class Assign(_message.Message):
     """The `uid` of the trial's study, which names the folders of its logs and checkpoints."""
     guards_code: _builtins.bool
     """Changed code is not let pass (`on_code_change`): each attempt says what it runs as soon as it has imported it."""
+    project: _builtins.str
+    """The project of the trial's study. No other project gets what is installed for it. Older schedulers leave it empty."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property
@@ -1086,10 +1089,11 @@ class Assign(_message.Message):
         keep_best: _event_pb2.KeepBest | None = ...,
         ends_study: _event_pb2.EndsStudy | None = ...,
         guards_code: _builtins.bool = ...,
+        project: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "ends_study", b"ends_study", "gate", b"gate", "grant", b"grant", "keep_best", b"keep_best", "lease", b"lease", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "ends_study", b"ends_study", "further_metrics", b"further_metrics", "gate", b"gate", "grant", b"grant", "guards_code", b"guards_code", "keep_best", b"keep_best", "last_step", b"last_step", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "ends_study", b"ends_study", "further_metrics", b"further_metrics", "gate", b"gate", "grant", b"grant", "guards_code", b"guards_code", "keep_best", b"keep_best", "last_step", b"last_step", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "project", b"project", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

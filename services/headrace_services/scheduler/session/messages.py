@@ -286,6 +286,7 @@ def _same_for_all(study: StudyInfo) -> worker_pb2.Assign:
         constraint_metrics=[constraint.metric for constraint in spec.constraints],
         checkpoints_kept=spec.checkpoints_kept,
         study_uid=study.uid,
+        project=study.project,
         surrogate=wanted.surrogate if spec.surrogate is not None else None,
         gate=wanted.gate if spec.gate is not None else None,
         keep_best=event_pb2.KeepBest(goal=wanted.objective.goal, constraints=wanted.constraints)

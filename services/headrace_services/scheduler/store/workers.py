@@ -97,11 +97,19 @@ class StudyInfo:
     """What of a study changes only by an extension, once its trials exist."""
 
     def __init__(
-        self, study_id: int, uid: str, name: str, columns: dict[str, Any], scale: int | None = None
+        self,
+        study_id: int,
+        uid: str,
+        name: str,
+        columns: dict[str, Any],
+        scale: int | None = None,
+        *,
+        project: str,
     ) -> None:
         self.id = study_id
         self.uid = uid
         self.name = name
+        self.project = project
         self.scale = scale
         """Of its copies, where its pilot has chosen one."""
         self._columns = columns
@@ -320,12 +328,12 @@ async def study_by_id(conn: AsyncConnection, study_id: int) -> StudyInfo | None:
 
 async def _study(conn: AsyncConnection, which: Any) -> StudyInfo | None:
     s = tables.study
-    query = select(s.c.id, s.c.uid, s.c.name, s.c.spec, s.c.scale_choice).where(which)
+    query = select(s.c.id, s.c.uid, s.c.name, s.c.project, s.c.spec, s.c.scale_choice).where(which)
     row = (await conn.execute(query.where(s.c.delete_time.is_(None)))).one_or_none()
     if row is None:
         return None
     scale = row.scale_choice["scale"] if row.scale_choice else None
-    return StudyInfo(row.id, row.uid, row.name, row.spec, scale)
+    return StudyInfo(row.id, row.uid, row.name, row.spec, scale, project=row.project)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

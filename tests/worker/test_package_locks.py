@@ -1,0 +1,168 @@
+"""What a requirements file refers to, and what it was resolved to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace_worker.package_locks import (
+    EditableError,
+    constraints,
+    from_report,
+    from_requirements,
+    is_pinned,
+    refers_to_files,
+    shown,
+)
+
+ELSEWHERE = (
+    "",
+    "numpy",
+    "numpy==2.0.1",
+    "torch[all,cpu] >= 2 , <3",
+    "Foo_bar.baz~=1.4 # a comment about ./files",
+    'numpy; python_version < "3.12" and sys_platform == "linux"',
+    "numpy (>=1.0)",
+    "numpy==2.0 \\\n  --hash=sha256:aa \\\n  --hash=sha256:bb",
+    "--index-url https://host/simple\nnumpy",
+    "-i https://user:word@host/simple",
+    "--extra-index-url=https://host/simple",
+    "-f https://host/links.html",
+    "--no-index\n--pre\n--prefer-binary\n--require-hashes",
+    "--trusted-host host:80\n--only-binary :all:\n--no-binary=numpy",
+    "https://host/numpy-2.0-py3-none-any.whl",
+    "numpy @ https://host/numpy-2.0-py3-none-any.whl --hash=sha256:aa",
+    "git+https://host/tool@main#egg=tool",
+    "tool @ git+https://host/tool@v1 ; python_version > '3.8'",
+    "\ufeffnumpy\r\ntorch\r\n",
+)
+FILES = (
+    "./mine",
+    "mine/",
+    ".",
+    "..",
+    "/srv/mine",
+    "tinylib-1.0-py3-none-any.whl",
+    "tinylib-1.0-py3-none-any.WHL",
+    "tinylib-1.0.tar.gz",
+    "tinylib.zip",
+    "tinylib-1.0-py3-none-any.whl[extra]",
+    "tinylib-1.0-py3-none-any.whl ; python_version > '3.8'",
+    "wheels/tinylib-1.0-py3-none-any.whl",
+    "tinylib @ file:///srv/tinylib.whl",
+    "tinylib @ ./tinylib",
+    "tinylib @ tinylib.whl",
+    "tinylib@wheels/tinylib.whl",
+    "file:tinylib.whl",
+    "file:///srv/tinylib.whl",
+    "-r base.txt",
+    "-rbase.txt",
+    "--requirement=base.txt",
+    "-c constraints.txt",
+    "-cconstraints.txt",
+    "--constraint constraints.txt",
+    "-r https://host/requirements.txt",
+    "-e .",
+    "--editable ./mine",
+    "-f wheels",
+    "-fwheels",
+    "--find-links=wheels",
+    "--find-links file:///srv/wheels",
+    "--index-url simple",
+    "-i ./simple",
+    "--extra-index-url file:///srv/simple",
+    "git+file:///srv/tool",
+    "git+ssh://git@host/tool",
+    "${HOME}/tinylib.whl",
+    "tinylib @ ${WHERE}",
+    "--index-url https://${WHERE}",
+    "numpy\n-f \\\n wheels",
+    "numpy --config-settings=a=./b",
+    "--unknown-option value",
+)
+
+
+@pytest.mark.parametrize("text", ELSEWHERE)
+def test_packages_of_an_index_refer_to_no_file(text: str) -> None:
+    assert not refers_to_files(text.encode())
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_a_path_in_any_form_refers_to_files(text: str) -> None:
+    assert refers_to_files(text.encode())
+    assert refers_to_files(f"numpy\n{text}\ntorch\n".encode())
+
+
+def test_what_is_not_understood_refers_to_files() -> None:
+    assert refers_to_files("numpy".encode("utf-16"))
+    assert refers_to_files(b"\xff\xfe\x00")
+
+
+def item(name: str, url: str, **info: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "version": "1.0"}, "download_info": {"url": url, **info}}
+
+
+def test_a_report_of_pip_becomes_a_lock() -> None:
+    commit = "5d41402abc4b2a76b9719d911017c592ae0f5b5c"
+    report = {
+        "install": [
+            item("Foo_Bar", "https://host/foo.whl", archive_info={"hashes": {"md5": "x", "sha256": "aa"}}),
+            item("older", "https://host/o.whl", archive_info={"hash": "sha256=bb"}),
+            item("weak", "https://host/w.whl", archive_info={"hashes": {"md5": "x"}}),
+            item("mine", "file:///build/source/mine", dir_info={}),
+            item("tool", "https://host/t", vcs_info={"vcs": "git", "commit_id": commit}, subdirectory="py"),
+        ]
+    }
+    lock = from_report(json.dumps(report).encode(), Path("/build/source"))
+    assert lock.splitlines() == [
+        "foo-bar==1.0 --hash=sha256:aa",
+        "mine==1.0 @ ./mine",
+        "older==1.0 --hash=sha256:bb",
+        f"tool @ git+https://host/t@{commit}#subdirectory=py",
+        "weak==1.0 @ https://host/w.whl",
+    ]
+    pinned = "".join(f"{line}\n" for line in lock.splitlines() if line[0] in "fot")
+    assert (is_pinned(lock), is_pinned(pinned), is_pinned("")) == (False, True, True)
+    assert constraints(lock, hashes=False) == "foo-bar==1.0\nolder==1.0\n"
+    assert constraints(lock, hashes=True) == "foo-bar==1.0 --hash=sha256:aa\nolder==1.0 --hash=sha256:bb\n"
+    assert shown(lock) == "foo-bar 1.0, mine 1.0, older 1.0, tool, weak 1.0"
+    editable = {"install": [item("mine", "file:///build/source", dir_info={"editable": True})]}
+    with pytest.raises(EditableError):
+        from_report(json.dumps(editable).encode(), Path("/build"))
+
+
+@pytest.mark.parametrize(
+    "report", [b"", b"{}", b'{"install": [1]}', b'{"install": [{"metadata": {}}]}', b"[]"]
+)
+def test_what_is_no_report_is_refused(report: bytes) -> None:
+    with pytest.raises(ValueError):
+        from_report(report, Path("/"))
+
+
+def test_what_uv_writes_becomes_a_lock() -> None:
+    text = """# This file was autogenerated by uv
+tinylib==1.0 \\
+    --hash=sha256:aa \\
+    --hash=sha256:bb
+    # via -r requirements.txt
+other @ https://host/other.whl \\
+    --hash=sha256:cc
+./mine
+    # via x
+wheels/mine-1.0-py3-none-any.whl \\
+    --hash=sha256:dd
+"""
+    lock = from_requirements(text)
+    assert lock.splitlines() == [
+        "./mine",
+        "other @ https://host/other.whl --hash=sha256:cc",
+        "tinylib==1.0 --hash=sha256:aa --hash=sha256:bb",
+        "wheels/mine-1.0-py3-none-any.whl --hash=sha256:dd",
+    ]
+    assert not is_pinned(lock)
+    assert constraints(lock, hashes=True).splitlines() == lock.splitlines()[1:3], (
+        "uv refuses what has no name"
+    )
+    with pytest.raises(EditableError):
+        from_requirements("-e ./mine\n")
