@@ -10,10 +10,11 @@ The first two are pinned: whoever installs them gets the same files, whichever i
 folder, whose content only the digest of the study's code tells.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any, Final
+
+from headrace.userfile import parse_json
 
 _SWITCHES: Final = re.compile(r"--(no-index|pre|prefer-binary|require-hashes)")
 _OF_INDEXES: Final = re.compile(r"(-i|-f|--(index-url|extra-index-url|find-links))[\s=]+(?P<value>\S+)")
@@ -46,7 +47,7 @@ def from_report(report: bytes, folder: Path) -> str:
     """The lock in an installation report of pip, whose paths below `folder` are relative to it. Raises `ValueError` for
     what is none, and `EditableError`."""
     try:
-        return "".join(sorted(f"{_locked(item, folder)}\n" for item in json.loads(report)["install"]))
+        return "".join(sorted(f"{_locked(item, folder)}\n" for item in parse_json(report)["install"]))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not an installation report: {error!r}") from error
 

@@ -91,8 +91,10 @@ func (x *JoinRequest) GetSigningRequest() string {
 
 // The certificate, and where to go with it.
 type JoinResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Credential    *Credential            `protobuf:"bytes,1,opt,name=credential,proto3" json:"credential,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Credential *Credential            `protobuf:"bytes,1,opt,name=credential,proto3" json:"credential,omitempty"`
+	// Whether the token lets nobody else join: a file that holds it can go.
+	TokenUsedUp   bool `protobuf:"varint,2,opt,name=token_used_up,json=tokenUsedUp,proto3" json:"token_used_up,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -132,6 +134,13 @@ func (x *JoinResponse) GetCredential() *Credential {
 		return x.Credential
 	}
 	return nil
+}
+
+func (x *JoinResponse) GetTokenUsedUp() bool {
+	if x != nil {
+		return x.TokenUsedUp
+	}
+	return false
 }
 
 // Asks for the next certificate, for another key.
@@ -774,11 +783,12 @@ const file_headrace_v1_join_proto_rawDesc = "" +
 	"\vJoinRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\tR\x06worker\x12'\n" +
-	"\x0fsigning_request\x18\x03 \x01(\tR\x0esigningRequest\"G\n" +
+	"\x0fsigning_request\x18\x03 \x01(\tR\x0esigningRequest\"k\n" +
 	"\fJoinResponse\x127\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\v2\x17.headrace.v1.CredentialR\n" +
-	"credential\"7\n" +
+	"credential\x12\"\n" +
+	"\rtoken_used_up\x18\x02 \x01(\bR\vtokenUsedUp\"7\n" +
 	"\fRenewRequest\x12'\n" +
 	"\x0fsigning_request\x18\x01 \x01(\tR\x0esigningRequest\"H\n" +
 	"\rRenewResponse\x127\n" +

@@ -39,7 +39,7 @@ const (
 // workers with its certificate, and calls `Renew` there well before the certificate ends. Admins call the others.
 type JoinServiceClient interface {
 	// Signs a worker's first certificate. It needs a join token and no other identity. A repeat with the same key and the
-	// same token gets another certificate, and is not counted as a use.
+	// same token gets another certificate, also after the token has expired, and is not counted as a use.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
 	// Signs the caller's next certificate: for the name that its present one has. It needs a certificate.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
@@ -131,7 +131,7 @@ func (c *joinServiceClient) RevokeWorker(ctx context.Context, in *RevokeWorkerRe
 // workers with its certificate, and calls `Renew` there well before the certificate ends. Admins call the others.
 type JoinServiceServer interface {
 	// Signs a worker's first certificate. It needs a join token and no other identity. A repeat with the same key and the
-	// same token gets another certificate, and is not counted as a use.
+	// same token gets another certificate, also after the token has expired, and is not counted as a use.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
 	// Signs the caller's next certificate: for the name that its present one has. It needs a certificate.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)

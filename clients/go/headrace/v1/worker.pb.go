@@ -2002,7 +2002,9 @@ type Assign struct {
 	// The trial saves at a report that ends its study, and waits for the answer; absent: no value does.
 	EndsStudy *EndsStudy `protobuf:"bytes,25,opt,name=ends_study,json=endsStudy,proto3" json:"ends_study,omitempty"`
 	// Changed code is not let pass (`on_code_change`): each attempt says what it runs as soon as it has imported it.
-	GuardsCode    bool `protobuf:"varint,30,opt,name=guards_code,json=guardsCode,proto3" json:"guards_code,omitempty"`
+	GuardsCode bool `protobuf:"varint,30,opt,name=guards_code,json=guardsCode,proto3" json:"guards_code,omitempty"`
+	// The project of the trial's study. No other project gets what is installed for it. Older schedulers leave it empty.
+	Project       string `protobuf:"bytes,31,opt,name=project,proto3" json:"project,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2189,6 +2191,13 @@ func (x *Assign) GetGuardsCode() bool {
 		return x.GuardsCode
 	}
 	return false
+}
+
+func (x *Assign) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
 }
 
 // What a trial may use.
@@ -3225,7 +3234,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\bprotocol\x18* \x01(\x05R\bprotocol\x12'\n" +
 	"\x0foldest_protocol\x18+ \x01(\x05R\x0eoldestProtocol\x12\x18\n" +
 	"\aversion\x18, \x01(\tR\aversion\x12-\n" +
-	"\x05store\x18- \x01(\v2\x17.headrace.v1.StoreOrderR\x05store\"\x91\a\n" +
+	"\x05store\x18- \x01(\v2\x17.headrace.v1.StoreOrderR\x05store\"\xab\a\n" +
 	"\x06Assign\x12+\n" +
 	"\x05lease\x18\x01 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12@\n" +
 	"\n" +
@@ -3256,7 +3265,8 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"ends_study\x18\x19 \x01(\v2\x16.headrace.v1.EndsStudyR\tendsStudy\x12\x1f\n" +
 	"\vguards_code\x18\x1e \x01(\bR\n" +
-	"guardsCode\"\xb2\x01\n" +
+	"guardsCode\x12\x18\n" +
+	"\aproject\x18\x1f \x01(\tR\aproject\"\xb2\x01\n" +
 	"\x05Grant\x12\x14\n" +
 	"\x05slots\x18\x01 \x03(\x05R\x05slots\x12\x14\n" +
 	"\x05milli\x18\x02 \x01(\x05R\x05milli\x12!\n" +

@@ -189,8 +189,8 @@ def _coverage(report: CheckReport) -> Iterator[str]:
         return
     if report.limit is Limit.UNKNOWN:
         yield (
-            f"        NOT COVERED: the steps after step {report.last_step}, as the script names no budget: say --steps N, "
-            "or check a study file"
+            f"        NOT COVERED: the steps after step {report.last_step}, as the script names no budget: say "
+            "--steps N, or check a study file"
         )
         return
     why = {

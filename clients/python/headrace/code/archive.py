@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import IO, BinaryIO, Final, Protocol, cast
 
 from headrace.code.folder import CHUNK_BYTES, Folder, changed, open_file
 from headrace.code.manifest import (
@@ -193,7 +193,8 @@ def _opened(archive: BinaryIO, digest: str) -> Iterator[Iterator[tuple[Entry, _R
     try:
         with guarded.headers():
             # A stream: nothing is looked for, so nothing is there that was not compared.
-            tar = tarfile.open(fileobj=guarded, mode="r|", errorlevel=2)  # noqa: SIM115  # closed below
+            source = cast("IO[bytes]", guarded)  # it reads, and no more
+            tar = tarfile.open(fileobj=source, mode="r|", errorlevel=2)  # noqa: SIM115  # closed below
         with tar:
             yield _members(tar, guarded, digest)
     except CodeCorruptError:
