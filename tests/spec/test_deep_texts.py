@@ -1,8 +1,6 @@
 """What others wrote may be nested as deep as they like. Whoever reads it says so, in the words of its own errors."""
 
-import asyncio
 import hashlib
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +12,7 @@ from headrace.trial import ends
 from headrace.userfile import parse_json
 from headrace.v1 import trial_pb2
 from headrace_worker.code_cache import UnpreparedError
-from headrace_worker.environments import Environments
+from headrace_worker.pythons import Pythons
 
 DEEP = "[" * 50_000 + "]" * 50_000
 
@@ -42,11 +40,9 @@ def test_the_last_word_of_a_rank() -> None:
     assert ends.heard(DEEP.encode() + b"\n", 1) is None
 
 
-async def test_what_an_interpreter_says_of_itself(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\nprintf '%s\\n' '{DEEP}'\n")
-    python.chmod(0o755)
-    async with asyncio.TaskGroup() as tasks:
-        place = Environments(tmp_path / "environments", {}, tasks, 1 << 30)
-        with pytest.raises(UnpreparedError, match="nested too deeply"):
-            await place._base(str(python))
+async def test_what_an_interpreter_says_of_itself() -> None:
+    async def output_of(_: tuple[str, ...]) -> bytes:
+        return DEEP.encode() + b"\n"
+
+    with pytest.raises(UnpreparedError, match="nested too deeply"):
+        await Pythons({}, output_of).base("/usr/bin/python")
