@@ -33,13 +33,23 @@ _FIELD = "--run-as"
 _PASSING = 0o711
 _DEEPEST = 50
 _NO_WAY = 3
+_NO_PROGRAM = 4
+# Becomes the user in a program of its own: `subprocess` would fork for it, and gRPC aborts a fork of its threads.
 _TRY = f"""
 import os, sys
+user, folder, program = sys.argv[1:]
+uid, gid, groups = user.split(":")
+os.setgroups([int(group) for group in groups.split(",") if group])
+os.setgid(int(gid))
+os.setuid(int(uid))
 try:
-    os.chdir(sys.argv[1])
+    os.chdir(folder)
 except OSError:
     sys.exit({_NO_WAY})
-import headrace.trial.process
+try:
+    os.execv(program, [program, "-c", "import headrace.trial.process"])
+except OSError:
+    sys.exit({_NO_PROGRAM})
 """
 _KEPT = frozenset({stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK})
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -217,26 +227,22 @@ def prepare(user: OtherUser, home: Path) -> None:
     for folder in (home / "logs", home / "taken"):
         folder.mkdir(exist_ok=True)
         folder.chmod(0o700)
-    try:
-        tried = subprocess.run(
-            (sys.executable, "-c", _TRY, str(home / "scratch")),
-            cwd="/",
-            env={"PATH": os.defpath, **_import_path()},
-            user=user.uid,
-            group=user.gid,
-            extra_groups=user.groups,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    except PermissionError:
+    tried = subprocess.run(
+        (sys.executable, "-I", "-S", "-c", _TRY, user.spelled, str(home / "scratch"), sys.executable),
+        cwd="/",
+        env={"PATH": os.defpath, **_import_path()},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if tried.returncode == _NO_PROGRAM:
         raise _fault(
             user.name,
             f"may not run {sys.executable}",
             "Install Headrace where every user can read it, such as below /opt.",
-        ) from None
+        )
     if tried.returncode == _NO_WAY:
         raise _fault(
             user.name,
