@@ -25,7 +25,9 @@ class SchedulersTokens:
 
     def __init__(self, address: str, clock: Callable[[], float] | None = None) -> None:
         self._address = address
-        self._kept: Keeper[Answer] = Keeper(lambda answer: isinstance(answer, Identity), clock or time.monotonic)
+        self._kept: Keeper[Answer] = Keeper(
+            lambda answer: isinstance(answer, Identity), clock or time.monotonic
+        )
 
     async def identify(self, token: Token) -> Identity:
         """Whose token it is. Raises UnauthenticatedError, and DatabaseUnavailableError where no scheduler answers."""
