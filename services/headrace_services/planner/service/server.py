@@ -16,8 +16,9 @@ from headrace.scraping import parse_listen, scraped
 from headrace.target import PEM, Target
 from headrace.v1 import planner_pb2, planner_pb2_grpc
 from headrace_services.identity.gate import Gate
-from headrace_services.identity.interceptor import ASKED_AGAIN_S, GateInterceptor
+from headrace_services.identity.interceptor import GateInterceptor
 from headrace_services.identity.listening import asks_for_tokens, is_loopback
+from headrace_services.identity.open_streams import ASKED_AGAIN_S
 from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
 from headrace_services.monitoring.calls import MeasuringInterceptor
