@@ -6,22 +6,22 @@ ListStudies behind it that takes longer than a second.
 
 import queue
 import random
+import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 from fuzz_messages import Draw, Known
-from fuzz_site import Site
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from lines import Lines
 
 from headrace.spec import parse_spec, to_proto
-from headrace.v1 import identity_pb2, planner_pb2, runtime_pb2, spec_pb2, study_pb2, worker_pb2
-from headrace.v1.study_pb2_grpc import StudyServiceStub
+from headrace.v1 import spec_pb2, study_pb2, worker_pb2
 
 DEADLINE_S = 5.0
 SHORT_S = 0.5
@@ -29,6 +29,10 @@ SHORT_S = 0.5
 SESSION_S = 1.0
 PROBE_S = 1.0
 MOST_STUDIES = 12
+OPEN_S = 60.0
+MOST_OPEN = 300
+LEFT_OPEN = 0.5
+"""How often a stream is left open and not read."""
 LARGE = 0.1
 """How often a study is made of what is large only together."""
 FORBIDDEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
@@ -56,12 +60,6 @@ SAMPLERS: tuple[dict[str, Any], ...] = (
     {"kind": "cmaes"},
     {"kind": "nsga2", "population": 4},
 )
-METHODS: list[MethodDescriptor] = [
-    method
-    for module in (study_pb2, worker_pb2, identity_pb2, planner_pb2, runtime_pb2)
-    for service in module.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
-]
 # Calls that change much are made as often as those that read.
 WEIGHTS = {"CreateStudy": 4, "ReportTrial": 4, "SuggestTrial": 3, "Session": 5, "Report": 3, "PreviewStudy": 3,
            "AddTrials": 2, "Finish": 1, "StopStudy": 1, "DeleteStudy": 1}  # fmt: skip
@@ -96,23 +94,25 @@ class Tally:
 class Attack:
     """Calls, one after the other."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
         self.known = Known()
         self.tally = Tally()
-        self._channel = grpc.insecure_channel(site.scheduler)
-        self._planner = grpc.insecure_channel(site.planner)
-        self._runtime: tuple[str, grpc.Channel] | None = None
-        self.stub = StudyServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self.stub = lines.stub
+        self._open: deque[tuple[Any, threading.Event]] = deque()
 
     def close(self) -> None:
         """Hang up."""
-        for channel in (self._channel, self._planner, *(self._runtime or ())[1:]):
-            channel.close()
+        while self._open:
+            self._end_one()
+        self.lines.close()
 
     def one_call(self, chance: random.Random) -> None:
         """Draw a call and make it; then ask for the list of studies."""
-        method = chance.choices(METHODS, [WEIGHTS.get(method.name, 1) for method in METHODS])[0]
+        methods = self.lines.methods
+        weights = [WEIGHTS.get(method.name, 1) * self.lines.weight(method) for method in methods]
+        method = chance.choices(methods, weights)[0]
+        self.known.runtime_leases = [*self.lines.leases(), "none"]
         draw = Draw(chance, self.known)
         self.tally.calls += 1
         if method.name == "Session":
@@ -133,11 +133,12 @@ class Attack:
         name = f"studies/{study}"
         request = study_pb2.StopStudyRequest(name=name)
         try:
-            self.stub.StopStudy(request, timeout=60)
+            self.stub.StopStudy(request, timeout=60, metadata=self.lines.honest)
             until = time.monotonic() + 20
             while True:
                 try:
-                    self.stub.DeleteStudy(study_pb2.DeleteStudyRequest(name=name), timeout=60)
+                    delete = study_pb2.DeleteStudyRequest(name=name)
+                    self.stub.DeleteStudy(delete, timeout=60, metadata=self.lines.honest)
                 except grpc.RpcError as error:
                     if error.code() is not grpc.StatusCode.FAILED_PRECONDITION or time.monotonic() > until:
                         raise
@@ -152,7 +153,8 @@ class Attack:
         """The names of all studies, over all pages."""
         found, token = [], ""
         while True:
-            page = self.stub.ListStudies(study_pb2.ListStudiesRequest(page_token=token), timeout=60)
+            asked = study_pb2.ListStudiesRequest(page_token=token)
+            page = self.stub.ListStudies(asked, timeout=60, metadata=self.lines.honest)
             found += [study.name.removeprefix("studies/") for study in page.studies]
             token = page.next_page_token
             if not token:
@@ -161,30 +163,59 @@ class Attack:
     # --- the kinds of calls ------------------------------------------------------------------------------
 
     def _plain(self, method: MethodDescriptor, draw: Draw) -> Message:
-        request = self._request(method, draw)
-        channel = self._channel_of(method)
+        said = [self._request(method, draw)]
+        if method.client_streaming:
+            said += [self._request(method, draw) for _ in range(draw.chance.randrange(3))]
+        channel = self.lines.channel(method)
         if channel is None:
-            return request
+            return said[0]
         path = f"/{method.containing_service.full_name}/{method.name}"
         read = GetMessageClass(method.output_type).FromString
-        make = channel.unary_stream if method.server_streaming else channel.unary_unary
-        limit_s = SHORT_S if method.server_streaming or "Runtime" in path else DEADLINE_S
+        make = {
+            (False, False): channel.unary_unary,
+            (False, True): channel.unary_stream,
+            (True, False): channel.stream_unary,
+            (True, True): channel.stream_stream,
+        }[method.client_streaming, method.server_streaming]
+        streams = method.client_streaming or method.server_streaming
+        limit_s = SHORT_S if streams or "Runtime" in path else DEADLINE_S
         call = make(path, request_serializer=_encoded, response_deserializer=read)
 
         def run() -> None:
-            answers = call(request, timeout=limit_s)
+            request = iter(said) if method.client_streaming else said[0]
+            answers = call(request, timeout=limit_s, metadata=self.lines.metadata)
             for answer in answers if method.server_streaming else (answers,):
                 self._learn(answer)
 
-        self._watched(method.name, request, limit_s, run)
-        return request
+        if method.server_streaming and draw.chance.random() < LEFT_OPEN:
+            self._leave_open(call, said, method.client_streaming)
+        else:
+            self._watched(method.name, said[0], limit_s, run)
+        return said[0]
+
+    def _leave_open(self, call: Any, said: list[Message], client_streaming: bool) -> None:
+        """A stream that nobody reads, for as long as there are not many more."""
+        over = threading.Event()
+        request = _until(over, said) if client_streaming else said[0]
+        self._open.append((call(request, timeout=OPEN_S, metadata=self.lines.metadata), over))
+        self.tally.statuses["left open"] += 1
+        if len(self._open) > MOST_OPEN:
+            self._end_one()
+
+    def _end_one(self) -> None:
+        call, over = self._open.popleft()
+        over.set()
+        call.cancel()
 
     def _session(self, method: MethodDescriptor, draw: Draw) -> list[Message]:
         """A worker's session: a greeting, mostly a good one, and what it says then of the leases that it is given."""
         wild = draw.chance.choice([0, 0.1, 0.5])
         number = draw.chance.randrange(3)
         hello = worker_pb2.Hello(
-            worker=f"fuzz-{number}", incarnation=str(draw.chance.randrange(3)), cpus=4, log_dir="/tmp"
+            worker=self.lines.worker or f"fuzz-{number}",
+            incarnation=str(draw.chance.randrange(3)),
+            cpus=4,
+            log_dir="/tmp",
         )
         for index in range(draw.chance.choice([0, 1, 2, 4, 1024])):
             kind = draw.chance.choice([worker_pb2.DEVICE_KIND_CPU, worker_pb2.DEVICE_KIND_GPU])
@@ -196,7 +227,10 @@ class Attack:
         outgoing.put(said[0])
 
         def run() -> None:
-            responses = worker_pb2_session(self._channel)(iter(outgoing.get, None), timeout=SESSION_S)
+            channel = self.lines.channel(method)
+            assert channel is not None
+            session = worker_pb2_session(channel)
+            responses = session(iter(outgoing.get, None), timeout=SESSION_S, metadata=self.lines.metadata)
             last: Message = said[0]
             try:
                 for heard in responses:
@@ -256,7 +290,11 @@ class Attack:
         }
         if chance.random() < 0.4:
             fields["template"] = {"callable": "train:train", "working_dir": "/tmp"}
-        if policy["kind"] == "run_all" and sampler["kind"] != "cmaes" and chance.random() < 0.5:
+        if (
+            policy["kind"] == "run_all"
+            and sampler["kind"] not in ("cmaes", "multi_fidelity")
+            and chance.random() < 0.5
+        ):
             fields["further_objectives"] = [{"metric": "y", "goal": "maximize"}]
         return parse_spec(fields)
 
@@ -281,13 +319,14 @@ class Attack:
 
     def _probe(self, request: object) -> None:
         """A lone ListStudies. What the scheduler waited for a core meanwhile is the machine's doing, not the call's."""
-        began, waited_s = time.monotonic(), self.site.waited_s()
+        began, waited_s = time.monotonic(), self.lines.waited_s()
         try:
-            page = self.stub.ListStudies(study_pb2.ListStudiesRequest(), timeout=30)
+            asked = study_pb2.ListStudiesRequest()
+            page = self.stub.ListStudies(asked, timeout=30, metadata=self.lines.honest)
         except grpc.RpcError as error:
             self.tally.fault(f"ListStudies behind a call: {error.code().name} {error.details()}", request)
             return
-        took_s = time.monotonic() - began - (self.site.waited_s() - waited_s)
+        took_s = time.monotonic() - began - (self.lines.waited_s() - waited_s)
         self.tally.probes_s.append(took_s)
         if took_s > PROBE_S:
             self.tally.fault("ListStudies behind a call took longer than 1 s", request)
@@ -302,26 +341,6 @@ class Attack:
         if isinstance(answer, study_pb2.SuggestTrialResponse) and answer.HasField("lease"):
             lease = answer.lease
             self.known.leases = [*self.known.leases[-40:], (lease.lease_id, lease.trial, lease.attempt)]
-
-    def _channel_of(self, method: MethodDescriptor) -> grpc.Channel | None:
-        match method.containing_service.name:
-            case "PlannerService":
-                return self._planner
-            case "TrialRuntimeService":
-                return self._runtime_channel()
-            case _:
-                return self._channel
-
-    def _runtime_channel(self) -> grpc.Channel | None:
-        """To the worker, in the name of its newest trial; None before it runs one."""
-        found = self.site.runtimes()
-        if not found:
-            return None
-        address, _ = found[-1]
-        self.known.runtime_leases = [lease for _, lease in found[-2:]] + ["none"]
-        if self._runtime is None or self._runtime[0] != address:
-            self._runtime = (address, grpc.insecure_channel(address))
-        return self._runtime[1]
 
 
 def large_spec(chance: random.Random) -> spec_pb2.StudySpec:
@@ -366,9 +385,15 @@ def _encoded(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-def calls(site: Site) -> Iterator[Attack]:
+def _until(over: threading.Event, said: list[Message]) -> Iterator[Message]:
+    """Messages, and then nothing for as long as the stream is open."""
+    yield from said
+    over.wait(OPEN_S)
+
+
+def calls(lines: Lines) -> Iterator[Attack]:
     """An attack that hangs up in the end."""
-    attack = Attack(site)
+    attack = Attack(lines)
     try:
         yield attack
     finally:

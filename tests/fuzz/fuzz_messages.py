@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from headrace.bounds.checker import bound_of, map_value
-from headrace.bounds.kinds import Entries, Items, Json, Real, Span, Text, Told, Whole
+from headrace.bounds.kinds import Blob, Entries, Items, Json, Real, Span, Text, Told, Whole
 
 WHOLE_TYPES = {FieldDescriptor.TYPE_INT32: 32, FieldDescriptor.TYPE_INT64: 64}
 MOST_BYTES = 5 * 1024**2
@@ -64,6 +64,10 @@ class Known:
     """Lease, trial and attempt."""
     runtime_leases: list[str] = field(default_factory=lambda: ["none"])
     tokens: list[str] = field(default_factory=list)
+    """Of pages."""
+    given: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Texts that work, by the fields that take them."""
+    archives: tuple[bytes, ...] = (b"",)
 
 
 class Draw:
@@ -103,7 +107,7 @@ class Draw:
         return [one for one in fields if one is not chosen]
 
     def _set(self, message: Message, one: FieldDescriptor, wild: float) -> None:
-        bound = bound_of(one)
+        bound = _bound(one)
         if map_value(one) is not None:
             assert isinstance(bound, Entries)
             self._fill_map(message, one, bound, wild)
@@ -149,10 +153,16 @@ class Draw:
                 lease_id, trial, attempt = self.chance.choice(self.known.leases)
                 return GetMessageClass(one.message_type)(lease_id=lease_id, trial=trial, attempt=attempt)
             return self.message(one.message_type, wild=wild)
+        if one.type == FieldDescriptor.TYPE_BYTES:
+            longest = bound.longest if isinstance(bound, Blob) else 256
+            wild_ones = (b"", b"\x1f\x8b" + b"\0" * 100, bytes(longest), bytes(longest + 1))
+            return self.chance.choice(wild_ones if self.chance.random() < wild else self.known.archives)
         if isinstance(bound, Span):
             seconds = self._whole(bound.least_s, bound.most_s, 64, wild)
             nanos = self.chance.choice([0, 0, 1, 999_999_999, 10**9, -1, 2**31 - 1]) if wild else 0
             return GetMessageClass(one.message_type)(seconds=seconds, nanos=nanos)
+        if one.message_type is not None:
+            return self.message(one.message_type, wild=wild)
         if one.enum_type is not None:
             return self.chance.choice([*one.enum_type.values_by_number, *([77, -1] if wild else [])])
         if one.type == FieldDescriptor.TYPE_BOOL:
@@ -189,6 +199,8 @@ class Draw:
         """A text that fits a field of this name."""
         study = self.chance.choice(self.known.studies)
         number = self.chance.choice([0, 1, 2, 99])
+        if one.name in self.known.given:
+            return self.chance.choice(self.known.given[one.name])
         match one.name:
             case "request_id":
                 return f"request-{self.chance.randrange(50)}"
@@ -244,11 +256,19 @@ class Draw:
         return base64.urlsafe_b64encode(checksum + text).decode().rstrip("=")
 
 
+def _bound(one: FieldDescriptor) -> Any:
+    """The bound of a field; None for those of health and reflection, which are no part of this contract."""
+    message = one.containing_type
+    return bound_of(one) if message is not None and message.full_name.startswith("headrace.") else None
+
+
 def _fitting(element: Any) -> int:
     """How many copies of an element make a list of a size that can still be sent."""
     match element:
         case Message():
             size = element.ByteSize()
+        case bytes():
+            size = len(element)
         case str():
             size = len(element.encode(errors="replace"))
         case _:

@@ -11,6 +11,7 @@ from attack import Attack, calls
 from fuzz_site import Site, limited_caller, site
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from lines import OpenLines
 from tiers import drawn
 
 from headrace.spec import parse_spec, to_proto
@@ -26,7 +27,11 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(7200 if CALLS > 1000 else 60
 @pytest.mark.smoke
 @pytest.mark.parametrize("number", SEEDS)
 def test_whatever_is_sent_nobody_else_is_hurt(database_url: str, tmp_path: Path, number: int) -> None:
-    with site(tmp_path, database_url) as here, contextmanager(calls)(here) as attack, limited_caller():
+    with (
+        site(tmp_path, database_url) as here,
+        contextmanager(calls)(OpenLines(here)) as attack,
+        limited_caller(),
+    ):
         _begin(attack, here, tmp_path)
         _attack(attack, drawn(first=20, full=100), number + 1000)  # what is loaded once is loaded
         before = here.memory()

@@ -8,7 +8,8 @@ import pytest
 from headrace.errors import UnauthenticatedError
 from headrace_services.identity import known, tokens
 from headrace_services.identity.gate import Identity, token_in
-from headrace_services.identity.known import KEPT_S, MOST, KnownTokens, StoredToken
+from headrace_services.identity.keeping import AT_ONCE, KEPT_S, MOST
+from headrace_services.identity.known import KnownTokens, StoredToken
 from headrace_services.identity.roles import Role
 
 
@@ -144,6 +145,33 @@ async def test_ids_that_somebody_tries_fill_no_memory() -> None:
     assert len(found._kept) == MOST
 
 
+async def test_a_known_token_waits_for_no_guesses_and_is_pushed_out_by_none() -> None:
+    token, clock = tokens.new_token(), Clock()
+    table = Table(stored(token))
+    found, find, over = KnownTokens(table, clock), table.find, asyncio.Event()
+    await found.identify(token)
+
+    async def slow_for_guesses(token_id: str) -> StoredToken | None:
+        if token_id != token.id:
+            await over.wait()
+        return await find(token_id)
+
+    table.find = slow_for_guesses  # type: ignore[method-assign]
+    guesses = [asyncio.create_task(found.identify(tokens.new_token())) for _ in range(20)]
+    await asyncio.sleep(0)
+    clock.now += KEPT_S
+    async with asyncio.timeout(60):
+        await found.identify(token)
+    over.set()
+    await asyncio.gather(*guesses, return_exceptions=True)
+    asked = table.asked.count(token.id)
+    for _ in range(MOST):
+        with pytest.raises(UnauthenticatedError):
+            await found.identify(tokens.new_token())
+    await found.identify(token)
+    assert (asked, table.asked.count(token.id)) == (2, 2)
+
+
 async def test_calls_at_once_look_a_token_up_once_and_guesses_take_few_connections() -> None:
     token = tokens.new_token()
     table = Table(stored(token))
@@ -162,8 +190,8 @@ async def test_calls_at_once_look_a_token_up_once_and_guesses_take_few_connectio
     guesses = [found.identify(tokens.new_token()) for _ in range(50)]
     told = await asyncio.gather(*(found.identify(token) for _ in range(50)), *guesses, return_exceptions=True)
     assert [isinstance(one, Identity) for one in told] == [True] * 50 + [False] * 50
-    assert most == known.AT_ONCE
-    assert table.asked.count(token.id) <= known.AT_ONCE
+    assert most == AT_ONCE
+    assert table.asked.count(token.id) <= AT_ONCE
 
 
 async def test_every_token_takes_the_one_comparison_of_constant_time(

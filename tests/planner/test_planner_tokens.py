@@ -25,7 +25,7 @@ from headrace.errors import (
 from headrace.v1 import identity_pb2, identity_pb2_grpc, planner_pb2_grpc
 from headrace.v1 import planner_pb2 as pb
 from headrace_services.identity.gate import Gate
-from headrace_services.identity.known import AT_ONCE, KEPT_S
+from headrace_services.identity.keeping import AT_ONCE, KEPT_S
 from headrace_services.identity.roles import Auth
 from headrace_services.identity.tokens import new_token
 from headrace_services.planner.service.server import Settings, check, make_server

@@ -6,5 +6,5 @@ gate (`gate`) reads a call's token, finds whose it is and looks into the table; 
 before a request is read.
 
 Whose a token is, the scheduler finds in its database and keeps for some seconds (`known`). So a token that is revoked
-works for `known.KEPT_S` more at most. A stream is asked again at each of its messages.
+works for `keeping.KEPT_S` more at most. While a stream is open it is asked again.
 """

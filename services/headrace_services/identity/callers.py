@@ -75,6 +75,7 @@ class Cell(Enum):
     """There is no such method where it calls."""
 
 
+_OF_PEOPLE: Final = (Permission.LOOK, Permission.CHANGE, Permission.GOVERN, Permission.OPERATE)
 _BOTH: Final = frozenset({Place.USERS, Place.WORKERS})
 _PLACES: Final[Mapping[str, frozenset[Place]]] = {
     "CodeService": _BOTH,
@@ -102,7 +103,7 @@ def cell(method: str, caller: Caller) -> Cell:
     if permission is Permission.OPEN:
         return Cell.YES
     if caller.place is Place.WORKERS:
-        return Cell.YES if permission in (Permission.WORK, Permission.KNOWN) else Cell.NO
+        return Cell.NO if permission in _OF_PEOPLE else Cell.YES
     if caller.role is None or not may_call(permission, caller.role, caller.project.value):
         return Cell.NO
     if permission is Permission.WORK and places(method) == _BOTH and method != _LEFT_OPEN:

@@ -1,30 +1,24 @@
-"""The interceptor that asks the gate: before a request is read or a method is chosen, and again while a stream is open.
-
-A stream may last for days, and nothing need pass over it. So it is ended from the outside, as if its client had hung
-up, within `ASKED_AGAIN_S` of the gate's noticing that the token was revoked or has expired. The gate keeps what it
-knows for some seconds, so it costs little to ask.
+"""The interceptor that asks the gate, before a request is read or a method is chosen, and of streams again
+(`open_streams`).
 """
 
-import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
-from typing import Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeAlias
 
 import grpc
 
 from headrace.bounds.edge import refuse
-from headrace.errors import HeadraceError, InternalError, PermissionDeniedError, UnauthenticatedError
+from headrace.errors import HeadraceError, InternalError
 from headrace_services.identity.gate import Gate, Identity, Metadata
+from headrace_services.identity.open_streams import ASKED_AGAIN_S, Ask, NoLongerLetInError, until_refused
 
 log = logging.getLogger(__name__)
 
-ASKED_AGAIN_S: Final = 10.0
-
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic in its stub alone
 Behaviour = Callable[[Any, Any], Any]
-Ask = Callable[[], Awaitable[object]]
 
 
 class GateInterceptor(grpc.aio.ServerInterceptor):
@@ -81,64 +75,19 @@ class GateInterceptor(grpc.aio.ServerInterceptor):
     def _kept(self, behaviour: Behaviour, ask: Ask) -> Behaviour:
         async def call(request: Any, context: Any) -> Any:
             try:
-                async with _until_refused(ask, self._asked_again_s):
+                async with until_refused(ask, self._asked_again_s):
                     if not inspect.isasyncgenfunction(behaviour):
                         return await behaviour(request, context)
                     async with aclosing(behaviour(request, context)) as responses:
                         async for response in responses:
                             await context.write(response)
-            except _NoLongerLetInError as error:
+            except NoLongerLetInError as error:
                 refuse(
                     context, error.why
                 )  # it waits behind what was sent before, where the client does not read
             return None
 
         return call
-
-
-class _NoLongerLetInError(Exception):
-    """The gate would refuse the call now."""
-
-    def __init__(self, why: HeadraceError) -> None:
-        super().__init__(str(why))
-        self.why = why
-
-
-@asynccontextmanager
-async def _until_refused(ask: Ask, every_s: float) -> AsyncIterator[None]:
-    """Cancels the block when the gate refuses its call, and raises _NoLongerLetInError then.
-
-    While the gate cannot say, because the database is away, the call continues.
-    """
-    refused: list[HeadraceError] = []
-    watching = asyncio.create_task(_watch(_task(), ask, every_s, refused))
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not refused or _task().uncancel():
-            raise
-        raise _NoLongerLetInError(refused[0]) from None
-    finally:
-        watching.cancel()
-
-
-async def _watch(task: "asyncio.Task[Any]", ask: Ask, every_s: float, refused: list[HeadraceError]) -> None:
-    while True:
-        await asyncio.sleep(every_s)
-        try:
-            await ask()
-        except (UnauthenticatedError, PermissionDeniedError) as error:
-            refused.append(error)
-            task.cancel()
-            return
-        except Exception as error:  # noqa: BLE001  (whatever it is, the next try may say)
-            log.warning("whether a stream's token still works is not known now: %s", error)
-
-
-def _task() -> "asyncio.Task[Any]":
-    task = asyncio.current_task()
-    assert task is not None
-    return task
 
 
 def _refusing(error: HeadraceError) -> Handler:

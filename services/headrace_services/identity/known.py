@@ -5,23 +5,18 @@ that exists costs no query. Times of expiry come from the database as seconds th
 them: no two clocks are compared.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Protocol
 
 from headrace.errors import UnauthenticatedError
 from headrace_services.identity.gate import HEADER, Identity
+from headrace_services.identity.keeping import Keeper
 from headrace_services.identity.roles import Role
 from headrace_services.identity.tokens import Token, is_same
 
-KEPT_S: Final = 5.0
-"""So long a token that was revoked may still work."""
-MOST: Final = 4096
-"""Rows that are kept. Whoever tries ids pushes out the oldest."""
-AT_ONCE: Final = 2
-"""Look-ups at once. Whoever tries ids keeps no more of the database's connections from others."""
 _NOBODYS: Final = bytes(32)
 """Compared where there is no row, so that both take the same way."""
 
@@ -42,10 +37,6 @@ class StoredToken:
     """Whether its last use was noted long ago, or never."""
 
 
-Kept = tuple[StoredToken | None, float]
-"""A row, or that there is none, and when that was found."""
-
-
 class TokenTable(Protocol):
     """Where tokens are stored."""
 
@@ -64,12 +55,11 @@ class KnownTokens:
     def __init__(self, table: TokenTable, clock: Callable[[], float] = time.monotonic) -> None:
         self._table = table
         self._clock = clock
-        self._kept: dict[str, Kept] = {}
-        self._looking = asyncio.Semaphore(AT_ONCE)
+        self._kept: Keeper[StoredToken | None] = Keeper(lambda row: row is not None, clock)
 
     async def identify(self, token: Token) -> Identity:
         """Whose token it is. Raises UnauthenticatedError."""
-        stored, found_at = await self._row(token.id)
+        stored, found_at = await self._kept.get(token.id, partial(self._table.find, token.id))
         right = is_same(token.digest, stored.digest if stored else _NOBODYS)
         if stored is None or not right:
             raise UnauthenticatedError(f"{HEADER}: token {token.shown} is not known here")
@@ -78,27 +68,9 @@ class KnownTokens:
         if stored.left_s is not None and self._clock() - found_at >= stored.left_s:
             raise UnauthenticatedError(f"{HEADER}: token {_named(token, stored)} has expired")
         if stored.note_use:
-            self._kept[token.id] = replace(stored, note_use=False), found_at
+            self._kept.put(token.id, (replace(stored, note_use=False), found_at))
             await self._table.note_use(token.id)
         return Identity(project=stored.project, role=stored.role, token=stored.id)
-
-    async def _row(self, token_id: str) -> Kept:
-        if (kept := self._fresh(token_id)) is not None:
-            return kept
-        async with self._looking:
-            if (kept := self._fresh(token_id)) is not None:  # found for another call meanwhile
-                return kept
-            now = self._clock()
-            found = await self._table.find(token_id), now
-        self._kept.pop(token_id, None)
-        if len(self._kept) >= MOST:
-            del self._kept[next(iter(self._kept))]
-        self._kept[token_id] = found
-        return found
-
-    def _fresh(self, token_id: str) -> Kept | None:
-        kept = self._kept.get(token_id)
-        return kept if kept is not None and self._clock() - kept[1] < KEPT_S else None
 
 
 def _named(token: Token, stored: StoredToken) -> str:

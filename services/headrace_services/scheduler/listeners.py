@@ -5,13 +5,11 @@ here. Without a listener for workers, they come to that of users and say themsel
 """
 
 import random
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
-from grpc_reflection.v1alpha import reflection
 
 from headrace.errors import HeadraceError
 from headrace.v1 import (
@@ -28,6 +26,7 @@ from headrace.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
+from headrace_services import reflecting
 from headrace_services.identity.gate import Gate
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
 
@@ -97,8 +96,7 @@ class Listener:
     async def start(self, health: health_aio.HealthServicer) -> None:
         """Serve, with health and reflection."""
         health_pb2_grpc.add_HealthServicer_to_server(health, self.server)
-        names: Sequence[str] = [*self._names, HEALTH, reflection.SERVICE_NAME]
-        reflection.enable_server_reflection(names, self.server)
+        reflecting.enable([*self._names, HEALTH], self.server)
         await self.server.start()
 
 

@@ -71,6 +71,16 @@ async def test_every_stream_ends_soon_after_its_token(engine: AsyncEngine, over:
         assert read < SIZE_BYTES
 
 
+@pytest.mark.parametrize("name", ["file_by_filename", "file_containing_symbol", "list_services"])
+async def test_a_long_question_of_reflection_is_refused(engine: AsyncEngine, name: str) -> None:
+    """Its answer would repeat it: 150 streams that nobody reads took 2 GB."""
+    async with guarded(engine) as site:
+        call = await _opened(site, STREAMS[REFLECTION])
+        await call.write(reflection_pb2.ServerReflectionRequest(**{name: "x" * 5000}))
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "5003 bytes" in await call.details()
+
+
 async def test_a_stream_continues_while_nobody_can_say_whether_its_token_works(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,15 +2,18 @@
 
 import asyncio
 import random
+from collections import Counter
 from contextlib import aclosing
+from functools import partial
 from itertools import pairwise
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from rpc_site import Replica, RpcSite
 from sqlalchemy import func, select
 
-from headrace.errors import DrainingError, HeadraceError, StudyNotFoundError
+from headrace.errors import DatabaseUnavailableError, DrainingError, HeadraceError, StudyNotFoundError
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.rpc import watching
 from headrace_services.scheduler.store import tables
@@ -135,6 +138,44 @@ async def test_watchers_share_one_status_taken_at_most_twice_a_second(
         check(watch.result(), 0, newest)
     gaps = [later - earlier for earlier, later in pairwise(taken)]
     assert all(gap >= watching.SNAPSHOT_EVERY_S * 0.98 for gap in gaps), gaps
+
+
+async def test_watchers_at_one_place_share_what_is_read_for_them(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a viewer's many watches would take the event loop from everybody."""
+    reads: Counter[str] = Counter()
+    for module, name in ((watching.history, "events_after"), (watching.studies, "head")):
+        monkeypatch.setattr(module, name, partial(_counted, reads, name, getattr(module, name)))
+    await site.create(max_trials=6)
+    await site.drive(loss)
+    newest, watchers = await newest_cursor(site), 40
+    reads.clear()
+    for responses in await asyncio.gather(*(follow(site.replicas[0]) for _ in range(watchers))):
+        check(responses, 0, newest)
+    assert reads["events_after"] < watchers / 4
+    reads.clear()
+    async with watching.Snapshots(site.engine, AsyncMock()).of(1) as snapshot:
+        await asyncio.gather(*(snapshot.head() for _ in range(watchers)))
+    assert reads["head"] <= 2  # one for the first, and one for those that asked while it was under way
+
+
+async def _counted(reads: Counter[str], name: str, read: Any, *given: Any) -> Any:
+    reads[name] += 1
+    return await read(*given)
+
+
+async def test_all_watchers_are_told_of_a_read_that_failed_and_the_next_one_works(
+    site: RpcSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.create(max_trials=2)
+    await site.drive(loss)
+    with monkeypatch.context() as patch:
+        failing = AsyncMock(side_effect=DatabaseUnavailableError("the database does not answer"))
+        patch.setattr(watching.studies, "head", failing)
+        told = await asyncio.gather(*(follow(site.replicas[0]) for _ in range(8)), return_exceptions=True)
+    assert [type(one) for one in told] == [DatabaseUnavailableError] * 8
+    check(await follow(site.replicas[0]), 0, await newest_cursor(site))
 
 
 async def test_a_shutdown_ends_watches_so_that_clients_go_elsewhere(site: RpcSite) -> None:

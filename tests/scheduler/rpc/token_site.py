@@ -11,7 +11,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.error_status import from_rpc_error
@@ -27,6 +27,7 @@ from headrace.v1 import (
 )
 from headrace.v1 import identity_pb2 as pb
 from headrace.v1.identity_pb2_grpc import IdentityServiceStub
+from headrace_services import reflecting
 from headrace_services.identity.gate import Gate
 from headrace_services.identity.known import KnownTokens
 from headrace_services.identity.roles import Role
@@ -142,7 +143,7 @@ async def guarded(engine: AsyncEngine, asked_again_s: float = 60.0) -> AsyncIter
         identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityServicer(engine), server)
         health_pb2_grpc.add_HealthServicer_to_server(health_aio.HealthServicer(), server)
         code_pb2_grpc.add_CodeServiceServicer_to_server(CodeServicer(engine), server)
-        reflection.enable_server_reflection([reflection.SERVICE_NAME], server)
+        reflecting.enable([], server)
         await server.start()
         yield site
         await server.stop(0)

@@ -8,16 +8,17 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
-from grpc_reflection.v1alpha import reflection
 
 from headrace.bounds.edge import BoundsInterceptor
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
 from headrace.scraping import parse_listen, scraped
 from headrace.target import PEM, Target
 from headrace.v1 import planner_pb2, planner_pb2_grpc
+from headrace_services import reflecting
 from headrace_services.identity.gate import Gate
-from headrace_services.identity.interceptor import ASKED_AGAIN_S, GateInterceptor
+from headrace_services.identity.interceptor import GateInterceptor
 from headrace_services.identity.listening import asks_for_tokens, is_loopback
+from headrace_services.identity.open_streams import ASKED_AGAIN_S
 from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
 from headrace_services.monitoring.calls import MeasuringInterceptor
@@ -125,7 +126,7 @@ def make_server(
         planner_pb2.DESCRIPTOR.services_by_name["PlannerService"].full_name,
         health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
     ]
-    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
+    reflecting.enable(names, server)
     return server
 
 

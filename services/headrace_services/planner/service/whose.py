@@ -1,22 +1,23 @@
 """Whose token a call carries, asked of a scheduler: the planner has no database, so the scheduler says who it is.
 
 An answer is kept for as long as the scheduler keeps its own. So a token that is revoked works for twice that at most.
-Each question is a connection of its own. Few are asked at once, so that whoever tries tokens opens few.
+Each question is a connection of its own, and few are asked at once.
 """
 
-import asyncio
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from headrace import AsyncClient
 from headrace.errors import DatabaseUnavailableError, DeadlineError, UnauthenticatedError, UnreachableError
 from headrace_services.identity.gate import HEADER, Identity
-from headrace_services.identity.known import AT_ONCE, KEPT_S, MOST
+from headrace_services.identity.keeping import Keeper
 from headrace_services.identity.roles import Role
 from headrace_services.identity.tokens import Token
 
 TIMEOUT_S: Final = 5.0
-Kept = tuple[Identity | UnauthenticatedError, float]
+Answer = Identity | UnauthenticatedError
 
 
 class SchedulersTokens:
@@ -24,39 +25,18 @@ class SchedulersTokens:
 
     def __init__(self, address: str, clock: Callable[[], float] | None = None) -> None:
         self._address = address
-        self._clock = clock
-        self._kept: dict[bytes, Kept] = {}
-        self._asking = asyncio.Semaphore(AT_ONCE)
+        self._kept: Keeper[Answer] = Keeper(
+            lambda answer: isinstance(answer, Identity), clock or time.monotonic
+        )
 
     async def identify(self, token: Token) -> Identity:
         """Whose token it is. Raises UnauthenticatedError, and DatabaseUnavailableError where no scheduler answers."""
-        found = await self._answer(token)
+        found, _ = await self._kept.get(token.digest.hex(), partial(self._asked, token))
         if isinstance(found, UnauthenticatedError):
             raise UnauthenticatedError(found.message, remedy=found.remedy)
         return found
 
-    async def _answer(self, token: Token) -> Identity | UnauthenticatedError:
-        if (kept := self._fresh(token)) is not None:
-            return kept[0]
-        async with self._asking:
-            if (kept := self._fresh(token)) is not None:  # asked for another call meanwhile
-                return kept[0]
-            now = self._now()
-            found = await self._asked(token)
-        self._kept.pop(token.digest, None)
-        if len(self._kept) >= MOST:
-            del self._kept[next(iter(self._kept))]
-        self._kept[token.digest] = found, now
-        return found
-
-    def _fresh(self, token: Token) -> Kept | None:
-        kept = self._kept.get(token.digest)
-        return kept if kept is not None and self._now() - kept[1] < KEPT_S else None
-
-    def _now(self) -> float:
-        return (self._clock or asyncio.get_running_loop().time)()
-
-    async def _asked(self, token: Token) -> Identity | UnauthenticatedError:
+    async def _asked(self, token: Token) -> Answer:
         try:
             async with AsyncClient(
                 self._address, timeout_s=TIMEOUT_S, connect_timeout_s=TIMEOUT_S, token=token.text

@@ -54,7 +54,7 @@ class Calls:
         self.hub = hub
         self.desk = desk
         self.janitor = janitor or Janitor(hub.engine)
-        self.snapshots = Snapshots(partial(whole_study, hub.engine, desk))
+        self.snapshots = Snapshots(hub.engine, partial(whole_study, hub.engine, desk))
         self._known: dict[tuple[str, str], Study] = {}
         """Studies by project and name, for what of them never changes."""
 

@@ -23,7 +23,8 @@ import grpc
 from headrace.bounds.edge import BoundsInterceptor, refuse
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError
 from headrace_services.identity.gate import Gate
-from headrace_services.identity.interceptor import ASKED_AGAIN_S, GateInterceptor
+from headrace_services.identity.interceptor import GateInterceptor
+from headrace_services.identity.open_streams import ASKED_AGAIN_S
 from headrace_services.monitoring.calls import MeasuringInterceptor
 from headrace_services.scheduler.rpc.caller import caller, calling, let_call, let_in
 from headrace_services.scheduler.rpc.choosing import in_chosen_project

@@ -8,6 +8,9 @@ The study's status costs more than its events, so all watchers of a study on thi
 it, taken at most every `SNAPSHOT_EVERY_S`. A watcher sends the events that the snapshot covers, up to
 `MAX_EVENTS` a message; what has been committed since waits for the next snapshot.
 
+Watchers at the same cursor share their next message too, and all of them the question where the study is. Few messages
+are made at once. So what others wait for does not grow with the number of watchers.
+
 What is lost when the stream breaks: nothing. The client goes on from the last cursor that it saw, here or
 elsewhere; a replica that shuts down ends its watches so that clients do that.
 """
@@ -15,6 +18,7 @@ elsewhere; a replica that shuts down ends its watches so that clients do that.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from math import inf
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -27,9 +31,12 @@ from headrace_services.scheduler.rpc import convert
 from headrace_services.scheduler.rpc.pages import fitting
 from headrace_services.scheduler.store import history, studies
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.scheduler.store.studies import Head
 
 POLL_S = 0.5
 SNAPSHOT_EVERY_S = 0.5
+AT_ONCE = 4
+"""So many messages are made at once."""
 MAX_EVENTS = 200
 """In a message: about 10 ms of the event loop."""
 
@@ -38,16 +45,66 @@ Make = Callable[[int], Awaitable[pb.Study]]
 """Makes the message of a study. Raises StudyNotFoundError."""
 
 
-class Snapshot:
-    """The newest known message of one study, shared by its watchers."""
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The message that follows a cursor, with the study as it was then."""
 
-    def __init__(self, study_id: int, make: Make) -> None:
+    cursor: int
+    study: pb.Study
+    response: pb.WatchStudyResponse
+
+
+class Snapshot:
+    """What the watchers of one study share: where it is, its newest known message, and their next message."""
+
+    def __init__(self, engine: AsyncEngine, study_id: int, make: Make, turns: asyncio.Semaphore) -> None:
         self.watchers = 0
+        self._engine = engine
         self._make = make
+        self._turns = turns
         self._study_id = study_id
         self._lock = asyncio.Lock()
         self._study: pb.Study | None = None
         self._taken_at = -inf
+        self._heading = asyncio.Lock()
+        self._head: Head | None = None
+        self._head_at = -inf
+        self._failure: Exception | None = None
+        self._paging = asyncio.Lock()
+        self._page: _Page | None = None
+
+    async def head(self) -> Head | None:
+        """Where the study is, read after this was asked; None when it was deleted."""
+        clock = asyncio.get_running_loop().time
+        asked_at = clock()
+        async with self._heading:
+            if self._head_at < asked_at:
+                began = clock()
+                self._failure = None
+                try:
+                    async with transaction(self._engine) as conn:
+                        self._head = await studies.head(conn, self._study_id)
+                except Exception as error:  # noqa: BLE001  (it is everybody's who waits here)
+                    self._failure = error
+                self._head_at = began
+            if self._failure is not None:
+                raise self._failure
+            return self._head
+
+    async def next(self, cursor: int) -> pb.WatchStudyResponse:
+        """The next message: the study, and the events that it covers."""
+        study = await self.beyond(cursor)
+        async with self._paging:
+            if self._page is None or self._page.cursor != cursor or self._page.study is not study:
+                async with self._turns:
+                    self._page = _Page(cursor, study, await self._read(cursor, study))
+            return self._page.response
+
+    async def _read(self, cursor: int, study: pb.Study) -> pb.WatchStudyResponse:
+        async with transaction(self._engine) as conn:
+            stored = await history.events_after(conn, self._study_id, cursor, MAX_EVENTS)
+        covered = (convert.event(event) for event in stored if event.cursor <= study.status.cursor)
+        return pb.WatchStudyResponse(events=fitting(covered, beside=study.ByteSize()), study=study)
 
     async def beyond(self, cursor: int) -> pb.Study:
         """The study, newer than `cursor` if there is anything newer. Raises StudyNotFoundError."""
@@ -66,14 +123,18 @@ class Snapshot:
 class Snapshots:
     """The snapshots of the studies that are watched on this replica."""
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, engine: AsyncEngine, make: Make) -> None:
+        self._engine = engine
         self._make = make
         self._of: dict[int, Snapshot] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
 
     @asynccontextmanager
     async def of(self, study_id: int) -> AsyncIterator[Snapshot]:
         """The snapshot of a study, kept while somebody watches it."""
-        snapshot = self._of.setdefault(study_id, Snapshot(study_id, self._make))
+        if study_id not in self._of:
+            self._of[study_id] = Snapshot(self._engine, study_id, self._make, self._turns)
+        snapshot = self._of[study_id]
         snapshot.watchers += 1
         try:
             yield snapshot
@@ -93,12 +154,11 @@ async def watch(
         while True:
             if hub.closing:
                 raise DrainingError("this scheduler is shutting down")
-            async with transaction(hub.engine) as conn:
-                head = await studies.head(conn, study.id)
+            head = await snapshot.head()
             if head is None:
                 raise _deleted()
             if first or head.cursor > cursor:
-                response = await _next(hub.engine, snapshot, study.id, cursor)
+                response = await snapshot.next(cursor)
                 cursor, first = max([cursor, *(event.cursor for event in response.events)]), False
                 yield response
             if cursor < head.cursor:
@@ -106,15 +166,6 @@ async def watch(
             if head.state.ended and not head.ending:
                 return
             await changed.wait(POLL_S)
-
-
-async def _next(engine: AsyncEngine, snapshot: Snapshot, study_id: int, cursor: int) -> pb.WatchStudyResponse:
-    """The next message: the study, and the events that it covers."""
-    message = await snapshot.beyond(cursor)
-    async with transaction(engine) as conn:
-        stored = await history.events_after(conn, study_id, cursor, MAX_EVENTS)
-    covered = (convert.event(event) for event in stored if event.cursor <= message.status.cursor)
-    return pb.WatchStudyResponse(events=fitting(covered, beside=message.ByteSize()), study=message)
 
 
 def _check_cursor(study: Study, after: int) -> None:

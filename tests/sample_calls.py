@@ -60,7 +60,7 @@ class Samples:
 
     def __init__(self, site: ClosedSite, folder: Path) -> None:
         self._site = site
-        self.digest, self._archive = _packed(folder)
+        self.digest, self.archive = _packed(folder)
         self._refused: dict[str, Message] = {}
 
     async def begin(self) -> None:
@@ -151,7 +151,7 @@ class Samples:
         return await self._site.must(f"{PACKAGE}StudyService/{name}", EDITOR, request)
 
     async def _put_code(self) -> Message:
-        return code_pb2.PutCodeRequest(digest=self.digest, data=self._archive)
+        return code_pb2.PutCodeRequest(digest=self.digest, data=self.archive)
 
     async def _digest(self) -> Message:
         return code_pb2.GetCodeRequest(digest=self.digest)
@@ -169,17 +169,18 @@ class Samples:
     async def _create_project(self) -> Message:
         return project_pb2.CreateProjectRequest(project_id=f"project-{next(_numbers)}")
 
-    async def _join_token(self) -> Any:
-        create = join_pb2.CreateJoinTokenRequest()
+    async def join_token(self, uses: int = 1) -> Any:
+        """A new join token, with its secret."""
+        create = join_pb2.CreateJoinTokenRequest(uses=uses)
         return await self._site.must(f"{PACKAGE}JoinService/CreateJoinToken", OPERATOR, create)
 
     async def _revoke_join_token(self) -> Message:
-        return join_pb2.RevokeJoinTokenRequest(id=(await self._join_token()).token.id)
+        return join_pb2.RevokeJoinTokenRequest(id=(await self.join_token()).token.id)
 
     async def _join(self) -> join_pb2.JoinRequest:
-        token = (await self._join_token()).secret
+        token = (await self.join_token()).secret
         return join_pb2.JoinRequest(
-            token=token, worker=f"w-{next(_numbers)}", signing_request=_signing_request()
+            token=token, worker=f"w-{next(_numbers)}", signing_request=signing_request()
         )
 
     async def _revoke_worker(self) -> Message:
@@ -188,7 +189,7 @@ class Samples:
         return join_pb2.RevokeWorkerRequest(worker=joined.worker)
 
     async def _renew(self) -> Message:
-        return join_pb2.RenewRequest(signing_request=_signing_request())
+        return join_pb2.RenewRequest(signing_request=signing_request())
 
     async def _session(self) -> Message:
         hello = worker_pb2.Hello(
@@ -237,7 +238,7 @@ def _packed(folder: Path) -> tuple[str, bytes]:
     return found.manifest.digest, out.getvalue()
 
 
-def _signing_request() -> str:
+def signing_request() -> str:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, WORKER)])
     request = (
         x509.CertificateSigningRequestBuilder().subject_name(name).sign(credential.new_key(), hashes.SHA256())

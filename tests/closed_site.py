@@ -5,6 +5,7 @@ the callers of the page on permissions.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -79,6 +80,8 @@ class ClosedSite:
     worker: Held
     tokens: Mapping[str, str]
     """By the caller's heading; none for those that carry none."""
+    pids: Mapping[str, int]
+    """Of its processes, by their commands."""
     _channels: dict[tuple[str, bool], grpc.aio.Channel] = field(default_factory=dict)
 
     def channel(self, server: str, *, certificate: bool) -> grpc.aio.Channel:
@@ -228,6 +231,7 @@ async def closed_site(engine: AsyncEngine, folder: Path) -> AsyncIterator[Closed
             trusted=signer.trusted_pem,
             worker=held_by(signer, WORKER),
             tokens=await tokens_of_callers(engine),
+            pids={"all in one": os.getpid()},
         )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -22,20 +23,21 @@ STARTS_WITHIN_S = 90.0
 
 @asynccontextmanager
 async def closed_processes(
-    engine: AsyncEngine, database_url: str, folder: Path, options: Mapping[str, tuple[str, ...]] | None = None
+    engine: AsyncEngine, database_url: str, folder: Path, *, memory_bytes: int = resource.RLIM_INFINITY
 ) -> AsyncIterator[ClosedSite]:
-    """The service; `options` are further ones of its commands, by their names. All is gone afterwards."""
+    """The service; each command may have so much memory. All is gone afterwards."""
     authority.make(ca := folder / "ca", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
     signer = authority.load(ca)
     (home := folder / "home").mkdir()
     credential.store(home, certificate_for(signer, "agent"))
-    more = options or {}
+    pids: dict[str, int] = {}
     async with AsyncExitStack() as stack:
         environment = {"HEADRACE_DATABASE_URL": database_url, "HEADRACE_TLS_CA": str(ca / "ca.pem")}
 
         async def started(name: str, *given: str) -> Path:
             log = folder / f"{name}.log"
-            process = _start(log, environment, name, *given, *more.get(name, ()))
+            process = _start(log, environment, memory_bytes, name, *given)
+            pids[name] = process.pid
             stack.push_async_callback(_end, process)
             return log
 
@@ -66,16 +68,20 @@ async def closed_processes(
             trusted=signer.trusted_pem,
             worker=held_by(signer, WORKER),
             tokens=await tokens_of_callers(engine),
+            pids=pids,
         )
 
 
-def _start(log: Path, environment: Mapping[str, str], *arguments: str) -> "subprocess.Popen[bytes]":
+def _start(
+    log: Path, environment: Mapping[str, str], memory_bytes: int, *arguments: str
+) -> "subprocess.Popen[bytes]":
     with log.open("ab") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "headrace.cli", *arguments],
             stdout=out,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environment},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes)),
         )
 
 

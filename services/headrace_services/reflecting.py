@@ -1,0 +1,44 @@
+"""Reflection with a bound on what is asked: its answers repeat the question, and whoever does not read them keeps both
+in the server's memory.
+"""
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import Any, Final
+
+import grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+
+from headrace.bounds.edge import refuse
+from headrace.errors import InvalidFieldError, Violation
+
+MOST_BYTES: Final = 1024
+"""Of a question. The names of files, services and messages have some dozens."""
+
+
+def enable(names: Iterable[str], server: grpc.aio.Server) -> None:
+    """Serve reflection of these services, and of itself."""
+    servicer = _Bounded([*names, reflection.SERVICE_NAME])
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+
+
+class _Bounded(reflection.aio.ReflectionServicer):
+    async def ServerReflectionInfo(  # type: ignore[override]  # noqa: N802  # its stub says that it must be awaited
+        self, request_iterator: AsyncIterable[reflection_pb2.ServerReflectionRequest], context: Any
+    ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
+        """Answer questions until one is too long."""
+        answers: Any = super().ServerReflectionInfo(_short(request_iterator, context), context)
+        async for answer in answers:
+            yield answer
+
+
+async def _short(
+    requests: AsyncIterable[reflection_pb2.ServerReflectionRequest], context: Any
+) -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
+    async for request in requests:
+        size = request.ByteSize()
+        if size > MOST_BYTES:
+            remedy = "Ask for a file, a service or a message by its name."
+            message = f"has {size} bytes, and {MOST_BYTES} are the most"
+            refuse(context, InvalidFieldError([Violation(field="request", message=message, remedy=remedy)]))
+            return
+        yield request
