@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import grpc
-
 from headrace.bounds.edge import BoundsInterceptor
 from headrace.errors import HeadraceError, InvalidFieldError, Violation
 from headrace.v1 import bubble_pb2_grpc
@@ -29,6 +27,9 @@ from headrace_services.bubble_agent.certificate import WorkerCertificate
 from headrace_services.bubble_agent.neighbours import Neighbours
 from headrace_services.bubble_agent.servicer import BubbleServicer
 from headrace_services.identity.listening import is_loopback
+from headrace_services.serving.admission import AdmissionInterceptor
+from headrace_services.serving.limits import Known
+from headrace_services.serving.server import Server
 from headrace_torch.bubble_words import StageFileError, make_folder
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,9 @@ LOCK: Final = "agent.lock"
 SOCKET: Final = "agent.sock"
 LONGEST_SOCKET: Final = 107
 """Bytes of a Unix socket's path."""
-MOST_CALLS: Final = 64
+CALLERS: Final = Known(calls=64, streams=64, messages=8)
+"""What one caller has at once: all that come over the socket together, or the worker of another agent."""
+MESSAGE_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +121,7 @@ async def serve(settings: Settings) -> None:
             await _until(stop, agent, settings, port, certificate)
         finally:
             agent.close()
-            await server.stop(grace=0)
+            await server.stop(0)
             socket_of(settings.folder).unlink(missing_ok=True)
 
 
@@ -152,31 +155,20 @@ async def _watch(stop: asyncio.Event, agent: Agent, neighbours: Neighbours) -> N
         await asyncio.sleep(CLOSE_S if close else FAR_S)
 
 
-def _server(agent: Agent) -> grpc.aio.Server:
-    server = grpc.aio.server(
-        interceptors=(BoundsInterceptor(),),
-        maximum_concurrent_rpcs=MOST_CALLS,
-        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 64 * 1024)],
-    )
-    bubble_pb2_grpc.add_BubbleServiceServicer_to_server(BubbleServicer(agent, os.getpid()), server)
+def _server(agent: Agent) -> Server:
+    admission = AdmissionInterceptor(known=CALLERS)
+    server = Server((admission, BoundsInterceptor()), admission.connections, message_bytes=MESSAGE_BYTES)
+    bubble_pb2_grpc.add_BubbleServiceServicer_to_server(BubbleServicer(agent, os.getpid()), server.grpc)
     return server
 
 
-def _bind(server: grpc.aio.Server, settings: Settings, certificate: WorkerCertificate | None) -> int:
+def _bind(server: Server, settings: Settings, certificate: WorkerCertificate | None) -> int:
     path = socket_of(settings.folder)
     path.unlink(missing_ok=True)  # of an agent that was killed: the lock says that none lives
-    try:
-        server.add_insecure_port(f"unix:{path}")
-        if not settings.listen:
-            return 0
-        if certificate is not None:
-            return server.add_secure_port(settings.listen, certificate.server())
-        return server.add_insecure_port(settings.listen)
-    except (OSError, RuntimeError) as error:
-        raise HeadraceError(
-            f"the bubble agent cannot listen on {settings.listen or path}: {error}",
-            remedy="Choose another --listen or --folder.",
-        ) from None
+    server.bind("--folder", f"unix:{path}", None)
+    if not settings.listen:
+        return 0
+    return server.bind("--listen", settings.listen, certificate.server() if certificate is not None else None)
 
 
 def _say(settings: Settings, port: int) -> None:

@@ -17,8 +17,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc
-from grpc_health.v1.health import aio as health_aio
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.ages import Ages
@@ -64,6 +62,8 @@ from headrace_services.scheduler.store.schema import UPDATE, SchemaError, head
 from headrace_services.scheduler.store.tokens import TokenRows
 from headrace_services.scheduler.suggesting.pool import Pool
 from headrace_services.scheduler.suggesting.suggester import Suggester
+from headrace_services.serving.health import Health
+from headrace_services.serving.limits import WORKERS
 
 if TYPE_CHECKING:
     from headrace_services.identity.authority import Authority
@@ -258,8 +258,8 @@ async def _serve_bound(
         suggester = Suggester(hub, pool, tasks)
         hub.propose_with(suggester.want)
         janitor = Janitor(engine, settings.ages)
-        health = health_aio.HealthServicer()
-        await tell_instance(health)
+        health = Health()
+        tell_instance(health)
         workers = WorkerServicer(
             hub,
             heartbeats,
@@ -323,8 +323,8 @@ async def _serve_bound(
             await stop.called.wait()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, sys.exit, 130)
-        servers = [listener.server for listener in (users, for_workers) if listener is not None]
-        await _drain(servers, hub, registry, health, settings.drain_grace_s)
+        listeners = [listener for listener in (users, for_workers) if listener is not None]
+        await _drain(listeners, hub, registry, health, settings.drain_grace_s)
         log.info("%s", watch)
         for task in background:
             task.cancel()
@@ -343,21 +343,21 @@ def _info(metrics: str) -> study_pb2.GetServerInfoResponse:
 
 
 async def _drain(
-    servers: Sequence[grpc.aio.Server],
+    listeners: Sequence[Listener],
     hub: Hub,
     registry: Registry,
-    health: health_aio.HealthServicer,
+    health: Health,
     grace_s: float,
 ) -> None:
     log.info("draining")
-    await health.enter_graceful_shutdown()
+    health.leave()
     registry.drain()
     try:
         async with asyncio.timeout(grace_s):
             await hub.drain()
     except TimeoutError:
         log.warning("the database did not take everything in %s s; the senders keep it", grace_s)
-    await asyncio.gather(*(server.stop(grace=min(2.0, grace_s)) for server in servers))
+    await asyncio.gather(*(listener.stop(min(2.0, grace_s)) for listener in listeners))
 
 
 def _gate(engine: AsyncEngine, settings: Settings) -> Gate | None:
@@ -388,7 +388,7 @@ def _listeners(settings: Settings, gate: Gate | None) -> Bound:
     users = Listener("--listen", settings.listen, credentials, gate)
     if settings.worker_listen is None or authority is None:
         return Bound(users=users)
-    workers = Listener("--worker-listen", settings.worker_listen, certified(authority))
+    workers = Listener("--worker-listen", settings.worker_listen, certified(authority), known=WORKERS)
     signing = Signing(
         authority=authority,
         worker_port=workers.port,

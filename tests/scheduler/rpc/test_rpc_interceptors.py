@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 from rpc_site import Replica, serving
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -20,6 +20,7 @@ from headrace.error_status import from_rpc_error
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.rpc import caller, interceptors
 from headrace_services.scheduler.store.database import open_engine
+from headrace_services.serving.health import Health
 
 Behaviour = Callable[[bytes], Awaitable[None]]
 KINDS = ["unary", "yielding", "writing", "bidi_yielding", "bidi_writing"]
@@ -264,19 +265,18 @@ async def watch(replica: Replica) -> None:
 
 async def test_health_and_reflection_pass_the_edge() -> None:
     server = grpc.aio.server(interceptors=interceptors.make_server_interceptors())
-    servicer = health.aio.HealthServicer()
+    servicer = Health()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection([pb.DESCRIPTOR.services_by_name["StudyService"].full_name], server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         client = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest()
         assert (await client.Check(request, timeout=10)).status == health_pb2.HealthCheckResponse.SERVING
         watching = client.Watch(request, timeout=10)
         assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
-        await servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        servicer.leave()
         assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         watching.cancel()
         listing = reflection_pb2.ServerReflectionRequest(list_services="")

@@ -12,7 +12,6 @@ import pytest_asyncio
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from rpc_site import duration
 from sqlalchemy import select, text
@@ -48,6 +47,8 @@ from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
 from headrace_services.scheduler.store import tables
 from headrace_services.scheduler.store.tokens import TokenRows
+from headrace_services.serving.admission import AdmissionInterceptor
+from headrace_services.serving.health import Health
 
 REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 SERVED = [
@@ -123,7 +124,7 @@ async def guarded(engine: AsyncEngine) -> AsyncIterator[Site]:
     clock = asyncio.get_running_loop().time
     site: Site
     known = KnownTokens(TokenRows(engine), lambda: clock() + site.clock_s)
-    server = grpc.aio.server(interceptors=make_server_interceptors(gate=Gate(known)))
+    server = grpc.aio.server(interceptors=make_server_interceptors(AdmissionInterceptor(Gate(known))))
     port = server.add_insecure_port("127.0.0.1:0")
     async with (
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
@@ -135,7 +136,7 @@ async def guarded(engine: AsyncEngine) -> AsyncIterator[Site]:
         study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub, desk), server)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
         identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityServicer(engine), server)
-        health_pb2_grpc.add_HealthServicer_to_server(health_aio.HealthServicer(), server)
+        health_pb2_grpc.add_HealthServicer_to_server(Health(), server)
         reflection.enable_server_reflection([reflection.SERVICE_NAME], server)
         await server.start()
         yield site

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from headrace.errors import PermissionDeniedError
 from headrace.spec.names import DEFAULT_PROJECT
+from headrace_services.identity.admitted import admitted
 from headrace_services.identity.gate import Identity
 from headrace_services.identity.roles import Role
 
@@ -38,7 +39,6 @@ def require_governor(what: str) -> None:
 
 
 _caller: ContextVar[Caller | None] = ContextVar("headrace_caller", default=None)
-_identity: ContextVar[Identity] = ContextVar("headrace_identity")
 _ANYBODY = Identity()
 
 
@@ -50,14 +50,9 @@ def caller() -> Caller:
     return current
 
 
-def let_in(identity: Identity) -> None:
-    """Say whose token the call of this task carries, before it is served."""
-    _identity.set(identity)
-
-
 def calling(peer: str) -> Caller:
     """Who makes the call of this task, which comes from an address. Where no token is asked for, an admin."""
-    who = _identity.get(_ANYBODY)
+    who = admitted() or _ANYBODY
     return Caller(peer=peer, project=who.project, role=who.role, token=who.token)
 
 

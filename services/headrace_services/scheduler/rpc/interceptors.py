@@ -1,7 +1,6 @@
 """What every call passes on its way in and out: who calls, how long it may take, and what an error becomes.
 
-This is the one place where a caller's identity is known. Where the scheduler asks for tokens, the gate (`identity`)
-finds whose token it is and whether its role may call the method, before the request is read. Methods ask `caller()`
+Whose a call is was found at the door (`serving/admission`), before the request was read. Methods ask `caller()`
 (`rpc/caller.py`).
 
 Requests out of bounds (`headrace.bounds`) are refused here too, before a method sees them.
@@ -23,13 +22,13 @@ import grpc
 from headrace.bounds.edge import BoundsInterceptor, refuse
 from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError
 from headrace_services.identity.gate import Gate
-from headrace_services.identity.interceptor import GateInterceptor
 from headrace_services.monitoring.calls import MeasuringInterceptor
-from headrace_services.scheduler.rpc.caller import caller, calling, let_call, let_in
+from headrace_services.scheduler.rpc.caller import caller, calling, let_call
 from headrace_services.scheduler.rpc.choosing import in_chosen_project
 from headrace_services.scheduler.rpc.spec_faults import in_own_words
 from headrace_services.scheduler.store.database import is_away, is_strained
 from headrace_services.scheduler.store.defects import reason_of
+from headrace_services.serving.admission import AdmissionInterceptor
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +41,12 @@ Behaviour = Callable[[Any, Any], Any]
 
 
 def make_server_interceptors(
-    *, unary_deadline_s: float = UNARY_DEADLINE_S, gate: Gate | None = None
+    admission: AdmissionInterceptor | None = None, *, unary_deadline_s: float = UNARY_DEADLINE_S
 ) -> Sequence[grpc.aio.ServerInterceptor]:
-    """The interceptors of a scheduler's server; without a gate it asks for no token."""
-    inner = (MeasuringInterceptor(), EdgeInterceptor(unary_deadline_s, gate), BoundsInterceptor(in_own_words))
-    return inner if gate is None else (GateInterceptor(gate, let_in), *inner)
+    """The interceptors of a scheduler's server; one that lets everybody in, where no other is given."""
+    admission = admission or AdmissionInterceptor()
+    edge = EdgeInterceptor(unary_deadline_s, admission.gate)
+    return (admission, MeasuringInterceptor(), edge, BoundsInterceptor(in_own_words))
 
 
 class EdgeInterceptor(grpc.aio.ServerInterceptor):
