@@ -154,7 +154,9 @@ ATTACKS: dict[str, Callable[[Crowd], None]] = {
     "240 checks, all but the last bytes": lambda crowd: calls(crowd, 240, CHECK, body=LARGE[:-10], end=False, over=8),
     "10,000 watches": lambda crowd: calls(crowd, 10_000, WATCH),
     "10,000 watches with much metadata": lambda crowd: calls(crowd, 10_000, WATCH, metadata=much_metadata),
-    "30,000 watches with much metadata, 200 connections": lambda crowd: calls(crowd, 30_000, WATCH, metadata=much_metadata, over=200),
+    "30,000 watches with much metadata, 200 connections": lambda crowd: calls(
+        crowd, 30_000, WATCH, metadata=much_metadata, over=200
+    ),
     "10,000 joins of 60 kB that say 1 MB": lambda crowd: calls(
         crowd, 10_000, JOIN, body=message(b"z" * 60_000, length=MIB), end=False
     ),

@@ -45,15 +45,17 @@ _OF_A_PROXY: Final = {
 
 
 def to_status(err: HeadraceError) -> Status:
-    """The error as a `google.rpc.Status` (for `grpc_status.rpc_status.to_status`), within gRPC's size limit."""
+    """The error as a `google.rpc.Status` (for `grpc_status.rpc_status.to_status`), within gRPC's size limit.
+
+    One without a reason, such as a DeadlineError, is its status alone: clients know what that says."""
     entry = entry_of(err) or _BY_REASON["INTERNAL"]
-    info = error_details_pb2.ErrorInfo(
-        domain=DOMAIN,
-        reason=entry.reason or "INTERNAL",
-        metadata={"remedy": _cut(err.remedy, _MESSAGE_BYTES)},
-    )
     number: int = grpc.StatusCode[entry.status].value[0]
     status = Status(code=number, message=_cut(err.message, _MESSAGE_BYTES))
+    if entry.reason is None:
+        return status
+    info = error_details_pb2.ErrorInfo(
+        domain=DOMAIN, reason=entry.reason, metadata={"remedy": _cut(err.remedy, _MESSAGE_BYTES)}
+    )
     status.details.add().Pack(info)
     if isinstance(err, InvalidFieldError):
         room = _STATUS_BYTES - status.ByteSize()

@@ -24,7 +24,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from headrace.bounds.edge import refuse
-from headrace.errors import HeadraceError, InternalError, InvalidFieldError, Violation
+from headrace.errors import DeadlineError, HeadraceError, InternalError, InvalidFieldError, Violation
 from headrace_services.identity.admitted import admit
 from headrace_services.identity.gate import Gate, Identity
 from headrace_services.identity.permissions import PERMISSIONS, Permission
@@ -106,14 +106,10 @@ class _Method:
             return await self._answered(requests, context)
         except HeadraceError as error:
             return refuse(context, error)
-        except _LateError as error:
-            context.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
-            context.set_details(str(error))
         finally:
             if not (self._is_stream and door.connections.knows(peer)):
                 timer = asyncio.get_running_loop().call_later(within_s, door.connections.hang_up, peer)
                 _at_its_end(context, timer.cancel)
-        return None
 
     async def _entered(self, context: Context, peer: str) -> Stay:
         """The call's stay with whoever makes it. Raises HeadraceError where he may not."""
@@ -135,12 +131,12 @@ class _Method:
         return _until_its_end(context, door.known.enter(who.token, is_stream=self._is_stream))
 
     async def _request(self, context: Context, stay: Stay) -> Any:
-        """The one request of a call. Raises HeadraceError and _LateError."""
+        """The one request of a call. Raises HeadraceError."""
         try:
             async with asyncio.timeout(stay.within_s), stay.reading():
                 data = await context.read()
         except TimeoutError:
-            raise _LateError(f"the request has not arrived within {stay.within_s:g} s") from None
+            raise DeadlineError(f"the request has not arrived within {stay.within_s:g} s") from None
         if data is grpc.aio.EOF:
             raise _unread("is missing")
         if len(data) > stay.message_bytes:
@@ -157,10 +153,6 @@ class _Method:
             async for response in responses:
                 await context.write(response)
         return None
-
-
-class _LateError(Exception):
-    """A request has not arrived in time."""
 
 
 async def _unknown(_: Any, context: Context) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final, Protocol, cast
 
 from headrace.code.folder import CHUNK_BYTES, Folder, changed, open_file
 from headrace.code.manifest import (
@@ -193,7 +193,8 @@ def _opened(archive: BinaryIO, digest: str) -> Iterator[Iterator[tuple[Entry, _R
     try:
         with guarded.headers():
             # A stream: nothing is looked for, so nothing is there that was not compared.
-            tar = tarfile.open(fileobj=guarded, mode="r|", errorlevel=2)  # noqa: SIM115  # closed below
+            stream = cast("BinaryIO", guarded)  # all that is asked of it
+            tar = tarfile.open(fileobj=stream, mode="r|", errorlevel=2)  # noqa: SIM115  # closed below
         with tar:
             yield _members(tar, guarded, digest)
     except CodeCorruptError:
