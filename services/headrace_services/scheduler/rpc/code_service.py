@@ -25,11 +25,9 @@ from headrace.v1.code_pb2_grpc import CodeServiceServicer
 from headrace_services.identity.shown import certificate_of
 from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.calls import Context
+from headrace_services.scheduler.rpc.uploads import Upload, Uploads
 from headrace_services.scheduler.store import code, joins
 from headrace_services.scheduler.store.database import transaction
-
-UPLOADS_AT_ONCE = 2
-"""Each may fill a temporary file; further ones wait."""
 
 
 class CodeServicer(CodeServiceServicer):
@@ -38,7 +36,7 @@ class CodeServicer(CodeServiceServicer):
     def __init__(self, engine: AsyncEngine, *, for_workers: bool = False) -> None:
         self._engine = engine
         self._for_workers = for_workers
-        self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
+        self._uploads = Uploads()
 
     async def HasCode(self, request: pb.HasCodeRequest, context: Context) -> pb.HasCodeResponse:
         """Whether a code of the caller's project is kept; it then stays for a while."""
@@ -51,22 +49,30 @@ class CodeServicer(CodeServiceServicer):
         self, request_iterator: AsyncIterator[pb.PutCodeRequest], context: Context
     ) -> pb.PutCodeResponse:
         """Take an archive."""
+        self._for_users()
+        project = caller().project
+        async with self._uploads.opened(project, request_iterator) as upload:
+            first = await upload.next()
+            digest = _digest(first.digest if first is not None else "")
+            async with transaction(self._engine) as conn:
+                await code.require_room(conn, digest, project, size_bytes=0)
+            async with upload.place():
+                await self._take(upload, first, digest, project)
+        return pb.PutCodeResponse()
+
+    async def _take(self, upload: Upload, first: pb.PutCodeRequest | None, digest: str, project: str) -> None:
         from headrace.code import CodeCorruptError, verify  # what only those who ship code need
 
-        self._for_users()
-        async with self._uploads:
-            with tempfile.TemporaryFile() as file:
-                digest = await _received(request_iterator, file)
-                size_bytes = file.tell()
-                file.seek(0)
-                try:
-                    await asyncio.to_thread(verify, file, digest)
-                except CodeCorruptError as error:
-                    raise _refused("data", f"is not the archive of this digest: {error}") from None
-                file.seek(0)
-                async with transaction(self._engine) as conn:
-                    await code.put(conn, digest, caller().project, size_bytes, _chunks(file))
-        return pb.PutCodeResponse()
+        with tempfile.TemporaryFile() as file:
+            size_bytes = await _received(upload, first, file)
+            file.seek(0)
+            try:
+                await asyncio.to_thread(verify, file, digest)
+            except CodeCorruptError as error:
+                raise _refused("data", f"is not the archive of this digest: {error}") from None
+            file.seek(0)
+            async with transaction(self._engine) as conn:
+                await code.put(conn, digest, project, size_bytes, _chunks(file))
 
     async def GetCode(
         self, request: pb.GetCodeRequest, context: Context
@@ -95,17 +101,18 @@ class CodeServicer(CodeServiceServicer):
             )
 
 
-async def _received(messages: AsyncIterator[pb.PutCodeRequest], file: BinaryIO) -> str:
-    """Writes all pieces to the file; returns the digest of the first message."""
+async def _received(upload: Upload, first: pb.PutCodeRequest | None, file: BinaryIO) -> int:
+    """Writes all pieces to the file; returns how many bytes there are."""
     from headrace.code.archive import ARCHIVE_BYTES  # what only those who ship code need
 
-    digest = ""
-    async for message in messages:
-        digest = digest or _digest(message.digest)
-        if file.tell() + len(message.data) > ARCHIVE_BYTES:
+    size_bytes, message = 0, first
+    while message is not None:
+        size_bytes += len(message.data)
+        if size_bytes > ARCHIVE_BYTES:
             raise _refused("data", f"has more than {ARCHIVE_BYTES} bytes")
         await asyncio.to_thread(file.write, message.data)
-    return digest or _digest("")
+        message = await upload.next()
+    return size_bytes
 
 
 async def _chunks(file: BinaryIO) -> AsyncIterator[bytes]:
