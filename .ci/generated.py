@@ -109,8 +109,10 @@ def permissions_table() -> str:
         service, _, method = path.removeprefix("/").rpartition("/")
         allowed = ["yes" if permission is Permission.OPEN else "no"]
         allowed += ["yes" if role in permission.roles else "no" for role in Role]
-        socket = permission is Permission.SOCKET
-        cells = ["socket only", *["–"] * len(Role)] if socket else allowed
+        elsewhere = {Permission.SOCKET: "socket only", Permission.CERTIFIED: "certificate only"}.get(
+            permission
+        )
+        cells = [elsewhere, *["–"] * len(Role)] if elsewhere else allowed
         parts.setdefault(service, []).append((f"`{method}`", *cells))
     head = ("method", "without a token", *(role.value for role in Role))
     return "\n\n".join(f"### {service}\n\n{table(head, rows)}" for service, rows in parts.items())

@@ -28,6 +28,9 @@ class Permission(Enum):
     """People who say who may call."""
     WORK = "work"
     """Workers."""
+    CERTIFIED = "certified"
+    """Nobody by a token: workers, by their certificates, where they have them. A token does not say which worker calls,
+    so not what it was given."""
     SOCKET = "socket"
     """Nobody by a token. It is served on a Unix socket of one machine, which its user alone may open. A trial's process
     also names its lease."""
@@ -45,6 +48,7 @@ _ROLES: Final[Mapping[Permission, frozenset[Role]]] = {
     Permission.CHANGE: _PEOPLE - {Role.VIEWER},
     Permission.GOVERN: frozenset({Role.ADMIN}),
     Permission.WORK: frozenset({Role.WORKER}),
+    Permission.CERTIFIED: frozenset(),
     Permission.SOCKET: frozenset(),
 }
 
@@ -74,7 +78,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     **_methods("headrace.v1.IdentityService", Permission.KNOWN, "WhoAmI"),
     **_methods("headrace.v1.IdentityService", Permission.GOVERN, "CreateToken ListTokens RevokeToken"),
     **_methods("headrace.v1.CodeService", Permission.CHANGE, "HasCode PutCode"),
-    **_methods("headrace.v1.CodeService", Permission.WORK, "GetCode"),
+    **_methods("headrace.v1.CodeService", Permission.CERTIFIED, "GetCode"),
     **_methods("headrace.v1.ProjectService", Permission.LOOK, "ListProjects"),
     **_methods("headrace.v1.ProjectService", Permission.GOVERN, "CreateProject SetProject"),
     **_methods("headrace.v1.JoinService", Permission.OPEN, "Join"),

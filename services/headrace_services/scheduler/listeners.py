@@ -57,6 +57,7 @@ class Listener:
     ) -> None:
         """`option` is how the address was given; `gate` asks calls for tokens; `known` is what a caller may have.
         Raises HeadraceError where the address is not available."""
+        self.asks_for_tokens = gate is not None
         admission = AdmissionInterceptor(gate, known=known)
         self._serving = Server(make_server_interceptors(admission), admission.connections)
         self.server = self._serving.grpc

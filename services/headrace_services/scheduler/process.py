@@ -45,7 +45,7 @@ from headrace_services.scheduler.listeners import Listener, certified, encrypted
 from headrace_services.scheduler.loop_watch import LoopWatch
 from headrace_services.scheduler.monitored import monitored
 from headrace_services.scheduler.preparing import prepare
-from headrace_services.scheduler.rpc.code_service import CodeServicer
+from headrace_services.scheduler.rpc.code_service import CodeServicer, Serves
 from headrace_services.scheduler.rpc.identity_service import IdentityServicer
 from headrace_services.scheduler.rpc.join_service import JoinServicer, Signing
 from headrace_services.scheduler.rpc.project_service import ProjectServicer
@@ -276,14 +276,15 @@ async def _serve_bound(
         users.add_studies(studies)
         users.add_identities(IdentityServicer(engine))
         users.add_projects(ProjectServicer(hub))
-        users.add_code(CodeServicer(engine))
+        says_who = for_workers is not None or users.asks_for_tokens
+        users.add_code(CodeServicer(engine, Serves.USERS if says_who else Serves.ALL))
         users.add_joins(JoinServicer(engine, bound.signing))
         schema_watch = SchemaWatch(engine, stop.call)
         background = [tasks.create_task(schema_watch.run())]
         await schema_watch.first_look(stop.called)
         if for_workers is not None:
             for_workers.add_workers(workers)
-            for_workers.add_code(CodeServicer(engine, for_workers=True))
+            for_workers.add_code(CodeServicer(engine, Serves.WORKERS))
             for_workers.add_joins(JoinServicer(engine, bound.signing, for_workers=True))
             await for_workers.start(health)
         else:

@@ -7,18 +7,26 @@ For a project only the code is there that it shipped itself. Another project's i
 the upload shows that this project has it too.
 
 It is served on both listeners. A call on the listener for workers comes from a worker, so it may fetch there and no
-more, and its certificate must not be revoked.
+more: the code of studies whose trials it runs now, with a certificate that was not revoked. Users fetch nothing, nor do
+workers from the users' listener, unless they come there with no certificate to show (`Serves`).
 """
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator
+from enum import Enum, auto
 from typing import BinaryIO
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headrace.errors import CodeNotFoundError, InvalidFieldError, Violation, WorkerIdentityError
+from headrace.errors import (
+    CodeNotFoundError,
+    InvalidFieldError,
+    PermissionDeniedError,
+    Violation,
+    WorkerIdentityError,
+)
 from headrace.spec.code import DIGEST
 from headrace.v1 import code_pb2 as pb
 from headrace.v1.code_pb2_grpc import CodeServiceServicer
@@ -30,12 +38,23 @@ from headrace_services.scheduler.store import code, joins
 from headrace_services.scheduler.store.database import transaction
 
 
+class Serves(Enum):
+    """Who calls."""
+
+    USERS = auto()
+    """They alone: workers have certificates, or nobody comes without a token."""
+    WORKERS = auto()
+    """By their certificates."""
+    ALL = auto()
+    """Where nobody says who he is."""
+
+
 class CodeServicer(CodeServiceServicer):
     """What clients and workers call."""
 
-    def __init__(self, engine: AsyncEngine, *, for_workers: bool = False) -> None:
+    def __init__(self, engine: AsyncEngine, serves: Serves = Serves.ALL) -> None:
         self._engine = engine
-        self._for_workers = for_workers
+        self._serves = serves
         self._uploads = Uploads()
 
     async def HasCode(self, request: pb.HasCodeRequest, context: Context) -> pb.HasCodeResponse:
@@ -78,11 +97,21 @@ class CodeServicer(CodeServiceServicer):
         self, request: pb.GetCodeRequest, context: Context
     ) -> AsyncIterator[pb.GetCodeResponse]:
         """Give an archive. Each chunk is a transaction of its own: a slow worker holds none open."""
-        if self._for_workers:
+        digest = _digest(request.digest)
+        if self._serves is Serves.USERS:
+            raise WorkerIdentityError(
+                "code is given to workers alone, by their certificates",
+                remedy="Let the worker join (`headrace worker --join`), and call the listener for workers.",
+            )
+        if self._serves is Serves.WORKERS:
             shown = certificate_of(context)
             async with transaction(self._engine) as conn:
                 await joins.check(conn, worker=shown.worker, issued=shown.issued)
-        digest = _digest(request.digest)
+                if not await code.is_run_by(conn, digest, shown.worker):
+                    raise PermissionDeniedError(
+                        f"worker '{shown.worker}' runs no trial of a study with the code {digest[:12]}",
+                        remedy="A worker gets the code of the trials that it is given, while it runs them.",
+                    )
         number = 0
         while True:
             async with transaction(self._engine) as conn:
@@ -95,7 +124,7 @@ class CodeServicer(CodeServiceServicer):
             raise CodeNotFoundError(f"the code {digest[:12]} is not kept here")
 
     def _for_users(self) -> None:
-        if self._for_workers:
+        if self._serves is Serves.WORKERS:
             raise WorkerIdentityError(
                 "workers fetch code, and ship none", remedy="Call the users' listener with an editor's token."
             )

@@ -119,6 +119,20 @@ async def chunk(conn: AsyncConnection, digest: str, number: int) -> bytes | None
     return (await conn.execute(query)).scalar_one_or_none()
 
 
+async def is_run_by(conn: AsyncConnection, digest: str, worker: str) -> bool:
+    """Whether a worker runs a trial, or a part of one, of a study that has this code."""
+    w, s, one, part = tables.worker, tables.study, tables.lease, tables.grant_part
+    query = (
+        select(one.c.id)
+        .join_from(w, part, part.c.worker_id == w.c.id)
+        .join(one, and_(one.c.grant_id == part.c.grant_id, one.c.live))
+        .join(s, s.c.id == one.c.study_id)
+        .where(w.c.name == worker, s.c.code == digest)
+        .limit(1)
+    )
+    return (await conn.execute(query)).first() is not None
+
+
 async def forget_unneeded(conn: AsyncConnection, age: timedelta, most: int) -> int:
     """Forget at most so many codes that nobody needs and nobody asked for lately. Returns how many."""
     c = tables.code
