@@ -93,6 +93,10 @@ class Caller:
             self.pump(0)
         return sent
 
+    def end(self, number: int, data: bytes = b"") -> None:
+        """Send the last data of a call, however little."""
+        self.write(frame(DATA, END_STREAM, number, data))
+
     def reset(self, number: int) -> None:
         """Give a call up."""
         self.write(frame(RST_STREAM, 0, number, struct.pack(">I", 8)))

@@ -1,5 +1,6 @@
 """A planner that asks for tokens: those of a scheduler, which it asks whose they are."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from headrace_services.identity.known import KEPT_S
 from headrace_services.identity.roles import Auth
 from headrace_services.identity.tokens import new_token
 from headrace_services.planner.service.server import Settings, check, make_server
-from headrace_services.planner.service.whose import SchedulersTokens
+from headrace_services.planner.service.whose import AT_ONCE, SchedulersTokens
 from headrace_services.serving.health import Health
 
 TOKENS = {new_token().text: role for role in ("VIEWER", "EDITOR", "ADMIN", "WORKER")}
@@ -38,9 +39,15 @@ class Scheduler(identity_pb2_grpc.IdentityServiceServicer):
     def __init__(self) -> None:
         self.asked = 0
         self.asks_for_tokens = True
+        self.waiting = 0
+        self.goes_on = asyncio.Event()
+        """Questions wait for it; it is set."""
+        self.goes_on.set()
 
     async def WhoAmI(self, request: Any, context: Any) -> Any:  # noqa: ARG002  # there is nothing in it
         self.asked += 1
+        self.waiting += 1
+        await self.goes_on.wait()
         text = dict(context.invocation_metadata())["authorization"].removeprefix("Bearer ")
         if not self.asks_for_tokens:
             return identity_pb2.WhoAmIResponse(project="default", role=identity_pb2.ROLE_ADMIN)
@@ -104,6 +111,19 @@ async def test_a_scheduler_is_asked_once_in_some_seconds(site: Site) -> None:
     site.now += KEPT_S
     await site.refusal(good)
     assert site.scheduler.asked == 3
+
+
+async def test_tokens_that_nobody_knows_are_few_questions_at_once(site: Site) -> None:
+    site.scheduler.goes_on.clear()
+    calls = [asyncio.create_task(site.refusal(new_token().text)) for _ in range(3 * AT_ONCE)]
+    async with asyncio.timeout(60):
+        while site.scheduler.waiting < AT_ONCE:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert site.scheduler.waiting == AT_ONCE
+    site.scheduler.goes_on.set()
+    assert {type(error) for error in await asyncio.gather(*calls)} == {UnauthenticatedError}
+    assert site.scheduler.asked == 3 * AT_ONCE
 
 
 async def test_a_scheduler_that_asks_for_no_tokens_vouches_for_nobody(site: Site) -> None:

@@ -98,6 +98,9 @@ class _Method:
 
     async def _call(self, requests: Any, context: Context) -> Any:
         door, peer, within_s = self._door, context.peer(), self._door.strangers.limits.within_s
+        if door.connections.ends(peer):  # what it has sent before is not worth anything
+            context.set_code(grpc.StatusCode.UNAVAILABLE)
+            return None
         try:
             stay = await self._entered(context, peer)
             within_s = stay.within_s

@@ -54,6 +54,10 @@ class Connections:
         """Whether it has."""
         return peer in self._known
 
+    def ends(self, peer: str) -> bool:
+        """Whether it is hung up soon."""
+        return peer in self._ending
+
     def hang_up(self, peer: str) -> None:
         """End a connection soon."""
         if peer.startswith(("ipv4:", "ipv6:")):

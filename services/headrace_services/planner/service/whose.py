@@ -15,6 +15,8 @@ from headrace_services.identity.roles import Role
 from headrace_services.identity.tokens import Token
 
 TIMEOUT_S: Final = 5.0
+AT_ONCE: Final = 8
+"""Questions at once, each a connection of its own. Whoever tries tokens has no more of the scheduler."""
 Kept = tuple[Identity | UnauthenticatedError, float]
 
 
@@ -25,19 +27,35 @@ class SchedulersTokens:
         self._address = address
         self._clock = clock
         self._kept: dict[bytes, Kept] = {}
+        self._asking = asyncio.Semaphore(AT_ONCE)
 
     async def identify(self, token: Token) -> Identity:
         """Whose token it is. Raises UnauthenticatedError, and DatabaseUnavailableError where no scheduler answers."""
-        now = (self._clock or asyncio.get_running_loop().time)()
-        kept = self._kept.get(token.digest)
-        if kept is None or now - kept[1] >= KEPT_S:
-            self._kept.pop(token.digest, None)
-            if len(self._kept) >= MOST:
-                del self._kept[next(iter(self._kept))]
-            kept = self._kept[token.digest] = await self._asked(token), now
+        kept = self._fresh(token)
+        if kept is None:
+            async with self._asking:
+                kept = self._fresh(token) or await self._asked_now(
+                    token
+                )  # it may have been asked for meanwhile
         found = kept[0]
         if isinstance(found, UnauthenticatedError):
             raise UnauthenticatedError(found.message, remedy=found.remedy)
+        return found
+
+    def _now(self) -> float:
+        return (self._clock or asyncio.get_running_loop().time)()
+
+    def _fresh(self, token: Token) -> Kept | None:
+        kept = self._kept.get(token.digest)
+        return kept if kept is not None and self._now() - kept[1] < KEPT_S else None
+
+    async def _asked_now(self, token: Token) -> Kept:
+        now = self._now()
+        found = await self._asked(token), now
+        self._kept.pop(token.digest, None)
+        if len(self._kept) >= MOST:
+            del self._kept[next(iter(self._kept))]
+        self._kept[token.digest] = found
         return found
 
     async def _asked(self, token: Token) -> Identity | UnauthenticatedError:

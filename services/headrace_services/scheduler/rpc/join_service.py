@@ -4,6 +4,7 @@ It is served on both listeners. A call on the listener for workers comes from a 
 more. Join is served to whoever has a token; the other calls are for admins.
 """
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_LIFETIME = timedelta(hours=1)
+AT_ONCE = 2
+"""Joins at once. Whoever tries tokens keeps no more of the database's connections from others."""
 Context = ServicerContext[Any, Any]
 
 
@@ -49,6 +52,7 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
         self._engine = engine
         self._signing = signing
         self._for_workers = for_workers
+        self._joining = asyncio.Semaphore(AT_ONCE)
 
     async def Join(self, request: join_pb2.JoinRequest, _: Context) -> join_pb2.JoinResponse:
         """Sign a first certificate."""
@@ -64,7 +68,7 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
             )
         _checked_worker(request.worker, "worker")
         key = public_key_in(request.signing_request)
-        async with transaction(self._engine) as conn:
+        async with self._joining, transaction(self._engine) as conn:
             now = await joins.database_time(conn)
             await joins.join(
                 conn,
