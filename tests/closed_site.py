@@ -16,7 +16,6 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from grpc_health.v1.health import aio as health_aio
 from served import METHODS
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -40,6 +39,7 @@ from headrace_services.scheduler.listeners import encrypted
 from headrace_services.scheduler.rpc.identity_service import make
 from headrace_services.scheduler.store import tokens
 from headrace_services.scheduler.store.database import transaction
+from headrace_services.serving.health import Health
 from headrace_worker import credential
 
 LIMIT_S = 60.0
@@ -206,16 +206,15 @@ async def closed_site(engine: AsyncEngine, folder: Path) -> AsyncIterator[Closed
         running = asyncio.create_task(process._serve_bound(engine, settings, stop, bound, ""))
         stack.push_async_callback(_ended, stop, running)
         pool = await stack.enter_async_context(Pool(1))
-        planner = make_server(
-            pool, health_aio.HealthServicer(), Gate(SchedulersTokens(f"tls://127.0.0.1:{bound.users.port}"))
-        )
+        gate = Gate(SchedulersTokens(f"tls://127.0.0.1:{bound.users.port}"))
+        planner = make_server(pool, Health(), gate)
         shown = encrypted(signer.server_key_pem, signer.server_pem)
-        planner_port = planner.add_secure_port("127.0.0.1:0", shown)
+        planner_port = planner.bind("--listen", "127.0.0.1:0", shown)
         (home := folder / "home").mkdir()
         credential.store(home, certificate_for(signer, "agent"))
         servicer = BubbleServicer(Agent(folder), 1)
         agent = port_server(servicer)
-        agent_port = agent.add_secure_port("127.0.0.1:0", WorkerCertificate(home).server())
+        agent_port = agent.bind("--listen", "127.0.0.1:0", WorkerCertificate(home).server())
         own = socket_server(servicer, folder)
         for server in (planner, agent, own):
             await server.start()

@@ -28,6 +28,7 @@ from headrace_services.identity.known import KnownTokens, StoredToken
 from headrace_services.identity.roles import Role
 from headrace_services.identity.tokens import Token, digest_of, is_same, new_token
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
+from headrace_services.serving.admission import AdmissionInterceptor
 
 METHOD = "/headrace.v1.StudyService/GetStudy"
 
@@ -61,7 +62,7 @@ async def served(
     stack: AsyncExitStack, gate: Gate | None, pair: tuple[bytes, bytes] | None
 ) -> grpc.aio.Channel:
     """A server whose method answers at once, and a channel to it."""
-    server = grpc.aio.server(interceptors=make_server_interceptors(gate=gate))
+    server = grpc.aio.server(interceptors=make_server_interceptors(AdmissionInterceptor(gate)))
     study_pb2_grpc.add_StudyServiceServicer_to_server(Nothing(), server)
     if pair is None:
         port = server.add_insecure_port("localhost:0")

@@ -5,10 +5,7 @@ servers a name of its own in the environment, and they answer to a health check 
 """
 
 import os
-from typing import Final
-
-from grpc_health.v1 import health_pb2
-from grpc_health.v1.health import aio as health_aio
+from typing import Final, Protocol
 
 NAMED_IN: Final = "HEADRACE_INSTANCE"
 
@@ -18,8 +15,16 @@ def health_service(instance: str) -> str:
     return f"headrace.instance.{instance}"
 
 
-async def tell_instance(health: health_aio.HealthServicer, instance: str | None = None) -> None:
+class Healthy(Protocol):
+    """A health service."""
+
+    def add(self, service: str) -> None:
+        """It answers for this one too."""
+        ...
+
+
+def tell_instance(health: Healthy, instance: str | None = None) -> None:
     """Answers to checks of the instance, by default that of the environment, if it names one."""
     named = os.environ.get(NAMED_IN, "") if instance is None else instance
     if named:
-        await health.set(health_service(named), health_pb2.HealthCheckResponse.SERVING)
+        health.add(health_service(named))

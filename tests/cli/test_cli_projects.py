@@ -30,7 +30,9 @@ class Projects(project_pb2_grpc.ProjectServiceServicer):
 
     def ListProjects(self, request: pb.ListProjectsRequest, context: Any) -> pb.ListProjectsResponse:
         self._note(request, context)
-        vision = pb.Project(name="projects/vision", slots=4, slots_held=2.5, studies_unended=3)
+        vision = pb.Project(
+            name="projects/vision", slots=4, slots_held=2.5, studies_unended=3, code_mib_held=12.5
+        )
         return pb.ListProjectsResponse(projects=[pb.Project(name="projects/default"), vision])
 
     def SetProject(self, request: pb.SetProjectRequest, context: Any) -> pb.SetProjectResponse:
@@ -89,8 +91,10 @@ def test_projects_are_listed(service: Projects, invoke: Invoke) -> None:
         "name": "vision",
         "slots": 4,
         "studies": None,
+        "code_mib": None,
         "slots_held": 2.5,
         "studies_unended": 3,
+        "code_mib_held": 12.5,
     }
     assert "vision" in invoke("project", "list").out
 

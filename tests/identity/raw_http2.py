@@ -31,18 +31,25 @@ class Stream:
 class Caller:
     """One connection, and the calls on it."""
 
-    def __init__(self, address: str, tls: ssl.SSLContext | None = None, *, window: int = 2**31 - 1) -> None:
-        """`window`: how much the server may send on each stream unasked."""
+    def __init__(
+        self,
+        address: str,
+        tls: ssl.SSLContext | None = None,
+        *,
+        window: int = 2**31 - 1,
+        source: str = "127.0.0.1",
+    ) -> None:
+        """`window`: how much the server may send on each stream unasked; `source`: the address to call from."""
         host, _, port = address.rpartition(":")
-        plain = socket.create_connection((host.strip("[]"), int(port)), timeout=20)
-        self.socket = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+        plain = socket.create_connection((host, int(port)), timeout=20, source_address=(source, 0))
+        self.socket: socket.socket = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
         self.streams: dict[int, Stream] = {}
         self.closed = False
         self.most_streams = 2**31
         self._next, self._window, self._initial = 1, WINDOW, WINDOW
         self._read = bytearray()
-        self._write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, window)))
-        self._write(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**31 - 1 - WINDOW)))
+        self.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, window)))
+        self.write(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**31 - 1 - WINDOW)))
 
     def close(self) -> None:
         """Hang up."""
@@ -62,10 +69,10 @@ class Caller:
         block = b"".join(_field(name.encode(), value.encode()) for name, value in fields)
         first, rest = block[:FRAME_BYTES], block[FRAME_BYTES:]
         ended = END_STREAM if end and not body else 0
-        self._write(frame(HEADERS, ended | (0 if rest else END_HEADERS), number, first))
+        self.write(frame(HEADERS, ended | (0 if rest else END_HEADERS), number, first))
         while rest:
             some, rest = rest[:FRAME_BYTES], rest[FRAME_BYTES:]
-            self._write(frame(CONTINUATION, 0 if rest else END_HEADERS, number, some))
+            self.write(frame(CONTINUATION, 0 if rest else END_HEADERS, number, some))
         if body:
             self.send(number, body, end=end)
         return number
@@ -81,14 +88,18 @@ class Caller:
                 self.pump(0.05)
                 continue
             last = end and sent + some == len(data)
-            self._write(frame(DATA, END_STREAM if last else 0, number, data[sent : sent + some]))
+            self.write(frame(DATA, END_STREAM if last else 0, number, data[sent : sent + some]))
             sent, self._window, stream.window = sent + some, self._window - some, stream.window - some
             self.pump(0)
         return sent
 
+    def end(self, number: int, data: bytes = b"") -> None:
+        """Send the last data of a call, however little."""
+        self.write(frame(DATA, END_STREAM, number, data))
+
     def reset(self, number: int) -> None:
         """Give a call up."""
-        self._write(frame(RST_STREAM, 0, number, struct.pack(">I", 8)))
+        self.write(frame(RST_STREAM, 0, number, struct.pack(">I", 8)))
         self.streams[number].over = True
 
     def wait(self, number: int, within_s: float = 20.0) -> Stream:
@@ -142,9 +153,9 @@ class Caller:
                     self._initial = value
                 if name == 3:
                     self.most_streams = value
-            self._write(frame(SETTINGS, ACK, 0, b""))
+            self.write(frame(SETTINGS, ACK, 0, b""))
         elif kind == PING and not flags & ACK:
-            self._write(frame(PING, ACK, 0, payload))
+            self.write(frame(PING, ACK, 0, payload))
         elif kind == WINDOW_UPDATE:
             more = int.from_bytes(payload)
             if number == 0:
@@ -160,7 +171,8 @@ class Caller:
                 stream.data += len(payload)
             stream.over |= kind == RST_STREAM or bool(kind in (DATA, HEADERS) and flags & END_STREAM)
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
+        """Send frames."""
         try:
             self.socket.sendall(data)
         except OSError:

@@ -29,7 +29,7 @@ def expected(method: str, project: str) -> set[Role]:
         case "StudyService" | "PlannerService":
             return {Role.EDITOR, Role.ADMIN, *([Role.VIEWER] if name.startswith(LOOKS) else [])}
         case "CodeService":
-            return {Role.WORKER} if name == "GetCode" else {Role.EDITOR, Role.ADMIN}
+            return set() if name == "GetCode" else {Role.EDITOR, Role.ADMIN}
         case "ProjectService":
             return {Role.EDITOR, Role.ADMIN, Role.VIEWER} if name.startswith(LOOKS) else operators
         case "JoinService":

@@ -283,7 +283,24 @@ def test_a_worker_fetches_code_and_ships_none(site: JoinedSite) -> None:
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
         with pytest.raises(grpc.RpcError) as refused:
             next(code.GetCode(code_pb2.GetCodeRequest(digest=digest), timeout=60))
-        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert "worker 'mine' runs no trial of a study with the code 000000000000" in refused.value.details()
+    users = grpc.ssl_channel_credentials((site.ca / "ca.pem").read_bytes())
+    with grpc.secure_channel(site.users, users) as line, pytest.raises(grpc.RpcError) as refused:
+        next(code_pb2_grpc.CodeServiceStub(line).GetCode(code_pb2.GetCodeRequest(digest=digest), timeout=60))
+    assert "code is given to workers alone, by their certificates" in refused.value.details()
+
+
+def test_a_joined_worker_runs_what_was_shipped(site: JoinedSite, tmp_path: Path) -> None:
+    """It gets the code of the trial that it is given, though it may fetch no other."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    template = {"callable": "train:train", "working_dir": str(tmp_path), "code": {"ship": True}}
+    site.start_worker("ships", "--join", site.token())
+    with site.client as client:
+        study = client.create_study("shipped", {**SMALL, "template": template})
+        study.wait(90)
+        (trial,) = study.trials()
+        assert (trial.state, trial.value) == (TrialState.TERMINATED, 1.0)
 
 
 def test_a_revoked_certificate_opens_nothing(site: JoinedSite) -> None:

@@ -9,7 +9,6 @@ import grpc
 import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
 
 from headrace.error_status import from_rpc_error
 from headrace.errors import InvalidFieldError
@@ -17,6 +16,7 @@ from headrace.v1 import planner_pb2 as pb
 from headrace.v1 import planner_pb2_grpc
 from headrace_services.planner.service.pool import Pool
 from headrace_services.planner.service.server import Settings, check, make_server
+from headrace_services.serving.health import Health
 
 SMALL = pb.PlanQuestion(model_name="gpt3-2.7b", cluster_name="a100-16", batch=32)
 LARGE = pb.PlanQuestion(model_name="megatron-1t", cluster_name="a100-3072", batch=6144)
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def site() -> AsyncIterator[tuple[grpc.aio.Channel, Pool]]:
     async with Pool(2) as pool:
-        server = make_server(pool, health_aio.HealthServicer())
-        port = server.add_insecure_port("127.0.0.1:0")
+        server = make_server(pool, Health())
+        port = server.bind("--listen", "127.0.0.1:0", None)
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             yield channel, pool
-        await server.stop(grace=0)
+        await server.stop(0)
 
 
 Site = tuple[grpc.aio.Channel, Pool]

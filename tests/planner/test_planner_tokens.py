@@ -10,7 +10,6 @@ import grpc
 import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from headrace.bounds.edge import refuse
@@ -30,6 +29,7 @@ from headrace_services.identity.roles import Auth
 from headrace_services.identity.tokens import new_token
 from headrace_services.planner.service.server import Settings, check, make_server
 from headrace_services.planner.service.whose import SchedulersTokens
+from headrace_services.serving.health import Health
 
 TOKENS = {new_token().text: role for role in ("VIEWER", "EDITOR", "ADMIN", "WORKER")}
 
@@ -85,8 +85,8 @@ async def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
     await scheduler.start()
     found: Site
     tokens = SchedulersTokens(address, lambda: found.now)
-    server = make_server(None, health_aio.HealthServicer(), Gate(tokens), asked_again_s=0.05)  # type: ignore[arg-type]  # none is asked
-    port = server.add_insecure_port("127.0.0.1:0")
+    server = make_server(None, Health(), Gate(tokens), asked_again_s=0.05)  # type: ignore[arg-type]  # none is asked
+    port = server.bind("--listen", "127.0.0.1:0", None)
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         found = Site(channel, known)

@@ -175,6 +175,12 @@ def test_a_message_that_grpc_refuses():
     assert found.remedy.startswith("Ask for less")
 
 
+def test_a_call_that_a_busy_server_drops_may_be_made_again():
+    found = from_rpc_error(Bare(grpc.StatusCode.CANCELLED, "CANCELLED"))
+    assert type(found) is errors.BusyError
+    assert found.retryable
+
+
 def test_a_call_that_an_older_server_does_not_have():
     found = from_rpc_error(Bare(grpc.StatusCode.UNIMPLEMENTED, "Method not found!"))
     assert found.remedy == "Update the server: it is older than this client."

@@ -10,10 +10,10 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
 
 from headrace.errors import HeadraceError
 from headrace_services.instance import NAMED_IN, tell_instance
+from headrace_services.serving.health import Health
 from headrace_services.up import command
 from headrace_services.up.child import ChildFailedError
 from headrace_services.up.command import Options, children
@@ -23,8 +23,8 @@ from headrace_services.up.notices import Notices
 @asynccontextmanager
 async def serving(instance: str) -> AsyncIterator[int]:
     """A server that some `headrace up` started."""
-    server, health = grpc.aio.server(), health_aio.HealthServicer()
-    await tell_instance(health, instance)
+    server, health = grpc.aio.server(), Health()
+    tell_instance(health, instance)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

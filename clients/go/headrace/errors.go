@@ -48,6 +48,7 @@ const (
 	LogGone             Reason = "LOG_GONE"
 	StoreAway           Reason = "STORE_AWAY"
 	CodeNotFound        Reason = "CODE_NOT_FOUND"
+	Busy                Reason = "BUSY"
 )
 
 // The reasons that the client gives by itself.

@@ -18,6 +18,7 @@ from google.rpc.status_pb2 import Status
 
 from headrace.errors import (
     CATALOGUE,
+    BusyError,
     CatalogueEntry,
     HeadraceError,
     InternalError,
@@ -44,15 +45,17 @@ _OF_A_PROXY: Final = {
 
 
 def to_status(err: HeadraceError) -> Status:
-    """The error as a `google.rpc.Status` (for `grpc_status.rpc_status.to_status`), within gRPC's size limit."""
+    """The error as a `google.rpc.Status` (for `grpc_status.rpc_status.to_status`), within gRPC's size limit.
+
+    One without a reason, such as a DeadlineError, is its status alone: clients know what that says."""
     entry = entry_of(err) or _BY_REASON["INTERNAL"]
-    info = error_details_pb2.ErrorInfo(
-        domain=DOMAIN,
-        reason=entry.reason or "INTERNAL",
-        metadata={"remedy": _cut(err.remedy, _MESSAGE_BYTES)},
-    )
     number: int = grpc.StatusCode[entry.status].value[0]
     status = Status(code=number, message=_cut(err.message, _MESSAGE_BYTES))
+    if entry.reason is None:
+        return status
+    info = error_details_pb2.ErrorInfo(
+        domain=DOMAIN, reason=entry.reason, metadata={"remedy": _cut(err.remedy, _MESSAGE_BYTES)}
+    )
     status.details.add().Pack(info)
     if isinstance(err, InvalidFieldError):
         room = _STATUS_BYTES - status.ByteSize()
@@ -68,6 +71,8 @@ def from_rpc_error(err: grpc.RpcError) -> HeadraceError:
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.domain == DOMAIN and info.reason in _BY_REASON and status is not None:
             return _rebuild(_BY_REASON[info.reason], status, info.metadata.get("remedy"))
+    if code is grpc.StatusCode.CANCELLED and text == code.name:  # a call that we cancel says so in more words
+        return BusyError("The server dropped the call: it has too many at once.")
     entry = _CLIENT_ONLY.get(code.name)
     if entry is not None and entry.error is UnreachableError:
         return UnreachableError(f"No Headrace server answers ({_one_line(text)}).")

@@ -205,6 +205,10 @@ class SeveralObjectivesError(HeadraceError):
         )
 
 
+class BusyError(HeadraceError):
+    """The server has as many calls, or as many of this caller, as it takes at once."""
+
+
 class StudyDefectError(HeadraceError):
     """The scheduler cannot read the study's rows, or go on with them; other studies do not notice."""
 
@@ -454,6 +458,13 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         "RESOURCE_EXHAUSTED",
         TooLargeError,
         "Ask for less, such as fewer trials, fewer slots or a smaller model.",
+    ),
+    _entry(
+        "BUSY",
+        "UNAVAILABLE",
+        BusyError,
+        "Try again in a moment, with fewer calls at once.",
+        retryable=True,
     ),
     _entry(
         "INTERNAL",

@@ -23,7 +23,7 @@ const REMEDIES: Readonly<Record<string, string>> = {
   TOO_LARGE: "Send less, or ask for less.",
 };
 
-const RETRYABLE: ReadonlySet<string> = new Set(["UNREACHABLE", "DEADLINE", "DATABASE_UNAVAILABLE", "DRAINING"]);
+const RETRYABLE: ReadonlySet<string> = new Set(["UNREACHABLE", "DEADLINE", "DATABASE_UNAVAILABLE", "DRAINING", "BUSY"]);
 
 /** What an error is made of. */
 export interface Failure {

@@ -29,6 +29,9 @@ from headrace_services.bubble_agent.certificate import WorkerCertificate
 from headrace_services.bubble_agent.neighbours import Neighbours
 from headrace_services.bubble_agent.servicer import BubbleServicer
 from headrace_services.identity.listening import is_loopback
+from headrace_services.serving.admission import AdmissionInterceptor
+from headrace_services.serving.limits import Known
+from headrace_services.serving.server import Server
 from headrace_torch.bubble_words import StageFileError, make_folder
 
 log = logging.getLogger(__name__)
@@ -43,7 +46,9 @@ LOCK: Final = "agent.lock"
 SOCKET: Final = "agent.sock"
 LONGEST_SOCKET: Final = 107
 """Bytes of a Unix socket's path."""
-MOST_CALLS: Final = 64
+CALLERS: Final = Known(calls=64, streams=64, messages=8)
+"""What one caller has at once: all that come over the socket together, or the worker of another agent."""
+MESSAGE_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +115,15 @@ async def serve(settings: Settings) -> None:
         agent = Agent(settings.folder)
         servicer = BubbleServicer(agent, os.getpid())
         own, others = socket_server(servicer, settings.folder), port_server(servicer)
-        port = _bind(others, settings, certificate) if settings.listen else 0
+        credentials = certificate.server() if certificate is not None else None
+        port = others.bind("--listen", settings.listen, credentials) if settings.listen else 0
         await own.start()
         await others.start()
         try:
             await _until(stop, agent, settings, port, certificate)
         finally:
             agent.close()
-            await asyncio.gather(own.stop(grace=0), others.stop(grace=0))
+            await asyncio.gather(own.stop(0), others.stop(0))
             socket_of(settings.folder).unlink(missing_ok=True)
 
 
@@ -151,19 +157,16 @@ async def _watch(stop: asyncio.Event, agent: Agent, neighbours: Neighbours) -> N
         await asyncio.sleep(CLOSE_S if close else FAR_S)
 
 
-def socket_server(servicer: BubbleServicer, folder: Path) -> grpc.aio.Server:
+def socket_server(servicer: BubbleServicer, folder: Path) -> Server:
     """Returns the server for the user of this machine, bound to the folder's socket. Raises HeadraceError."""
     server, path = _server(), socket_of(folder)
     path.unlink(missing_ok=True)  # of an agent that was killed: the lock says that none lives
-    bubble_pb2_grpc.add_BubbleServiceServicer_to_server(servicer, server)
-    try:
-        server.add_insecure_port(f"unix:{path}")
-    except (OSError, RuntimeError) as error:
-        raise _unbound(path, error, "--folder") from None
+    bubble_pb2_grpc.add_BubbleServiceServicer_to_server(servicer, server.grpc)
+    server.bind("--folder", f"unix:{path}", None)
     return server
 
 
-def port_server(servicer: BubbleServicer) -> grpc.aio.Server:
+def port_server(servicer: BubbleServicer) -> Server:
     """Returns the server for other machines' agents, not yet bound. It takes their progress, and shows nothing of this
     machine. The two servers share no limits, so whoever fills this one leaves the user's alone."""
     server = _server()
@@ -173,32 +176,15 @@ def port_server(servicer: BubbleServicer) -> grpc.aio.Server:
         request_deserializer=bubble_pb2.ShareProgressRequest.FromString,
         response_serializer=bubble_pb2.ShareProgressResponse.SerializeToString,
     )
-    server.add_generic_rpc_handlers(
+    server.grpc.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(service, {"ShareProgress": handler}),)
     )
     return server
 
 
-def _server() -> grpc.aio.Server:
-    return grpc.aio.server(
-        interceptors=(BoundsInterceptor(),),
-        maximum_concurrent_rpcs=MOST_CALLS,
-        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 64 * 1024)],
-    )
-
-
-def _bind(server: grpc.aio.Server, settings: Settings, certificate: WorkerCertificate | None) -> int:
-    try:
-        if certificate is not None:
-            return server.add_secure_port(settings.listen, certificate.server())
-        return server.add_insecure_port(settings.listen)
-    except (OSError, RuntimeError) as error:
-        raise _unbound(settings.listen, error, "--listen") from None
-
-
-def _unbound(where: Path | str, error: Exception, option: str) -> HeadraceError:
-    said = f"the bubble agent cannot listen on {where}: {error}"
-    return HeadraceError(said, remedy=f"Choose another {option}.")
+def _server() -> Server:
+    admission = AdmissionInterceptor(known=CALLERS)
+    return Server((admission, BoundsInterceptor()), admission.connections, message_bytes=MESSAGE_BYTES)
 
 
 def _say(settings: Settings, port: int) -> None:

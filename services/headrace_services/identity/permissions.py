@@ -32,6 +32,9 @@ class Permission(Enum):
     """People who decide what concerns every project: admins of the default one."""
     WORK = "work"
     """Workers."""
+    CERTIFIED = "certified"
+    """Nobody by a token: workers, by their certificates, where they have them. A token does not say which worker calls,
+    so not what it was given."""
     SOCKET = "socket"
     """Nobody by a token. It is served on a Unix socket of one machine, which its user alone may open. A trial's process
     also names its lease."""
@@ -50,6 +53,7 @@ _ROLES: Final[Mapping[Permission, frozenset[Role]]] = {
     Permission.GOVERN: frozenset({Role.ADMIN}),
     Permission.OPERATE: frozenset({Role.ADMIN}),
     Permission.WORK: frozenset({Role.WORKER}),
+    Permission.CERTIFIED: frozenset(),
     Permission.SOCKET: frozenset(),
 }
 
@@ -113,7 +117,7 @@ PERMISSIONS: Final[Mapping[str, Rule]] = {
     **_methods(_IDENTITY, Permission.KNOWN, Reach.SHARED, "WhoAmI"),
     **_methods(_IDENTITY, Permission.GOVERN, Reach.OVERSEEN, "CreateToken ListTokens RevokeToken"),
     **_methods(_CODE, Permission.CHANGE, Reach.OWN, "HasCode PutCode"),
-    **_methods(_CODE, Permission.WORK, Reach.SHARED, "GetCode"),
+    **_methods(_CODE, Permission.CERTIFIED, Reach.SHARED, "GetCode"),
     **_methods(_PROJECT, Permission.LOOK, Reach.OVERSEEN, "ListProjects"),
     **_methods(_PROJECT, Permission.OPERATE, Reach.SHARED, "CreateProject SetProject"),
     **_methods(_JOIN, Permission.OPEN, Reach.SHARED, "Join"),

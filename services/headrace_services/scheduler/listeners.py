@@ -4,14 +4,11 @@ gRPC cannot ask for a certificate and do without one. So there are two listeners
 here. Without a listener for workers, they come to that of users and say themselves who they are.
 """
 
-import random
 from typing import TYPE_CHECKING, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
 
-from headrace.errors import HeadraceError
 from headrace.v1 import (
     code_pb2,
     code_pb2_grpc,
@@ -29,13 +26,13 @@ from headrace.v1 import (
 from headrace_services import reflecting
 from headrace_services.identity.gate import Gate
 from headrace_services.scheduler.rpc.interceptors import make_server_interceptors
+from headrace_services.serving.admission import AdmissionInterceptor
+from headrace_services.serving.health import Health
+from headrace_services.serving.limits import Known
+from headrace_services.serving.server import Server
 
 if TYPE_CHECKING:
     from headrace_services.identity.authority import Authority
-
-CONNECTION_AGE_S: Final = 30 * 60
-"""Clients' connections end about this often, so that they spread over the replicas again. Workers are asked to go
-sooner, by their sessions (`Timing.stream_age_s`)."""
 
 STUDIES: Final = study_pb2.DESCRIPTOR.services_by_name["StudyService"].full_name
 WORKERS: Final = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
@@ -55,11 +52,15 @@ class Listener:
         address: str,
         credentials: grpc.ServerCredentials | None,
         gate: Gate | None = None,
+        known: Known | None = None,
     ) -> None:
-        """`option` is how the address was given; `gate` asks calls for tokens. Raises HeadraceError where the address
-        cannot be had."""
-        self.server = _server(gate)
-        self.port = _bind(self.server, option, address, credentials)
+        """`option` is how the address was given; `gate` asks calls for tokens; `known` is what a caller may have.
+        Raises HeadraceError where the address is not available."""
+        self.asks_for_tokens = gate is not None
+        admission = AdmissionInterceptor(gate, known=known)
+        self._serving = Server(make_server_interceptors(admission), admission.connections)
+        self.server = self._serving.grpc
+        self.port = self._serving.bind(option, address, credentials)
         self.address = f"{address.rpartition(':')[0]}:{self.port}"
         self._names: list[str] = []
 
@@ -93,11 +94,15 @@ class Listener:
         join_pb2_grpc.add_JoinServiceServicer_to_server(servicer, self.server)
         self._names.append(JOINS)
 
-    async def start(self, health: health_aio.HealthServicer) -> None:
+    async def start(self, health: Health) -> None:
         """Serve, with health and reflection."""
         health_pb2_grpc.add_HealthServicer_to_server(health, self.server)
         reflecting.enable([*self._names, HEALTH], self.server)
-        await self.server.start()
+        await self._serving.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """End, after calls that are over by then."""
+        await self._serving.stop(grace_s)
 
 
 def certified(authority: "Authority") -> grpc.ServerCredentials:
@@ -111,39 +116,3 @@ def certified(authority: "Authority") -> grpc.ServerCredentials:
 def encrypted(key_pem: bytes, certificate_pem: bytes) -> grpc.ServerCredentials:
     """TLS that asks for no certificate."""
     return grpc.ssl_server_credentials([(key_pem, certificate_pem)])
-
-
-def _server(gate: Gate | None) -> grpc.aio.Server:
-    age_ms = int(CONNECTION_AGE_S * 1000 * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
-    return grpc.aio.server(
-        interceptors=make_server_interceptors(gate=gate),
-        options=[
-            ("grpc.so_reuseport", 0),
-            ("grpc.keepalive_time_ms", 20_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
-            ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-            ("grpc.http2.max_ping_strikes", 0),
-            ("grpc.max_connection_age_ms", age_ms),
-            ("grpc.max_connection_age_grace_ms", 30_000),
-            ("grpc.max_receive_message_length", 4 * 1024 * 1024),
-        ],
-    )
-
-
-def _bind(
-    server: grpc.aio.Server, option: str, address: str, credentials: grpc.ServerCredentials | None
-) -> int:
-    try:
-        if credentials is not None:
-            port = server.add_secure_port(address, credentials)
-        else:
-            port = server.add_insecure_port(address)
-    except (OSError, RuntimeError) as error:
-        port, reason = 0, str(error)
-    else:
-        reason = "the address is in use"
-    if not port:
-        raise HeadraceError(f"cannot listen on {address}: {reason}", remedy=f"Choose another {option}.")
-    return port

@@ -17,8 +17,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc
-from grpc_health.v1.health import aio as health_aio
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.ages import Ages
@@ -47,7 +45,7 @@ from headrace_services.scheduler.listeners import Listener, certified, encrypted
 from headrace_services.scheduler.loop_watch import LoopWatch
 from headrace_services.scheduler.monitored import monitored
 from headrace_services.scheduler.preparing import prepare
-from headrace_services.scheduler.rpc.code_service import CodeServicer
+from headrace_services.scheduler.rpc.code_service import CodeServicer, Serves
 from headrace_services.scheduler.rpc.identity_service import IdentityServicer
 from headrace_services.scheduler.rpc.join_service import JoinServicer, Signing
 from headrace_services.scheduler.rpc.project_service import ProjectServicer
@@ -64,6 +62,8 @@ from headrace_services.scheduler.store.schema import UPDATE, SchemaError, head
 from headrace_services.scheduler.store.tokens import TokenRows
 from headrace_services.scheduler.suggesting.pool import Pool
 from headrace_services.scheduler.suggesting.suggester import Suggester
+from headrace_services.serving.health import Health
+from headrace_services.serving.limits import WORKERS
 
 if TYPE_CHECKING:
     from headrace_services.identity.authority import Authority
@@ -258,8 +258,8 @@ async def _serve_bound(
         suggester = Suggester(hub, pool, tasks)
         hub.propose_with(suggester.want)
         janitor = Janitor(engine, settings.ages)
-        health = health_aio.HealthServicer()
-        await tell_instance(health)
+        health = Health()
+        tell_instance(health)
         workers = WorkerServicer(
             hub,
             heartbeats,
@@ -276,14 +276,15 @@ async def _serve_bound(
         users.add_studies(studies)
         users.add_identities(IdentityServicer(engine))
         users.add_projects(ProjectServicer(hub))
-        users.add_code(CodeServicer(engine))
+        says_who = for_workers is not None or users.asks_for_tokens
+        users.add_code(CodeServicer(engine, Serves.USERS if says_who else Serves.ALL))
         users.add_joins(JoinServicer(engine, bound.signing))
         schema_watch = SchemaWatch(engine, stop.call)
         background = [tasks.create_task(schema_watch.run())]
         await schema_watch.first_look(stop.called)
         if for_workers is not None:
             for_workers.add_workers(workers)
-            for_workers.add_code(CodeServicer(engine, for_workers=True))
+            for_workers.add_code(CodeServicer(engine, Serves.WORKERS))
             for_workers.add_joins(JoinServicer(engine, bound.signing, for_workers=True))
             await for_workers.start(health)
         else:
@@ -323,8 +324,8 @@ async def _serve_bound(
             await stop.called.wait()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, sys.exit, 130)
-        servers = [listener.server for listener in (users, for_workers) if listener is not None]
-        await _drain(servers, hub, registry, health, settings.drain_grace_s)
+        listeners = [listener for listener in (users, for_workers) if listener is not None]
+        await _drain(listeners, hub, registry, health, settings.drain_grace_s)
         log.info("%s", watch)
         for task in background:
             task.cancel()
@@ -343,21 +344,21 @@ def _info(metrics: str) -> study_pb2.GetServerInfoResponse:
 
 
 async def _drain(
-    servers: Sequence[grpc.aio.Server],
+    listeners: Sequence[Listener],
     hub: Hub,
     registry: Registry,
-    health: health_aio.HealthServicer,
+    health: Health,
     grace_s: float,
 ) -> None:
     log.info("draining")
-    await health.enter_graceful_shutdown()
+    health.leave()
     registry.drain()
     try:
         async with asyncio.timeout(grace_s):
             await hub.drain()
     except TimeoutError:
         log.warning("the database did not take everything in %s s; the senders keep it", grace_s)
-    await asyncio.gather(*(server.stop(grace=min(2.0, grace_s)) for server in servers))
+    await asyncio.gather(*(listener.stop(min(2.0, grace_s)) for listener in listeners))
 
 
 def _gate(engine: AsyncEngine, settings: Settings) -> Gate | None:
@@ -388,7 +389,7 @@ def _listeners(settings: Settings, gate: Gate | None) -> Bound:
     users = Listener("--listen", settings.listen, credentials, gate)
     if settings.worker_listen is None or authority is None:
         return Bound(users=users)
-    workers = Listener("--worker-listen", settings.worker_listen, certified(authority))
+    workers = Listener("--worker-listen", settings.worker_listen, certified(authority), known=WORKERS)
     signing = Signing(
         authority=authority,
         worker_port=workers.port,

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 from rpc_site import Replica, serving
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -18,11 +18,16 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from headrace import errors
 from headrace.error_status import from_rpc_error
 from headrace.v1 import study_pb2 as pb
+from headrace_services.scheduler.desk.desk import FRONTS, IMPORTANCES, PREVIEWS
+from headrace_services.scheduler.engine.log_reads import PATIENCE_S
 from headrace_services.scheduler.rpc import caller, interceptors
+from headrace_services.scheduler.rpc.ask_tell_calls import LONGEST_WAIT_S
+from headrace_services.scheduler.rpc.log_calls import OTHERS
 from headrace_services.scheduler.store.database import open_engine
+from headrace_services.serving.health import Health
 
 Behaviour = Callable[[bytes], Awaitable[None]]
-KINDS = ["unary", "yielding", "writing", "bidi_yielding", "bidi_writing"]
+KINDS = ["unary", "upload", "yielding", "writing", "bidi_yielding", "bidi_writing"]
 SECRET = "postgresql://user:secret@db"
 
 
@@ -43,6 +48,15 @@ class Probe:
             await self.behaviour(request)
         finally:
             self.closed.append("unary")
+        return b"ok"
+
+    async def upload(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
+        self.callers.append(caller.caller())
+        try:
+            async for request in requests:
+                await self.behaviour(request)
+        finally:
+            self.closed.append("upload")
         return b"ok"
 
     async def yielding(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -84,6 +98,7 @@ class Probe:
             "probe",
             {
                 "unary": grpc.unary_unary_rpc_method_handler(self.unary),
+                "upload": grpc.stream_unary_rpc_method_handler(self.upload),
                 "yielding": grpc.unary_stream_rpc_method_handler(self.yielding),
                 "writing": grpc.unary_stream_rpc_method_handler(self.writing),
                 "bidi_yielding": grpc.stream_stream_rpc_method_handler(self.bidi_yielding),
@@ -102,11 +117,13 @@ class Client:
     def start(self, kind: str, timeout_s: float | None = 10.0) -> Any:
         if kind == "unary":
             return self.channel.unary_unary("/probe/unary")(b"hello", timeout=timeout_s)
+
+        async def requests() -> AsyncIterator[bytes]:
+            yield b"hello"
+
+        if kind == "upload":
+            return self.channel.stream_unary("/probe/upload")(requests(), timeout=timeout_s)
         if kind.startswith("bidi"):
-
-            async def requests() -> AsyncIterator[bytes]:
-                yield b"hello"
-
             return self.channel.stream_stream(f"/probe/{kind}")(requests(), timeout=timeout_s)
         return self.channel.unary_stream(f"/probe/{kind}")(b"hello", timeout=timeout_s)
 
@@ -114,7 +131,7 @@ class Client:
         """The responses; raises the HeadraceError that the client would see."""
         try:
             call = self.start(kind, timeout_s)
-            return [await call] if kind == "unary" else [response async for response in call]
+            return [await call] if kind in ("unary", "upload") else [response async for response in call]
         except grpc.RpcError as error:
             raise from_rpc_error(error) from error
 
@@ -122,7 +139,7 @@ class Client:
 @asynccontextmanager
 async def probing(deadline_s: float = 60.0) -> AsyncIterator[Client]:
     probe = Probe()
-    server = grpc.aio.server(interceptors=interceptors.make_server_interceptors(unary_deadline_s=deadline_s))
+    server = grpc.aio.server(interceptors=interceptors.make_server_interceptors(deadline_s=deadline_s))
     server.add_generic_rpc_handlers([probe.handlers()])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -193,20 +210,32 @@ async def test_a_defect_is_logged_and_not_told(
     assert record.exc_info[1] is defect
 
 
-async def test_a_call_without_a_deadline_gets_one() -> None:
+@pytest.mark.parametrize("kind", ["unary", "upload"])
+@pytest.mark.parametrize("timeout_s", [None, 3600.0])
+async def test_no_callers_deadline_lengthens_the_servers(kind: str, timeout_s: float | None) -> None:
     async with probing(deadline_s=0.1) as client:
         client.probe.behaviour = lambda _: asyncio.Event().wait()
-        with pytest.raises(errors.DeadlineError):
-            await client.call("unary", timeout_s=None)
-        assert client.probe.closed == ["unary"]
+        with pytest.raises(errors.DeadlineError, match=r"took longer than 0\.1 s"):
+            await client.call(kind, timeout_s=timeout_s)
+        assert client.probe.closed == [kind]
+
+
+async def test_a_callers_shorter_deadline_counts() -> None:
+    async with probing(deadline_s=3600) as client:
+        client.probe.behaviour = lambda _: asyncio.Event().wait()
         with pytest.raises(errors.DeadlineError):
             await client.call("unary", timeout_s=0.3)
 
 
-async def test_a_callers_own_deadline_is_not_shortened() -> None:
-    async with probing(deadline_s=0.05) as client:
-        client.probe.behaviour = lambda _: asyncio.sleep(0.3)
-        assert await client.call("unary", timeout_s=20.0) == [b"ok"]
+def test_what_waits_within_a_call_waits_less_than_the_call_may_take() -> None:
+    waits = {
+        "a proposal": LONGEST_WAIT_S,
+        "a preview": PREVIEWS.wait_s + PREVIEWS.time_s,
+        "an importance": IMPORTANCES.wait_s + IMPORTANCES.time_s,
+        "a front": FRONTS.wait_s + FRONTS.time_s,
+        "a worker's log": PATIENCE_S * (OTHERS + 1),
+    }
+    assert [what for what, longest_s in waits.items() if longest_s + 5 > interceptors.DEADLINE_S] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -264,19 +293,18 @@ async def watch(replica: Replica) -> None:
 
 async def test_health_and_reflection_pass_the_edge() -> None:
     server = grpc.aio.server(interceptors=interceptors.make_server_interceptors())
-    servicer = health.aio.HealthServicer()
+    servicer = Health()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection([pb.DESCRIPTOR.services_by_name["StudyService"].full_name], server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         client = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest()
         assert (await client.Check(request, timeout=10)).status == health_pb2.HealthCheckResponse.SERVING
         watching = client.Watch(request, timeout=10)
         assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
-        await servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        servicer.leave()
         assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         watching.cancel()
         listing = reflection_pb2.ServerReflectionRequest(list_services="")

@@ -10,7 +10,6 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection_pb2
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -43,6 +42,8 @@ from headrace_services.scheduler.session.registry import Registry
 from headrace_services.scheduler.session.servicer import WorkerServicer
 from headrace_services.scheduler.session.worker_session import Timing
 from headrace_services.scheduler.store.tokens import TokenRows
+from headrace_services.serving.admission import AdmissionInterceptor
+from headrace_services.serving.health import Health
 
 SERVED = [
     method
@@ -127,9 +128,8 @@ async def guarded(engine: AsyncEngine, asked_again_s: float = 60.0) -> AsyncIter
     clock = asyncio.get_running_loop().time
     site: Site
     known = KnownTokens(TokenRows(engine), lambda: clock() + site.clock_s)
-    server = grpc.aio.server(
-        interceptors=make_server_interceptors(gate=Gate(known), asked_again_s=asked_again_s)
-    )
+    admission = AdmissionInterceptor(Gate(known), asked_again_s=asked_again_s)
+    server = grpc.aio.server(interceptors=make_server_interceptors(admission))
     port = server.add_insecure_port("127.0.0.1:0")
     async with (
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
@@ -141,7 +141,7 @@ async def guarded(engine: AsyncEngine, asked_again_s: float = 60.0) -> AsyncIter
         study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub, desk), server)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
         identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityServicer(engine), server)
-        health_pb2_grpc.add_HealthServicer_to_server(health_aio.HealthServicer(), server)
+        health_pb2_grpc.add_HealthServicer_to_server(Health(), server)
         code_pb2_grpc.add_CodeServiceServicer_to_server(CodeServicer(engine), server)
         reflecting.enable([], server)
         await server.start()

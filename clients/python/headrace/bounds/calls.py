@@ -109,6 +109,7 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
         "project_id": NAME,
         "slots": MOST,
         "studies": MOST,
+        "code_mib": MOST,
     },
     "ListProjectsRequest": _PAGE,
     "SetProjectRequest": {"request_id": REQUEST_ID, "name": PROJECT},

@@ -29,6 +29,14 @@ _Studies = Annotated[
         metavar="N", help=f"The most studies that have not ended, or {NO_LIMIT}.", show_default=False
     ),
 ]
+_CodeMib = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help=f"The most MiB that the archives of its code have together, or {NO_LIMIT}, which is 10240.",
+        show_default=False,
+    ),
+]
 
 
 @project.callback()
@@ -46,6 +54,7 @@ def create(
     name: _Name,
     slots: _Slots = None,
     studies: _Studies = None,
+    code_mib: _CodeMib = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a project, with no limits but those that are given. For admins of the project `default`.
@@ -58,8 +67,9 @@ def create(
     """
     session = Session.of(context)
     most_slots, most_studies = _new(_limit("--slots", slots)), _new(_limit("--studies", studies))
+    most_code = _new(_limit("--code-mib", code_mib))
     with session.client() as client:
-        made = client.create_project(name, slots=most_slots, studies=most_studies)
+        made = client.create_project(name, slots=most_slots, studies=most_studies, code_mib=most_code)
     _show(session, made, f"Project {name} is there.", as_json=as_json)
 
 
@@ -80,9 +90,9 @@ def list_projects(context: typer.Context, as_json: AsJson = False) -> None:
         session.output.json([_json(one) for one in found])
         return
     session.output.table(
-        ["PROJECT", "SLOTS HELD", "OF AT MOST", "STUDIES", "OF AT MOST"],
+        ["PROJECT", "SLOTS HELD", "OF AT MOST", "STUDIES", "OF AT MOST", "CODE MIB", "OF AT MOST"],
         [_row(one) for one in found],
-        right=["SLOTS HELD", "OF AT MOST", "STUDIES"],
+        right=["SLOTS HELD", "OF AT MOST", "STUDIES", "CODE MIB"],
     )
 
 
@@ -92,6 +102,7 @@ def set_limits(
     name: _Name,
     slots: _Slots = None,
     studies: _Studies = None,
+    code_mib: _CodeMib = None,
     as_json: AsJson = False,
 ) -> None:
     """Change limits of a project; one that is not given stays. For admins of the project `default`.
@@ -104,16 +115,17 @@ def set_limits(
 
     headrace project set vision --slots none
     """
-    if slots is None and studies is None:
+    if slots is None and studies is None and code_mib is None:
         raise CommandError(
-            "Neither --slots nor --studies is given, so nothing would change.",
+            "None of --slots, --studies and --code-mib is given, so nothing would change.",
             remedy=f"Give one, as in `headrace project set {name} --slots 8`.",
             code=USAGE,
         )
     session = Session.of(context)
     most_slots, most_studies = _limit("--slots", slots), _limit("--studies", studies)
+    most_code = _limit("--code-mib", code_mib)
     with session.client() as client:
-        now = client.set_project(name, slots=most_slots, studies=most_studies)
+        now = client.set_project(name, slots=most_slots, studies=most_studies, code_mib=most_code)
     _show(session, now, f"Project {name} is changed.", as_json=as_json)
 
 
@@ -146,6 +158,8 @@ def _show(session: Session, one: ProjectInfo, said: str, *, as_json: bool) -> No
     )
     session.output.note(f"Its studies may hold {slots} at once, and hold {one.slots_held:g}.")
     session.output.note(f"It may have {studies} that have not ended, and has {one.studies_unended}.")
+    most_code = "the usual amount" if one.code_mib is None else f"{one.code_mib} MiB"
+    session.output.note(f"It may keep {most_code} of code, and keeps {one.code_mib_held:.1f} MiB.")
 
 
 def _row(one: ProjectInfo) -> list[Cell]:
@@ -155,6 +169,8 @@ def _row(one: ProjectInfo) -> list[Cell]:
         "-" if one.slots is None else str(one.slots),
         str(one.studies_unended),
         "-" if one.studies is None else str(one.studies),
+        f"{one.code_mib_held:.0f}",
+        "-" if one.code_mib is None else str(one.code_mib),
     ]
 
 

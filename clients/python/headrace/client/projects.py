@@ -37,8 +37,11 @@ class ProjectInfo:
     """The most slots that its studies hold at once; None: no limit."""
     studies: int | None
     """The most studies that have not ended; None: no limit."""
+    code_mib: int | None
+    """What the archives of its code have together at most, in MiB; None: 10240."""
     slots_held: float
     studies_unended: int
+    code_mib_held: float
 
 
 def projects(_: object) -> Flow[list[ProjectInfo]]:
@@ -54,9 +57,15 @@ def projects(_: object) -> Flow[list[ProjectInfo]]:
 
 
 def create_project(
-    _: object, name: str, *, slots: int | None = None, studies: int | None = None
+    _: object,
+    name: str,
+    *,
+    slots: int | None = None,
+    studies: int | None = None,
+    code_mib: int | None = None,
 ) -> Flow[ProjectInfo]:
     """Creates a project, whose studies hold at most so many slots at once, and of which at most so many have not ended.
+    The archives of its code have at most `code_mib` together, or 10 GiB.
 
     For admins of the project `default`. Raises `ProjectExistsError`."""
     request = pb.CreateProjectRequest(
@@ -64,6 +73,7 @@ def create_project(
         project_id=name,
         slots=_most("slots", slots),
         studies=_most("studies", studies),
+        code_mib=_most("code_mib", code_mib),
     )
     response = yield from rpc(_CREATE, request)
     return _info(response.project)
@@ -75,6 +85,7 @@ def set_project(
     *,
     slots: int | Unchanged | None = UNCHANGED,
     studies: int | Unchanged | None = UNCHANGED,
+    code_mib: int | Unchanged | None = UNCHANGED,
 ) -> Flow[ProjectInfo]:
     """Sets limits of a project; None takes a limit away, and what is not given stays. It stops nothing that runs.
 
@@ -84,6 +95,7 @@ def set_project(
         name=f"{_PREFIX}{name}",
         slots=_limit("slots", slots),
         studies=_limit("studies", studies),
+        code_mib=_limit("code_mib", code_mib),
     )
     response = yield from rpc(_SET, request)
     return _info(response.project)
@@ -103,6 +115,8 @@ def _info(proto: pb.Project) -> ProjectInfo:
         name=proto.name.removeprefix(_PREFIX),
         slots=proto.slots if proto.HasField("slots") else None,
         studies=proto.studies if proto.HasField("studies") else None,
+        code_mib=proto.code_mib if proto.HasField("code_mib") else None,
         slots_held=proto.slots_held,
         studies_unended=proto.studies_unended,
+        code_mib_held=proto.code_mib_held,
     )

@@ -57,6 +57,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_LOG_GONE: _ErrorReason.ValueType  # 37
     ERROR_REASON_STORE_AWAY: _ErrorReason.ValueType  # 38
     ERROR_REASON_CODE_NOT_FOUND: _ErrorReason.ValueType  # 39
+    ERROR_REASON_BUSY: _ErrorReason.ValueType  # 40
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Machine-readable reasons, without the prefix in ErrorInfo. The catalogue in
@@ -98,4 +99,5 @@ ERROR_REASON_WORKER_AWAY: ErrorReason.ValueType  # 36
 ERROR_REASON_LOG_GONE: ErrorReason.ValueType  # 37
 ERROR_REASON_STORE_AWAY: ErrorReason.ValueType  # 38
 ERROR_REASON_CODE_NOT_FOUND: ErrorReason.ValueType  # 39
+ERROR_REASON_BUSY: ErrorReason.ValueType  # 40
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

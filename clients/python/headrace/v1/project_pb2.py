@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19headrace/v1/project.proto\x12\x0bheadrace.v1\"\x84\x01\n\x07Project\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05slots\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x07studies\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\nslots_held\x18\x04 \x01(\x01\x12\x17\n\x0fstudies_unended\x18\x05 \x01(\x05\x42\x08\n\x06_slotsB\n\n\x08_studies\"*\n\x0cProjectLimit\x12\x11\n\x04most\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x07\n\x05_most\"~\n\x14\x43reateProjectRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nproject_id\x18\x02 \x01(\t\x12\x12\n\x05slots\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x07studies\x18\x04 \x01(\x05H\x01\x88\x01\x01\x42\x08\n\x06_slotsB\n\n\x08_studies\">\n\x15\x43reateProjectResponse\x12%\n\x07project\x18\x01 \x01(\x0b\x32\x14.headrace.v1.Project\"<\n\x13ListProjectsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"W\n\x14ListProjectsResponse\x12&\n\x08projects\x18\x01 \x03(\x0b\x32\x14.headrace.v1.Project\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x8b\x01\n\x11SetProjectRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12(\n\x05slots\x18\x03 \x01(\x0b\x32\x19.headrace.v1.ProjectLimit\x12*\n\x07studies\x18\x04 \x01(\x0b\x32\x19.headrace.v1.ProjectLimit\";\n\x12SetProjectResponse\x12%\n\x07project\x18\x01 \x01(\x0b\x32\x14.headrace.v1.Project2\x8c\x02\n\x0eProjectService\x12V\n\rCreateProject\x12!.headrace.v1.CreateProjectRequest\x1a\".headrace.v1.CreateProjectResponse\x12S\n\x0cListProjects\x12 .headrace.v1.ListProjectsRequest\x1a!.headrace.v1.ListProjectsResponse\x12M\n\nSetProject\x12\x1e.headrace.v1.SetProjectRequest\x1a\x1f.headrace.v1.SetProjectResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19headrace/v1/project.proto\x12\x0bheadrace.v1\"\xbf\x01\n\x07Project\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05slots\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x07studies\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\nslots_held\x18\x04 \x01(\x01\x12\x17\n\x0fstudies_unended\x18\x05 \x01(\x05\x12\x15\n\x08\x63ode_mib\x18\x06 \x01(\x05H\x02\x88\x01\x01\x12\x15\n\rcode_mib_held\x18\x07 \x01(\x01\x42\x08\n\x06_slotsB\n\n\x08_studiesB\x0b\n\t_code_mib\"*\n\x0cProjectLimit\x12\x11\n\x04most\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x07\n\x05_most\"\xa2\x01\n\x14\x43reateProjectRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nproject_id\x18\x02 \x01(\t\x12\x12\n\x05slots\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x07studies\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12\x15\n\x08\x63ode_mib\x18\x05 \x01(\x05H\x02\x88\x01\x01\x42\x08\n\x06_slotsB\n\n\x08_studiesB\x0b\n\t_code_mib\">\n\x15\x43reateProjectResponse\x12%\n\x07project\x18\x01 \x01(\x0b\x32\x14.headrace.v1.Project\"<\n\x13ListProjectsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"W\n\x14ListProjectsResponse\x12&\n\x08projects\x18\x01 \x03(\x0b\x32\x14.headrace.v1.Project\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xb8\x01\n\x11SetProjectRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12(\n\x05slots\x18\x03 \x01(\x0b\x32\x19.headrace.v1.ProjectLimit\x12*\n\x07studies\x18\x04 \x01(\x0b\x32\x19.headrace.v1.ProjectLimit\x12+\n\x08\x63ode_mib\x18\x05 \x01(\x0b\x32\x19.headrace.v1.ProjectLimit\";\n\x12SetProjectResponse\x12%\n\x07project\x18\x01 \x01(\x0b\x32\x14.headrace.v1.Project2\x8c\x02\n\x0eProjectService\x12V\n\rCreateProject\x12!.headrace.v1.CreateProjectRequest\x1a\".headrace.v1.CreateProjectResponse\x12S\n\x0cListProjects\x12 .headrace.v1.ListProjectsRequest\x1a!.headrace.v1.ListProjectsResponse\x12M\n\nSetProject\x12\x1e.headrace.v1.SetProjectRequest\x1a\x1f.headrace.v1.SetProjectResponseB@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,21 +33,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1'
   _globals['_PROJECT']._serialized_start=43
-  _globals['_PROJECT']._serialized_end=175
-  _globals['_PROJECTLIMIT']._serialized_start=177
-  _globals['_PROJECTLIMIT']._serialized_end=219
-  _globals['_CREATEPROJECTREQUEST']._serialized_start=221
-  _globals['_CREATEPROJECTREQUEST']._serialized_end=347
-  _globals['_CREATEPROJECTRESPONSE']._serialized_start=349
-  _globals['_CREATEPROJECTRESPONSE']._serialized_end=411
-  _globals['_LISTPROJECTSREQUEST']._serialized_start=413
-  _globals['_LISTPROJECTSREQUEST']._serialized_end=473
-  _globals['_LISTPROJECTSRESPONSE']._serialized_start=475
-  _globals['_LISTPROJECTSRESPONSE']._serialized_end=562
-  _globals['_SETPROJECTREQUEST']._serialized_start=565
-  _globals['_SETPROJECTREQUEST']._serialized_end=704
-  _globals['_SETPROJECTRESPONSE']._serialized_start=706
-  _globals['_SETPROJECTRESPONSE']._serialized_end=765
-  _globals['_PROJECTSERVICE']._serialized_start=768
-  _globals['_PROJECTSERVICE']._serialized_end=1036
+  _globals['_PROJECT']._serialized_end=234
+  _globals['_PROJECTLIMIT']._serialized_start=236
+  _globals['_PROJECTLIMIT']._serialized_end=278
+  _globals['_CREATEPROJECTREQUEST']._serialized_start=281
+  _globals['_CREATEPROJECTREQUEST']._serialized_end=443
+  _globals['_CREATEPROJECTRESPONSE']._serialized_start=445
+  _globals['_CREATEPROJECTRESPONSE']._serialized_end=507
+  _globals['_LISTPROJECTSREQUEST']._serialized_start=509
+  _globals['_LISTPROJECTSREQUEST']._serialized_end=569
+  _globals['_LISTPROJECTSRESPONSE']._serialized_start=571
+  _globals['_LISTPROJECTSRESPONSE']._serialized_end=658
+  _globals['_SETPROJECTREQUEST']._serialized_start=661
+  _globals['_SETPROJECTREQUEST']._serialized_end=845
+  _globals['_SETPROJECTRESPONSE']._serialized_start=847
+  _globals['_SETPROJECTRESPONSE']._serialized_end=906
+  _globals['_PROJECTSERVICE']._serialized_start=909
+  _globals['_PROJECTSERVICE']._serialized_end=1177
 # @@protoc_insertion_point(module_scope)

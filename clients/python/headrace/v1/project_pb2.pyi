@@ -29,6 +29,8 @@ class Project(_message.Message):
     STUDIES_FIELD_NUMBER: _builtins.int
     SLOTS_HELD_FIELD_NUMBER: _builtins.int
     STUDIES_UNENDED_FIELD_NUMBER: _builtins.int
+    CODE_MIB_FIELD_NUMBER: _builtins.int
+    CODE_MIB_HELD_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`projects/{project}`."""
     slots: _builtins.int
@@ -41,6 +43,10 @@ class Project(_message.Message):
     """What its studies hold, in slots; a share of a GPU is a part of one."""
     studies_unended: _builtins.int
     """How many of its studies have not ended."""
+    code_mib: _builtins.int
+    """What the archives of its code have together at most, in MiB; absent: 10240."""
+    code_mib_held: _builtins.float
+    """What they have, in MiB."""
     def __init__(
         self,
         *,
@@ -49,15 +55,21 @@ class Project(_message.Message):
         studies: _builtins.int | None = ...,
         slots_held: _builtins.float = ...,
         studies_unended: _builtins.int = ...,
+        code_mib: _builtins.int | None = ...,
+        code_mib_held: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_slots", b"_slots", "_studies", b"_studies", "slots", b"slots", "studies", b"studies"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_code_mib", b"_code_mib", "_slots", b"_slots", "_studies", b"_studies", "code_mib", b"code_mib", "slots", b"slots", "studies", b"studies"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_slots", b"_slots", "_studies", b"_studies", "name", b"name", "slots", b"slots", "slots_held", b"slots_held", "studies", b"studies", "studies_unended", b"studies_unended"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_code_mib", b"_code_mib", "_slots", b"_slots", "_studies", b"_studies", "code_mib", b"code_mib", "code_mib_held", b"code_mib_held", "name", b"name", "slots", b"slots", "slots_held", b"slots_held", "studies", b"studies", "studies_unended", b"studies_unended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__code_mib: _TypeAlias = _typing.Literal["code_mib"]  # noqa: Y015
+    _WhichOneofArgType__code_mib: _TypeAlias = _typing.Literal["_code_mib", b"_code_mib"]  # noqa: Y015
     _WhichOneofReturnType__slots: _TypeAlias = _typing.Literal["slots"]  # noqa: Y015
     _WhichOneofArgType__slots: _TypeAlias = _typing.Literal["_slots", b"_slots"]  # noqa: Y015
     _WhichOneofReturnType__studies: _TypeAlias = _typing.Literal["studies"]  # noqa: Y015
     _WhichOneofArgType__studies: _TypeAlias = _typing.Literal["_studies", b"_studies"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__code_mib) -> _WhichOneofReturnType__code_mib | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__slots) -> _WhichOneofReturnType__slots | None: ...
     @_typing.overload
@@ -98,12 +110,15 @@ class CreateProjectRequest(_message.Message):
     PROJECT_ID_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     STUDIES_FIELD_NUMBER: _builtins.int
+    CODE_MIB_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     project_id: _builtins.str
     """Lower-case letters, digits and hyphens, 1 to 63 characters, beginning with a letter."""
     slots: _builtins.int
     """Absent: no limit."""
     studies: _builtins.int
+    code_mib: _builtins.int
+    """Absent: 10240."""
     def __init__(
         self,
         *,
@@ -111,15 +126,20 @@ class CreateProjectRequest(_message.Message):
         project_id: _builtins.str = ...,
         slots: _builtins.int | None = ...,
         studies: _builtins.int | None = ...,
+        code_mib: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_slots", b"_slots", "_studies", b"_studies", "slots", b"slots", "studies", b"studies"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_code_mib", b"_code_mib", "_slots", b"_slots", "_studies", b"_studies", "code_mib", b"code_mib", "slots", b"slots", "studies", b"studies"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_slots", b"_slots", "_studies", b"_studies", "project_id", b"project_id", "request_id", b"request_id", "slots", b"slots", "studies", b"studies"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_code_mib", b"_code_mib", "_slots", b"_slots", "_studies", b"_studies", "code_mib", b"code_mib", "project_id", b"project_id", "request_id", b"request_id", "slots", b"slots", "studies", b"studies"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__code_mib: _TypeAlias = _typing.Literal["code_mib"]  # noqa: Y015
+    _WhichOneofArgType__code_mib: _TypeAlias = _typing.Literal["_code_mib", b"_code_mib"]  # noqa: Y015
     _WhichOneofReturnType__slots: _TypeAlias = _typing.Literal["slots"]  # noqa: Y015
     _WhichOneofArgType__slots: _TypeAlias = _typing.Literal["_slots", b"_slots"]  # noqa: Y015
     _WhichOneofReturnType__studies: _TypeAlias = _typing.Literal["studies"]  # noqa: Y015
     _WhichOneofArgType__studies: _TypeAlias = _typing.Literal["_studies", b"_studies"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__code_mib) -> _WhichOneofReturnType__code_mib | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__slots) -> _WhichOneofReturnType__slots | None: ...
     @_typing.overload
@@ -210,6 +230,7 @@ class SetProjectRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     STUDIES_FIELD_NUMBER: _builtins.int
+    CODE_MIB_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     name: _builtins.str
     """`projects/{project}`."""
@@ -219,6 +240,8 @@ class SetProjectRequest(_message.Message):
 
     @_builtins.property
     def studies(self) -> Global___ProjectLimit: ...
+    @_builtins.property
+    def code_mib(self) -> Global___ProjectLimit: ...
     def __init__(
         self,
         *,
@@ -226,10 +249,11 @@ class SetProjectRequest(_message.Message):
         name: _builtins.str = ...,
         slots: Global___ProjectLimit | None = ...,
         studies: Global___ProjectLimit | None = ...,
+        code_mib: Global___ProjectLimit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["slots", b"slots", "studies", b"studies"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["code_mib", b"code_mib", "slots", b"slots", "studies", b"studies"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "request_id", b"request_id", "slots", b"slots", "studies", b"studies"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_mib", b"code_mib", "name", b"name", "request_id", b"request_id", "slots", b"slots", "studies", b"studies"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
 
 from headrace.bounds.edge import BoundsInterceptor
-from headrace.errors import HeadraceError, InvalidFieldError, Violation
+from headrace.errors import InvalidFieldError, Violation
 from headrace.scraping import parse_listen, scraped
 from headrace.target import PEM, Target
 from headrace.v1 import planner_pb2, planner_pb2_grpc
 from headrace_services import reflecting
 from headrace_services.identity.gate import Gate
-from headrace_services.identity.interceptor import GateInterceptor
 from headrace_services.identity.listening import asks_for_tokens, is_loopback
 from headrace_services.identity.open_streams import ASKED_AGAIN_S
 from headrace_services.identity.roles import Auth
@@ -26,9 +24,9 @@ from headrace_services.monitoring.registry import REGISTRY
 from headrace_services.planner.service.pool import Pool
 from headrace_services.planner.service.servicer import PlannerServicer
 from headrace_services.planner.service.whose import SchedulersTokens
-
-MOST_CALLS = 1024
-"""Calls at once; more are refused with RESOURCE_EXHAUSTED."""
+from headrace_services.serving.admission import AdmissionInterceptor
+from headrace_services.serving.health import Health
+from headrace_services.serving.server import Server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,45 +79,30 @@ async def serve(settings: Settings) -> None:
 
 async def _serve(settings: Settings, stop: asyncio.Event, shown: str) -> None:
     async with Pool(settings.workers) as pool:
-        health = health_aio.HealthServicer()
-        await tell_instance(health)
+        health = Health()
+        tell_instance(health)
         gate = Gate(SchedulersTokens(settings.scheduler)) if _asks_for_tokens(settings) else None
         server = make_server(pool, health, gate)
-        port = _bind(server, settings)
+        port = server.bind("--listen", settings.listen, _credentials(settings))
         await server.start()
         host = settings.listen.rpartition(":")[0]
         print(f"headrace planner: serving on {host}:{port}", flush=True)  # what starters wait for
         if shown:
             print(f"headrace planner: metrics at http://{shown}/metrics", flush=True)
         await stop.wait()
-        await health.enter_graceful_shutdown()
-        await server.stop(grace=settings.drain_grace_s)
+        health.leave()
+        await server.stop(settings.drain_grace_s)
 
 
 def make_server(
-    pool: Pool,
-    health: health_aio.HealthServicer,
-    gate: Gate | None = None,
-    *,
-    asked_again_s: float = ASKED_AGAIN_S,
-) -> grpc.aio.Server:
+    pool: Pool, health: Health, gate: Gate | None = None, *, asked_again_s: float = ASKED_AGAIN_S
+) -> Server:
     """A server with the planner, health and reflection, not yet bound; without a gate it asks for no token. Of open
     streams the gate is asked again after so many seconds."""
-    server = grpc.aio.server(
-        interceptors=(
-            *([GateInterceptor(gate, asked_again_s=asked_again_s)] if gate else []),
-            MeasuringInterceptor(),
-            BoundsInterceptor(),
-        ),
-        maximum_concurrent_rpcs=MOST_CALLS,
-        options=[
-            ("grpc.so_reuseport", 0),
-            ("grpc.keepalive_time_ms", 20_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-            ("grpc.max_receive_message_length", 4 * 1024 * 1024),
-        ],
-    )
+    admission = AdmissionInterceptor(gate, asked_again_s=asked_again_s)
+    interceptors = (admission, MeasuringInterceptor(), BoundsInterceptor())
+    serving = Server(interceptors, admission.connections)
+    server = serving.grpc
     planner_pb2_grpc.add_PlannerServiceServicer_to_server(PlannerServicer(pool), server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = [
@@ -127,21 +110,13 @@ def make_server(
         health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
     ]
     reflecting.enable(names, server)
-    return server
+    return serving
 
 
-def _bind(server: grpc.aio.Server, settings: Settings) -> int:
-    try:
-        if settings.tls_cert and settings.tls_key:
-            pair = (PEM.bytes(settings.tls_key), PEM.bytes(settings.tls_cert))
-            port = server.add_secure_port(settings.listen, grpc.ssl_server_credentials([pair]))
-        else:
-            port = server.add_insecure_port(settings.listen)
-    except (OSError, RuntimeError) as error:
-        raise HeadraceError(
-            f"cannot listen on {settings.listen}: {error}", remedy="Choose another --listen."
-        ) from None
-    return port
+def _credentials(settings: Settings) -> grpc.ServerCredentials | None:
+    if not (settings.tls_cert and settings.tls_key):
+        return None
+    return grpc.ssl_server_credentials([(PEM.bytes(settings.tls_key), PEM.bytes(settings.tls_cert))])
 
 
 def _asks_for_tokens(settings: Settings) -> bool:

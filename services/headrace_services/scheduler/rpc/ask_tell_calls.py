@@ -40,7 +40,7 @@ from headrace_services.scheduler.store.requests import Request
 
 DEFAULT_LEASE_S = 6 * 3600.0
 """For callers that do not say, and so may not renew: it is to fit a long evaluation."""
-LONGEST_WAIT_S = 60.0
+LONGEST_WAIT_S = 50.0
 ASK_AGAIN_S = 1.0
 
 

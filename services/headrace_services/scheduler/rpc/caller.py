@@ -4,6 +4,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from headrace.spec.names import DEFAULT_PROJECT
+from headrace_services.identity.admitted import admitted
 from headrace_services.identity.gate import Identity
 from headrace_services.identity.roles import Role
 
@@ -29,7 +30,6 @@ def governs() -> bool:
 
 
 _caller: ContextVar[Caller | None] = ContextVar("headrace_caller", default=None)
-_identity: ContextVar[Identity] = ContextVar("headrace_identity")
 _ANYBODY = Identity()
 
 
@@ -41,14 +41,9 @@ def caller() -> Caller:
     return current
 
 
-def let_in(identity: Identity) -> None:
-    """Say whose token the call of this task carries, before it is served."""
-    _identity.set(identity)
-
-
 def calling(peer: str) -> Caller:
     """Who makes the call of this task, which comes from an address. Where no token is asked for, an admin."""
-    who = _identity.get(_ANYBODY)
+    who = admitted() or _ANYBODY
     return Caller(peer=peer, project=who.project, role=who.role, token=who.token)
 
 

@@ -7,38 +7,55 @@ For a project only the code is there that it shipped itself. Another project's i
 the upload shows that this project has it too.
 
 It is served on both listeners. A call on the listener for workers comes from a worker, so it may fetch there and no
-more, with a certificate that is neither revoked nor over.
+more: the code of studies whose trials it runs now, with a certificate that was not revoked. Users fetch nothing, nor do
+workers from the users' listener, unless they come there with no certificate to show (`Serves`).
 """
 # ruff: noqa: ARG002  (every method takes the call's context)
 
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator
+from enum import Enum, auto
 from typing import BinaryIO
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headrace.errors import CodeNotFoundError, InvalidFieldError, Violation, WorkerIdentityError
+from headrace.errors import (
+    CodeNotFoundError,
+    InvalidFieldError,
+    PermissionDeniedError,
+    Violation,
+    WorkerIdentityError,
+)
 from headrace.spec.code import DIGEST
 from headrace.v1 import code_pb2 as pb
 from headrace.v1.code_pb2_grpc import CodeServiceServicer
 from headrace_services.identity.shown import certificate_of
 from headrace_services.scheduler.rpc.caller import caller
 from headrace_services.scheduler.rpc.calls import Context
+from headrace_services.scheduler.rpc.uploads import Upload, Uploads
 from headrace_services.scheduler.store import code, joins
 from headrace_services.scheduler.store.database import transaction
 
-UPLOADS_AT_ONCE = 2
-"""Each may fill a temporary file; further ones wait."""
+
+class Serves(Enum):
+    """Who calls."""
+
+    USERS = auto()
+    """They alone: workers have certificates, or nobody comes without a token."""
+    WORKERS = auto()
+    """By their certificates."""
+    ALL = auto()
+    """Where nobody says who he is."""
 
 
 class CodeServicer(CodeServiceServicer):
     """What clients and workers call."""
 
-    def __init__(self, engine: AsyncEngine, *, for_workers: bool = False) -> None:
+    def __init__(self, engine: AsyncEngine, serves: Serves = Serves.ALL) -> None:
         self._engine = engine
-        self._for_workers = for_workers
-        self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
+        self._serves = serves
+        self._uploads = Uploads()
 
     async def HasCode(self, request: pb.HasCodeRequest, context: Context) -> pb.HasCodeResponse:
         """Whether a code of the caller's project is kept; it then stays for a while."""
@@ -51,32 +68,50 @@ class CodeServicer(CodeServiceServicer):
         self, request_iterator: AsyncIterator[pb.PutCodeRequest], context: Context
     ) -> pb.PutCodeResponse:
         """Take an archive."""
+        self._for_users()
+        project = caller().project
+        async with self._uploads.opened(project, request_iterator) as upload:
+            first = await upload.next()
+            digest = _digest(first.digest if first is not None else "")
+            async with transaction(self._engine) as conn:
+                await code.require_room(conn, digest, project, size_bytes=0)
+            async with upload.place():
+                await self._take(upload, first, digest, project)
+        return pb.PutCodeResponse()
+
+    async def _take(self, upload: Upload, first: pb.PutCodeRequest | None, digest: str, project: str) -> None:
         from headrace.code import CodeCorruptError, verify  # what only those who ship code need
 
-        self._for_users()
-        async with self._uploads:
-            with tempfile.TemporaryFile() as file:
-                digest = await _received(request_iterator, file)
-                size_bytes = file.tell()
-                file.seek(0)
-                try:
-                    await asyncio.to_thread(verify, file, digest)
-                except CodeCorruptError as error:
-                    raise _refused("data", f"is not the archive of this digest: {error}") from None
-                file.seek(0)
-                async with transaction(self._engine) as conn:
-                    await code.put(conn, digest, caller().project, size_bytes, _chunks(file))
-        return pb.PutCodeResponse()
+        with tempfile.TemporaryFile() as file:
+            size_bytes = await _received(upload, first, file)
+            file.seek(0)
+            try:
+                await asyncio.to_thread(verify, file, digest)
+            except CodeCorruptError as error:
+                raise _refused("data", f"is not the archive of this digest: {error}") from None
+            file.seek(0)
+            async with transaction(self._engine) as conn:
+                await code.put(conn, digest, project, size_bytes, _chunks(file))
 
     async def GetCode(
         self, request: pb.GetCodeRequest, context: Context
     ) -> AsyncIterator[pb.GetCodeResponse]:
         """Give an archive. Each chunk is a transaction of its own: a slow worker holds none open."""
-        if self._for_workers:
+        digest = _digest(request.digest)
+        if self._serves is Serves.USERS:
+            raise WorkerIdentityError(
+                "code is given to workers alone, by their certificates",
+                remedy="Let the worker join (`headrace worker --join`), and call the listener for workers.",
+            )
+        if self._serves is Serves.WORKERS:
             shown = certificate_of(context)
             async with transaction(self._engine) as conn:
                 await joins.check(conn, shown)
-        digest = _digest(request.digest)
+                if not await code.is_run_by(conn, digest, shown.worker):
+                    raise PermissionDeniedError(
+                        f"worker '{shown.worker}' runs no trial of a study with the code {digest[:12]}",
+                        remedy="A worker gets the code of the trials that it is given, while it runs them.",
+                    )
         number = 0
         while True:
             async with transaction(self._engine) as conn:
@@ -89,23 +124,24 @@ class CodeServicer(CodeServiceServicer):
             raise CodeNotFoundError(f"the code {digest[:12]} is not kept here")
 
     def _for_users(self) -> None:
-        if self._for_workers:
+        if self._serves is Serves.WORKERS:
             raise WorkerIdentityError(
                 "workers fetch code, and ship none", remedy="Call the users' listener with an editor's token."
             )
 
 
-async def _received(messages: AsyncIterator[pb.PutCodeRequest], file: BinaryIO) -> str:
-    """Writes all pieces to the file; returns the digest of the first message."""
+async def _received(upload: Upload, first: pb.PutCodeRequest | None, file: BinaryIO) -> int:
+    """Writes all pieces to the file; returns how many bytes there are."""
     from headrace.code.archive import ARCHIVE_BYTES  # what only those who ship code need
 
-    digest = ""
-    async for message in messages:
-        digest = digest or _digest(message.digest)
-        if file.tell() + len(message.data) > ARCHIVE_BYTES:
+    size_bytes, message = 0, first
+    while message is not None:
+        size_bytes += len(message.data)
+        if size_bytes > ARCHIVE_BYTES:
             raise _refused("data", f"has more than {ARCHIVE_BYTES} bytes")
         await asyncio.to_thread(file.write, message.data)
-    return digest or _digest("")
+        message = await upload.next()
+    return size_bytes
 
 
 async def _chunks(file: BinaryIO) -> AsyncIterator[bytes]:

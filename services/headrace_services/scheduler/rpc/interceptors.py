@@ -1,7 +1,6 @@
 """What every call passes on its way in and out: who calls, how long it may take, and what an error becomes.
 
-This is the one place where a caller's identity is known. Where the scheduler asks for tokens, the gate (`identity`)
-finds whose token it is and whether its role may call the method, before the request is read. Methods ask `caller()`
+Whose a call is was found at the door (`serving/admission`), before the request was read. Methods ask `caller()`
 (`rpc/caller.py`).
 
 Requests out of bounds (`headrace.bounds`) are refused here too, before a method sees them.
@@ -14,28 +13,31 @@ server: it is logged with its traceback, and the caller learns only that it happ
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 
 from headrace.bounds.edge import BoundsInterceptor, refuse
-from headrace.errors import DatabaseUnavailableError, HeadraceError, InternalError
-from headrace_services.identity.gate import Gate
-from headrace_services.identity.interceptor import GateInterceptor
-from headrace_services.identity.open_streams import ASKED_AGAIN_S
+from headrace.errors import DatabaseUnavailableError, DeadlineError, HeadraceError, InternalError
 from headrace_services.monitoring.calls import MeasuringInterceptor
-from headrace_services.scheduler.rpc.caller import caller, calling, let_call, let_in
+from headrace_services.scheduler.rpc.caller import caller, calling, let_call
 from headrace_services.scheduler.rpc.choosing import in_chosen_project
 from headrace_services.scheduler.rpc.spec_faults import in_own_words
 from headrace_services.scheduler.store.database import is_away, is_strained
 from headrace_services.scheduler.store.defects import reason_of
+from headrace_services.serving.admission import AdmissionInterceptor
 
 log = logging.getLogger(__name__)
 
-UNARY_DEADLINE_S = 60.0
-"""How long a call without a deadline of its own may take."""
+DEADLINE_S = 60.0
+"""How long a call may take from its request to its answer, whatever deadline its caller gives. What waits within a call
+waits less: `LONGEST_WAIT_S`, the pools of the desk, `log_reads`."""
+DEADLINES_S: Final[Mapping[str, float]] = {
+    "/headrace.v1.CodeService/PutCode": 900.0,  # a slow line; it has a limit on silence too
+}
+"""Those of methods that may take longer."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic in its stub alone
@@ -43,22 +45,18 @@ Behaviour = Callable[[Any, Any], Any]
 
 
 def make_server_interceptors(
-    *,
-    unary_deadline_s: float = UNARY_DEADLINE_S,
-    gate: Gate | None = None,
-    asked_again_s: float = ASKED_AGAIN_S,
+    admission: AdmissionInterceptor | None = None, *, deadline_s: float = DEADLINE_S
 ) -> Sequence[grpc.aio.ServerInterceptor]:
-    """The interceptors of a scheduler's server; without a gate it asks for no token. Of open streams the gate is asked
-    again after so many seconds."""
-    inner = (MeasuringInterceptor(), EdgeInterceptor(unary_deadline_s), BoundsInterceptor(in_own_words))
-    return inner if gate is None else (GateInterceptor(gate, let_in, asked_again_s=asked_again_s), *inner)
+    """The interceptors of a scheduler's server; one that lets everybody in, where no other is given."""
+    admission = admission or AdmissionInterceptor()
+    return (admission, MeasuringInterceptor(), EdgeInterceptor(deadline_s), BoundsInterceptor(in_own_words))
 
 
 class EdgeInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every asynchronous handler; synchronous ones, which none of ours is, are left as they are."""
 
-    def __init__(self, unary_deadline_s: float) -> None:
-        self._unary_deadline_s = unary_deadline_s
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
         self._wrapped: dict[str, Handler] = {}
 
     async def intercept_service(
@@ -80,11 +78,12 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,
         }
+        deadline_s = DEADLINES_S.get(method, self._deadline_s)
         if handler.unary_unary and inspect.iscoroutinefunction(handler.unary_unary):
-            unary = _unary(handler.unary_unary, method, self._unary_deadline_s)
+            unary = _unary(handler.unary_unary, method, deadline_s)
             return grpc.unary_unary_rpc_method_handler(unary, **coding)
         if handler.stream_unary and inspect.iscoroutinefunction(handler.stream_unary):
-            upload = _unary(handler.stream_unary, method, self._unary_deadline_s)
+            upload = _unary(handler.stream_unary, method, deadline_s)
             return grpc.stream_unary_rpc_method_handler(upload, **coding)
         if handler.unary_stream and _is_async(handler.unary_stream):
             stream = _stream(handler.unary_stream, method)
@@ -102,8 +101,8 @@ def _is_async(behaviour: Behaviour) -> bool:
 def _unary(behaviour: Behaviour, method: str, deadline_s: float) -> Behaviour:
     async def call(request: Any, context: Context) -> Any:
         let_call(calling(context.peer()))
-        # A caller's own deadline ends the call by cancelling it.
-        limit = asyncio.timeout(None if context.time_remaining() is not None else deadline_s)
+        # A caller's own deadline, where it is shorter, ends the call by cancelling it.
+        limit = asyncio.timeout(deadline_s)
         async with _translating(context, method):
             let_call(in_chosen_project(caller(), context.invocation_metadata()))
             try:
@@ -112,9 +111,7 @@ def _unary(behaviour: Behaviour, method: str, deadline_s: float) -> Behaviour:
             except TimeoutError:
                 if not limit.expired():
                     raise
-                context.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
-                context.set_details(f"the call gave no deadline and took longer than {deadline_s:g} s")
-        return None
+                raise DeadlineError(f"the call took longer than {deadline_s:g} s") from None
 
     return call
 

@@ -4,6 +4,7 @@ It is served on both listeners. A call on the listener for workers comes from a 
 more. Join is served to whoever has a token; the other calls are for admins.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 DEFAULT_LIFETIME = timedelta(hours=1)
 TOLERATED = timedelta(minutes=1)
 """What clocks may differ by without a word."""
+AT_ONCE = 2
+"""Joins at once. Whoever tries tokens keeps no more of the database's connections from others."""
 Context = ServicerContext[Any, Any]
 
 
@@ -60,6 +63,7 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
         self._signing = signing
         self._for_workers = for_workers
         self._clock = clock
+        self._joining = asyncio.Semaphore(AT_ONCE)
 
     async def Join(self, request: join_pb2.JoinRequest, _: Context) -> join_pb2.JoinResponse:
         """Sign a first certificate."""
@@ -75,7 +79,7 @@ class JoinServicer(join_pb2_grpc.JoinServiceServicer):
             )
         _checked_worker(request.worker, "worker")
         key = public_key_in(request.signing_request)
-        async with transaction(self._engine) as conn:
+        async with self._joining, transaction(self._engine) as conn:
             now = await self._time(conn)
             used_up = await joins.join(
                 conn,

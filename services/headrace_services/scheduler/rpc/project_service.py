@@ -41,11 +41,12 @@ class ProjectServicer(ProjectServiceServicer):
             raise InvalidFieldError([problem.violation()])
         slots = request.slots if request.HasField("slots") else None
         studies = request.studies if request.HasField("studies") else None
+        code_mib = request.code_mib if request.HasField("code_mib") else None
 
         async def create(conn: AsyncConnection) -> pb.CreateProjectResponse:
             if not await quotas.make(conn, request.project_id):
                 raise ProjectExistsError(f"a project '{request.project_id}' exists already")
-            await quotas.limit(conn, request.project_id, slots=slots, studies=studies)
+            await quotas.limit(conn, request.project_id, slots=slots, studies=studies, code_mib=code_mib)
             return pb.CreateProjectResponse(project=await _project(conn, request.project_id))
 
         response = await once(self._hub.engine, identity_of(request, request.request_id), create)
@@ -79,6 +80,7 @@ class ProjectServicer(ProjectServiceServicer):
                 name,
                 slots=_most(request.slots) if request.HasField("slots") else before.slots,
                 studies=_most(request.studies) if request.HasField("studies") else before.studies,
+                code_mib=_most(request.code_mib) if request.HasField("code_mib") else before.code_mib,
             )
             waiting[:] = await quotas.kept_off(conn, name)
             return pb.SetProjectResponse(project=await _project(conn, name))
@@ -106,4 +108,6 @@ def _message(view: ProjectView) -> pb.Project:
         studies=view.studies,
         slots_held=view.held_milli / WHOLE,
         studies_unended=view.unended,
+        code_mib=view.code_mib,
+        code_mib_held=view.code_bytes / (1 << 20),
     )

@@ -11,14 +11,34 @@ study with it. A client that is told so uploads the archive, and by that shows t
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, any_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    and_,
+    any_,
+    cast,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace.code.sizes import size
+from headrace.errors import QuotaExceededError
+from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.store import tables
 
 CHUNK_BYTES = 1 << 20
+DEFAULT_MIB = 10 << 10
+"""What the codes of a project have together at most, where nobody has set another limit."""
 AT_LEAST = timedelta(days=1)
 """So long a code stays after a client has asked for it, whatever its age may be: the client creates a study next."""
 
@@ -42,7 +62,7 @@ async def put(
     conn: AsyncConnection, digest: str, project: str, size_bytes: int, chunks: AsyncIterator[bytes]
 ) -> None:
     """Keep an archive that was compared with its digest, and note that a project has it. One that is there stays as
-    it is."""
+    it is. Raises QuotaExceededError, with nothing to commit."""
     c, p = tables.code, tables.code_project
     used = {"use_time": func.clock_timestamp()}
     # Its row is locked from here on, so what is there now is not deleted meanwhile.
@@ -51,13 +71,45 @@ async def put(
         .values(digest=digest, size_bytes=size_bytes)
         .on_conflict_do_update(index_elements=[c.c.digest], set_=used)
     )
+    if await chunk(conn, digest, 0) is None:
+        number = 0
+        async for data in chunks:
+            await conn.execute(insert(tables.code_chunk).values(digest=digest, number=number, data=data))
+            number += 1
+    # Last, since the project's row is locked from here on: cycles that place for it pass it over.
+    await require_room(conn, digest, project, size_bytes=size_bytes, lock=True)
     await conn.execute(upsert(p).values(digest=digest, project=project).on_conflict_do_nothing())
-    if await chunk(conn, digest, 0) is not None:
+
+
+async def require_room(
+    conn: AsyncConnection, digest: str, project: str, *, size_bytes: int, lock: bool = False
+) -> None:
+    """Raises QuotaExceededError where a project may not have a code of this size too. With `lock` nobody else puts
+    one for it until the transaction ends. One that it has already needs no room."""
+    p, owns = tables.project, tables.code_project
+    has_it = select(owns.c.digest).where(owns.c.digest == digest, owns.c.project == project)
+    if (await conn.execute(has_it)).first() is not None:
         return
-    number = 0
-    async for data in chunks:
-        await conn.execute(insert(tables.code_chunk).values(digest=digest, number=number, data=data))
-        number += 1
+    most = select(p.c.code_mib).where(p.c.name == project)
+    if lock:
+        most = most.with_for_update(key_share=True)
+    mib = (await conn.execute(most)).scalar_one_or_none()
+    most_bytes = (DEFAULT_MIB if mib is None else mib) << 20
+    held_bytes = int((await conn.execute(held_by(project))).scalar_one())
+    if held_bytes + max(1, size_bytes) > most_bytes:
+        raise QuotaExceededError(
+            f"project '{project}' has {size(held_bytes)} of code kept, and may have {size(most_bytes)}: no room for "
+            f"{size(size_bytes) if size_bytes else 'more'}",
+            remedy="Code that no study needs goes after a while. Or ship less, with a .headraceignore. Or ask an admin "
+            f"of project '{DEFAULT_PROJECT}': `headrace project set {project} --code-mib N`.",
+        )
+
+
+def held_by(project: str | ColumnElement[str]) -> Select[Any]:
+    """What the codes of a project have together, in bytes."""
+    c, p = tables.code, tables.code_project
+    total = cast(func.coalesce(func.sum(c.c.size_bytes), 0), BigInteger)
+    return select(total).select_from(c).join(p, p.c.digest == c.c.digest).where(p.c.project == project)
 
 
 async def chunk(conn: AsyncConnection, digest: str, number: int) -> bytes | None:
@@ -65,6 +117,20 @@ async def chunk(conn: AsyncConnection, digest: str, number: int) -> bytes | None
     k = tables.code_chunk
     query = select(k.c.data).where(k.c.digest == digest, k.c.number == number)
     return (await conn.execute(query)).scalar_one_or_none()
+
+
+async def is_run_by(conn: AsyncConnection, digest: str, worker: str) -> bool:
+    """Whether a worker runs a trial, or a part of one, of a study that has this code."""
+    w, s, one, part = tables.worker, tables.study, tables.lease, tables.grant_part
+    query = (
+        select(one.c.id)
+        .join_from(w, part, part.c.worker_id == w.c.id)
+        .join(one, and_(one.c.grant_id == part.c.grant_id, one.c.live))
+        .join(s, s.c.id == one.c.study_id)
+        .where(w.c.name == worker, s.c.code == digest)
+        .limit(1)
+    )
+    return (await conn.execute(query)).first() is not None
 
 
 async def forget_unneeded(conn: AsyncConnection, age: timedelta, most: int) -> int:

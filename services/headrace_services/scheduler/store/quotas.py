@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core.placement.quotas import Quota
 from headrace_services.scheduler.core.studies_quota import StudiesQuota
-from headrace_services.scheduler.store import tables
+from headrace_services.scheduler.store import code, tables
 from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement
 
 
@@ -31,10 +31,14 @@ class ProjectView:
     """The most slots that its studies hold at once; None: no limit."""
     studies: int | None
     """The most studies that have not ended; None: no limit."""
+    code_mib: int | None
+    """What its codes have together at most; None: the limit of all projects."""
     held_milli: int
     """What they hold, in thousandths of slots."""
     unended: int
     """How many have not ended."""
+    code_bytes: int
+    """What its codes have together."""
 
     @property
     def of_studies(self) -> StudiesQuota | None:
@@ -107,10 +111,13 @@ async def make(conn: AsyncConnection, name: str) -> bool:
     return (await conn.execute(made.returning(tables.project.c.name))).first() is not None
 
 
-async def limit(conn: AsyncConnection, name: str, *, slots: int | None, studies: int | None) -> None:
-    """Set both limits of a project; None: no limit."""
+async def limit(
+    conn: AsyncConnection, name: str, *, slots: int | None, studies: int | None, code_mib: int | None
+) -> None:
+    """Set all limits of a project; None: no limit, and of code the one of all projects."""
     p = tables.project
-    await conn.execute(p.update().where(p.c.name == name).values(slots=slots, studies=studies))
+    values = {"slots": slots, "studies": studies, "code_mib": code_mib}
+    await conn.execute(p.update().where(p.c.name == name).values(values))
 
 
 async def holders(conn: AsyncConnection, name: str) -> list[Holder]:
@@ -136,8 +143,10 @@ async def _projects(
             p.c.name,
             p.c.slots,
             p.c.studies,
+            p.c.code_mib,
             _sum_held(_st.c.project == p.c.name).label("held_milli"),
             unended.correlate(p).scalar_subquery().label("unended"),
+            code.held_by(p.c.name).correlate(p).scalar_subquery().label("code_bytes"),
         )
         .where(*which)
         .order_by(p.c.name)
@@ -150,6 +159,8 @@ async def _projects(
             studies=row.studies,
             held_milli=int(row.held_milli),
             unended=int(row.unended),
+            code_mib=row.code_mib,
+            code_bytes=int(row.code_bytes),
         )
         for row in await conn.execute(query)
     ]

@@ -32,8 +32,11 @@ project = Table(
     # The most studies that have not ended.
     Column("studies", Integer),
     time_column("create_time", now=True),
+    # What its codes have together at most; NULL is the limit of all projects (`store/code`).
+    Column("code_mib", Integer),
     CheckConstraint("slots >= 0", name="slots"),
     CheckConstraint("studies >= 0", name="studies"),
+    CheckConstraint("code_mib >= 0", name="code_mib"),
 )
 
 study = Table(

@@ -1,0 +1,221 @@
+"""The interceptor at the door of every server: whose a call is, and that its caller has no more than it may (`limits`).
+
+It is the first one, and what it hands to gRPC is a stream for every method. So it asks the gate before a byte of the
+request is read, reads a single request itself, and knows of a call until its answer is taken:
+
+    a stranger's place → the gate → the caller's own count → the request → the method → the end of the call
+
+A stranger whose place another call gets is hung up: a status might wait behind what he does not read. An answer that is
+not taken in time ends its connection too, whoever called. Streams of callers that are known are excepted: they may
+pause.
+
+Over a connection whose caller is known others may call that are not, where a proxy is on the way. They have a count of
+that connection's own, and it is not hung up for them.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from typing import Any, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from headrace.bounds.edge import refuse
+from headrace.errors import DeadlineError, HeadraceError, InternalError, InvalidFieldError, Violation
+from headrace_services.identity.admitted import admit
+from headrace_services.identity.gate import Gate, Identity
+from headrace_services.identity.open_streams import ASKED_AGAIN_S, NoLongerLetInError, until_refused
+from headrace_services.identity.permissions import PERMISSIONS, Permission
+from headrace_services.serving.callers import KnownCallers, Stay, StrangersCalls
+from headrace_services.serving.connections import Connections
+from headrace_services.serving.limits import BESIDE, Known, Strangers
+
+log = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic in its stub alone
+
+
+class AdmissionInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps every method, and those that there are not. Without a gate everybody is known, by the certificate or by
+    the connection."""
+
+    def __init__(
+        self,
+        gate: Gate | None = None,
+        connections: Connections | None = None,
+        *,
+        strangers: Strangers | None = None,
+        known: Known | None = None,
+        asked_again_s: float = ASKED_AGAIN_S,
+    ) -> None:
+        """Of open streams the gate is asked again after so many seconds."""
+        strangers = strangers or Strangers()
+        self.gate = gate
+        self.connections = connections or Connections(strangers.connections)
+        self.strangers = StrangersCalls(strangers, self.connections)
+        self.known = KnownCallers(known or Known())
+        self.beside = KnownCallers(BESIDE)
+        self.asked_again_s = asked_again_s
+        self._wrapped: dict[str, Handler] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Wrap the handler of a method, once: gRPC asks at every call."""
+        method = handler_call_details.method
+        if method not in self._wrapped:
+            handler = await continuation(handler_call_details)
+            if handler is None:  # callers choose the names of methods, so none is kept
+                return _Method(self, method, grpc.stream_stream_rpc_method_handler(_unknown)).handler()
+            self._wrapped[method] = _Method(self, method, handler).handler()
+        return self._wrapped[method]
+
+
+class _Method:
+    """A method as gRPC gets it."""
+
+    def __init__(
+        self, door: AdmissionInterceptor, method: str, handler: "grpc.RpcMethodHandler[Any, Any]"
+    ) -> None:
+        self._door = door
+        self._method = method
+        self._inner = handler
+        self._is_open = _is_open(method)
+        self._is_stream = bool(handler.request_streaming or handler.response_streaming)
+        self._behaviour: Any = (
+            handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        )
+
+    def handler(self) -> Handler:
+        """The handler."""
+        read = self._inner.request_deserializer if self._inner.request_streaming else None
+        write = self._inner.response_serializer
+        if self._inner.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._call, read, write)
+        return grpc.stream_unary_rpc_method_handler(self._call, read, write)
+
+    async def _call(self, requests: Any, context: Context) -> Any:
+        door, peer, within_s = self._door, context.peer(), self._door.strangers.limits.within_s
+        if door.connections.ends(peer):  # what it has sent before is not worth anything
+            context.set_code(grpc.StatusCode.UNAVAILABLE)
+            return None
+        try:
+            stay = await self._entered(context, peer)
+            within_s = stay.within_s
+            if not self._inner.request_streaming:
+                requests = await self._request(context, stay)
+            async with self._while_let_in(context):
+                return await self._answered(requests, context)
+        except NoLongerLetInError as error:
+            return refuse(
+                context, error.why
+            )  # it waits behind what was sent before, where the client does not read
+        except HeadraceError as error:
+            return refuse(context, error)
+        finally:
+            if not (self._is_stream and door.connections.knows(peer)):
+                timer = asyncio.get_running_loop().call_later(within_s, door.connections.hang_up, peer)
+                _at_its_end(context, timer.cancel)
+
+    async def _entered(self, context: Context, peer: str) -> Stay:
+        """The call's stay with whoever makes it. Raises HeadraceError where he may not."""
+        door = self._door
+        if door.gate is None and (name := _certificate(context) or ("" if self._is_open else peer)):
+            door.connections.know(peer)
+            return _until_its_end(context, door.known.enter(name, is_stream=self._is_stream))
+        if door.connections.knows(peer):
+            strange = door.beside.enter(peer, is_stream=self._is_stream)
+        else:
+            strange = door.strangers.enter(peer)
+        _until_its_end(context, strange)
+        if door.gate is None or self._is_open:
+            return strange
+        who = await _identified(door.gate, self._method, context)
+        admit(who)
+        door.connections.know(peer)
+        strange.leave()
+        return _until_its_end(context, door.known.enter(who.token, is_stream=self._is_stream))
+
+    async def _request(self, context: Context, stay: Stay) -> Any:
+        """The one request of a call. Raises HeadraceError."""
+        try:
+            async with asyncio.timeout(stay.within_s), stay.reading():
+                data = await context.read()
+        except TimeoutError:
+            raise DeadlineError(f"the request has not arrived within {stay.within_s:g} s") from None
+        if data is grpc.aio.EOF:
+            raise _unread("is missing")
+        if len(data) > stay.message_bytes:
+            raise _unread(f"has {len(data)} bytes, and {stay.message_bytes} are the most without a token")
+        try:
+            return self._inner.request_deserializer(data) if self._inner.request_deserializer else data
+        except DecodeError:
+            raise _unread("cannot be read") from None
+
+    def _while_let_in(self, context: Context) -> AbstractAsyncContextManager[None]:
+        gate = self._door.gate
+        if gate is None or self._is_open or not self._is_stream:  # a single request is soon over
+            return nullcontext()
+        return until_refused(lambda: _identified(gate, self._method, context), self._door.asked_again_s)
+
+    async def _answered(self, requests: Any, context: Context) -> Any:
+        if not inspect.isasyncgenfunction(self._behaviour):
+            return await self._behaviour(requests, context)
+        async with aclosing(self._behaviour(requests, context)) as responses:
+            async for response in responses:
+                await context.write(response)
+        return None
+
+
+def _is_open(method: str) -> bool:
+    rule = PERMISSIONS.get(method)
+    return rule is not None and rule.permission is Permission.OPEN
+
+
+async def _unknown(_: Any, context: Context) -> None:
+    context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+    context.set_details("Method not found!")  # as gRPC says it
+
+
+async def _identified(gate: Gate, method: str, context: Context) -> Identity:
+    """Whose call it is. Raises HeadraceError."""
+    try:
+        who = await gate.admit(method, context.invocation_metadata() or ())
+    except HeadraceError:
+        raise
+    except Exception as error:
+        log.exception("%s: the caller's token could not be looked up", method)
+        raise InternalError("the server failed to look up the caller's token") from error
+    assert who is not None, "only open methods need nobody"
+    return who
+
+
+def _until_its_end(context: Context, stay: Stay) -> Stay:
+    _at_its_end(context, stay.leave)
+    return stay
+
+
+def _at_its_end(context: Context, then: Callable[[], None]) -> None:
+    """Once its status is sent, or the call is gone."""
+
+    def done(_: Context) -> None:
+        then()
+
+    context.add_done_callback(done)  # type: ignore[arg-type]  # its stub wants a class that there is not
+
+
+def _certificate(context: Context) -> str:
+    """The names in the certificate of a connection, which gRPC has verified; empty where it shows none."""
+    names = context.auth_context().get("x509_subject_alternative_name") or ()
+    return " ".join(name.decode(errors="replace") for name in names)
+
+
+def _unread(message: str) -> InvalidFieldError:
+    remedy = "Call with a client of Headrace."
+    return InvalidFieldError([Violation(field="request", message=message, remedy=remedy)])
