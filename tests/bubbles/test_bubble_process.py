@@ -14,11 +14,11 @@ from agent_site import AgentProcess, bubbles, join
 from stage_site import Stage, until
 
 from headrace.error_status import from_rpc_error
-from headrace.errors import HeadraceError, InvalidFieldError
+from headrace.errors import BusyError, HeadraceError, InvalidFieldError
 from headrace.v1 import bubble_pb2 as pb
 from headrace.v1 import bubble_pb2_grpc
 from headrace_services.bubble_agent.certificate import OPTIONS, WorkerCertificate
-from headrace_services.bubble_agent.process import MOST_CALLS, Settings, check
+from headrace_services.bubble_agent.process import CALLERS, Settings, check
 from headrace_services.identity import authority
 from headrace_torch.bubble_words import AT, Awaits
 from headrace_torch.bubble_words.layout import TABLE
@@ -156,10 +156,10 @@ def test_other_machines_read_nothing_and_cannot_fill_the_users_socket(site: Site
                 call(request, timeout=30)
             assert told.value.code() is grpc.StatusCode.UNIMPLEMENTED
         silent = threading.Event()
-        streams = [stub.ShareProgress.future(iter(silent.wait, True)) for _ in range(MOST_CALLS)]
+        streams = [stub.ShareProgress.future(iter(silent.wait, True)) for _ in range(CALLERS.streams)]
         with pytest.raises(grpc.RpcError) as told:
             stub.ShareProgress(iter([]), timeout=30)
-        assert told.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert isinstance(from_rpc_error(told.value), BusyError)
         assert isinstance(first.jobs(), list)
         for stream in streams:
             stream.cancel()

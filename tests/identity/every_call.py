@@ -50,6 +50,7 @@ def status(path: str, caller: Caller, server: str) -> grpc.StatusCode:
     return {
         Cell.YES: grpc.StatusCode.OK,
         Cell.OWN: grpc.StatusCode.OK,
+        Cell.ASSIGNED: grpc.StatusCode.PERMISSION_DENIED,
         Cell.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
         Cell.NO: grpc.StatusCode.PERMISSION_DENIED,
         Cell.UNSERVED: grpc.StatusCode.UNIMPLEMENTED,

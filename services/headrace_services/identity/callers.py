@@ -69,6 +69,8 @@ class Cell(Enum):
     YES = "yes"
     OWN = "own"
     """It is served, and nothing of this project is in it."""
+    ASSIGNED = "assigned"
+    """It is served for the trials that the caller runs. It runs none of this project."""
     NOT_FOUND = "not found"
     NO = "no"
     UNSERVED = "–"
@@ -103,6 +105,8 @@ def cell(method: str, caller: Caller) -> Cell:
     if permission is Permission.OPEN:
         return Cell.YES
     if caller.place is Place.WORKERS:
+        if permission is Permission.CERTIFIED:
+            return Cell.ASSIGNED
         return Cell.NO if permission in _OF_PEOPLE else Cell.YES
     if caller.role is None or not may_call(permission, caller.role, caller.project.value):
         return Cell.NO

@@ -102,6 +102,7 @@ class _Method:
 
     async def _call(self, requests: Any, context: Context) -> Any:
         door, peer, within_s = self._door, context.peer(), self._door.strangers.limits.within_s
+        may_pause = self._is_stream
         if door.connections.ends(peer):  # what it has sent before is not worth anything
             context.set_code(grpc.StatusCode.UNAVAILABLE)
             return None
@@ -113,13 +114,12 @@ class _Method:
             async with self._while_let_in(context):
                 return await self._answered(requests, context)
         except NoLongerLetInError as error:
-            return refuse(
-                context, error.why
-            )  # it waits behind what was sent before, where the client does not read
+            may_pause = False  # the status waits behind what was sent before, where the client does not read
+            return refuse(context, error.why)
         except HeadraceError as error:
             return refuse(context, error)
         finally:
-            if not (self._is_stream and door.connections.knows(peer)):
+            if not (may_pause and door.connections.knows(peer)):
                 timer = asyncio.get_running_loop().call_later(within_s, door.connections.hang_up, peer)
                 _at_its_end(context, timer.cancel)
 

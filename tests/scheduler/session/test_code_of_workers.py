@@ -1,7 +1,7 @@
 """Which code a worker may fetch: that of the trials that it runs, and no other."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,7 +40,8 @@ async def got(codes: CodeServicer, digest: str) -> bytes:
 @pytest.fixture
 def caller(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The worker whose certificate a call shows."""
-    shown = SimpleNamespace(worker="w", issued=datetime.now(UTC))
+    now = datetime.now(UTC)
+    shown = SimpleNamespace(worker="w", issued=now, until=now + timedelta(days=1))
     monkeypatch.setattr(code_service, "certificate_of", lambda _: shown)
     return shown
 
