@@ -63,6 +63,7 @@ const (
 	ErrorReason_ERROR_REASON_LOG_GONE             ErrorReason = 37
 	ErrorReason_ERROR_REASON_STORE_AWAY           ErrorReason = 38
 	ErrorReason_ERROR_REASON_CODE_NOT_FOUND       ErrorReason = 39
+	ErrorReason_ERROR_REASON_BUSY                 ErrorReason = 40
 )
 
 // Enum value maps for ErrorReason.
@@ -103,6 +104,7 @@ var (
 		37: "ERROR_REASON_LOG_GONE",
 		38: "ERROR_REASON_STORE_AWAY",
 		39: "ERROR_REASON_CODE_NOT_FOUND",
+		40: "ERROR_REASON_BUSY",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":          0,
@@ -140,6 +142,7 @@ var (
 		"ERROR_REASON_LOG_GONE":             37,
 		"ERROR_REASON_STORE_AWAY":           38,
 		"ERROR_REASON_CODE_NOT_FOUND":       39,
+		"ERROR_REASON_BUSY":                 40,
 	}
 )
 
@@ -174,7 +177,7 @@ var File_headrace_v1_error_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_error_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/error.proto\x12\vheadrace.v1*\xfe\b\n" +
+	"\x17headrace/v1/error.proto\x12\vheadrace.v1*\x95\t\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_INVALID_FIELD\x10\x01\x12\x1d\n" +
@@ -211,7 +214,8 @@ const file_headrace_v1_error_proto_rawDesc = "" +
 	"\x18ERROR_REASON_WORKER_AWAY\x10$\x12\x19\n" +
 	"\x15ERROR_REASON_LOG_GONE\x10%\x12\x1b\n" +
 	"\x17ERROR_REASON_STORE_AWAY\x10&\x12\x1f\n" +
-	"\x1bERROR_REASON_CODE_NOT_FOUND\x10'B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
+	"\x1bERROR_REASON_CODE_NOT_FOUND\x10'\x12\x15\n" +
+	"\x11ERROR_REASON_BUSY\x10(B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_error_proto_rawDescOnce sync.Once

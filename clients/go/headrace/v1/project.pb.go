@@ -37,8 +37,12 @@ type Project struct {
 	SlotsHeld float64 `protobuf:"fixed64,4,opt,name=slots_held,json=slotsHeld,proto3" json:"slots_held,omitempty"`
 	// How many of its studies have not ended.
 	StudiesUnended int32 `protobuf:"varint,5,opt,name=studies_unended,json=studiesUnended,proto3" json:"studies_unended,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What the archives of its code have together at most, in MiB; absent: 10240.
+	CodeMib *int32 `protobuf:"varint,6,opt,name=code_mib,json=codeMib,proto3,oneof" json:"code_mib,omitempty"`
+	// What they have, in MiB.
+	CodeMibHeld   float64 `protobuf:"fixed64,7,opt,name=code_mib_held,json=codeMibHeld,proto3" json:"code_mib_held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Project) Reset() {
@@ -106,6 +110,20 @@ func (x *Project) GetStudiesUnended() int32 {
 	return 0
 }
 
+func (x *Project) GetCodeMib() int32 {
+	if x != nil && x.CodeMib != nil {
+		return *x.CodeMib
+	}
+	return 0
+}
+
+func (x *Project) GetCodeMibHeld() float64 {
+	if x != nil {
+		return x.CodeMibHeld
+	}
+	return 0
+}
+
 // A limit; without `most` there is none.
 type ProjectLimit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -158,8 +176,10 @@ type CreateProjectRequest struct {
 	// Lower-case letters, digits and hyphens, 1 to 63 characters, beginning with a letter.
 	ProjectId string `protobuf:"bytes,2,opt,name=project_id,json=projectId,proto3" json:"project_id,omitempty"`
 	// Absent: no limit.
-	Slots         *int32 `protobuf:"varint,3,opt,name=slots,proto3,oneof" json:"slots,omitempty"`
-	Studies       *int32 `protobuf:"varint,4,opt,name=studies,proto3,oneof" json:"studies,omitempty"`
+	Slots   *int32 `protobuf:"varint,3,opt,name=slots,proto3,oneof" json:"slots,omitempty"`
+	Studies *int32 `protobuf:"varint,4,opt,name=studies,proto3,oneof" json:"studies,omitempty"`
+	// Absent: 10240.
+	CodeMib       *int32 `protobuf:"varint,5,opt,name=code_mib,json=codeMib,proto3,oneof" json:"code_mib,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -218,6 +238,13 @@ func (x *CreateProjectRequest) GetSlots() int32 {
 func (x *CreateProjectRequest) GetStudies() int32 {
 	if x != nil && x.Studies != nil {
 		return *x.Studies
+	}
+	return 0
+}
+
+func (x *CreateProjectRequest) GetCodeMib() int32 {
+	if x != nil && x.CodeMib != nil {
+		return *x.CodeMib
 	}
 	return 0
 }
@@ -384,6 +411,7 @@ type SetProjectRequest struct {
 	// Absent: as it was.
 	Slots         *ProjectLimit `protobuf:"bytes,3,opt,name=slots,proto3" json:"slots,omitempty"`
 	Studies       *ProjectLimit `protobuf:"bytes,4,opt,name=studies,proto3" json:"studies,omitempty"`
+	CodeMib       *ProjectLimit `protobuf:"bytes,5,opt,name=code_mib,json=codeMib,proto3" json:"code_mib,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -446,6 +474,13 @@ func (x *SetProjectRequest) GetStudies() *ProjectLimit {
 	return nil
 }
 
+func (x *SetProjectRequest) GetCodeMib() *ProjectLimit {
+	if x != nil {
+		return x.CodeMib
+	}
+	return nil
+}
+
 // The project as it is now.
 type SetProjectResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -495,30 +530,35 @@ var File_headrace_v1_project_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_project_proto_rawDesc = "" +
 	"\n" +
-	"\x19headrace/v1/project.proto\x12\vheadrace.v1\"\xb5\x01\n" +
+	"\x19headrace/v1/project.proto\x12\vheadrace.v1\"\x86\x02\n" +
 	"\aProject\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\x05slots\x18\x02 \x01(\x05H\x00R\x05slots\x88\x01\x01\x12\x1d\n" +
 	"\astudies\x18\x03 \x01(\x05H\x01R\astudies\x88\x01\x01\x12\x1d\n" +
 	"\n" +
 	"slots_held\x18\x04 \x01(\x01R\tslotsHeld\x12'\n" +
-	"\x0fstudies_unended\x18\x05 \x01(\x05R\x0estudiesUnendedB\b\n" +
+	"\x0fstudies_unended\x18\x05 \x01(\x05R\x0estudiesUnended\x12\x1e\n" +
+	"\bcode_mib\x18\x06 \x01(\x05H\x02R\acodeMib\x88\x01\x01\x12\"\n" +
+	"\rcode_mib_held\x18\a \x01(\x01R\vcodeMibHeldB\b\n" +
 	"\x06_slotsB\n" +
 	"\n" +
-	"\b_studies\"0\n" +
+	"\b_studiesB\v\n" +
+	"\t_code_mib\"0\n" +
 	"\fProjectLimit\x12\x17\n" +
 	"\x04most\x18\x01 \x01(\x05H\x00R\x04most\x88\x01\x01B\a\n" +
-	"\x05_most\"\xa4\x01\n" +
+	"\x05_most\"\xd1\x01\n" +
 	"\x14CreateProjectRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1d\n" +
 	"\n" +
 	"project_id\x18\x02 \x01(\tR\tprojectId\x12\x19\n" +
 	"\x05slots\x18\x03 \x01(\x05H\x00R\x05slots\x88\x01\x01\x12\x1d\n" +
-	"\astudies\x18\x04 \x01(\x05H\x01R\astudies\x88\x01\x01B\b\n" +
+	"\astudies\x18\x04 \x01(\x05H\x01R\astudies\x88\x01\x01\x12\x1e\n" +
+	"\bcode_mib\x18\x05 \x01(\x05H\x02R\acodeMib\x88\x01\x01B\b\n" +
 	"\x06_slotsB\n" +
 	"\n" +
-	"\b_studies\"G\n" +
+	"\b_studiesB\v\n" +
+	"\t_code_mib\"G\n" +
 	"\x15CreateProjectResponse\x12.\n" +
 	"\aproject\x18\x01 \x01(\v2\x14.headrace.v1.ProjectR\aproject\"Q\n" +
 	"\x13ListProjectsRequest\x12\x1b\n" +
@@ -527,13 +567,14 @@ const file_headrace_v1_project_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\"p\n" +
 	"\x14ListProjectsResponse\x120\n" +
 	"\bprojects\x18\x01 \x03(\v2\x14.headrace.v1.ProjectR\bprojects\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xac\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe2\x01\n" +
 	"\x11SetProjectRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12/\n" +
 	"\x05slots\x18\x03 \x01(\v2\x19.headrace.v1.ProjectLimitR\x05slots\x123\n" +
-	"\astudies\x18\x04 \x01(\v2\x19.headrace.v1.ProjectLimitR\astudies\"D\n" +
+	"\astudies\x18\x04 \x01(\v2\x19.headrace.v1.ProjectLimitR\astudies\x124\n" +
+	"\bcode_mib\x18\x05 \x01(\v2\x19.headrace.v1.ProjectLimitR\acodeMib\"D\n" +
 	"\x12SetProjectResponse\x12.\n" +
 	"\aproject\x18\x01 \x01(\v2\x14.headrace.v1.ProjectR\aproject2\x8c\x02\n" +
 	"\x0eProjectService\x12V\n" +
@@ -570,18 +611,19 @@ var file_headrace_v1_project_proto_depIdxs = []int32{
 	0, // 1: headrace.v1.ListProjectsResponse.projects:type_name -> headrace.v1.Project
 	1, // 2: headrace.v1.SetProjectRequest.slots:type_name -> headrace.v1.ProjectLimit
 	1, // 3: headrace.v1.SetProjectRequest.studies:type_name -> headrace.v1.ProjectLimit
-	0, // 4: headrace.v1.SetProjectResponse.project:type_name -> headrace.v1.Project
-	2, // 5: headrace.v1.ProjectService.CreateProject:input_type -> headrace.v1.CreateProjectRequest
-	4, // 6: headrace.v1.ProjectService.ListProjects:input_type -> headrace.v1.ListProjectsRequest
-	6, // 7: headrace.v1.ProjectService.SetProject:input_type -> headrace.v1.SetProjectRequest
-	3, // 8: headrace.v1.ProjectService.CreateProject:output_type -> headrace.v1.CreateProjectResponse
-	5, // 9: headrace.v1.ProjectService.ListProjects:output_type -> headrace.v1.ListProjectsResponse
-	7, // 10: headrace.v1.ProjectService.SetProject:output_type -> headrace.v1.SetProjectResponse
-	8, // [8:11] is the sub-list for method output_type
-	5, // [5:8] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	1, // 4: headrace.v1.SetProjectRequest.code_mib:type_name -> headrace.v1.ProjectLimit
+	0, // 5: headrace.v1.SetProjectResponse.project:type_name -> headrace.v1.Project
+	2, // 6: headrace.v1.ProjectService.CreateProject:input_type -> headrace.v1.CreateProjectRequest
+	4, // 7: headrace.v1.ProjectService.ListProjects:input_type -> headrace.v1.ListProjectsRequest
+	6, // 8: headrace.v1.ProjectService.SetProject:input_type -> headrace.v1.SetProjectRequest
+	3, // 9: headrace.v1.ProjectService.CreateProject:output_type -> headrace.v1.CreateProjectResponse
+	5, // 10: headrace.v1.ProjectService.ListProjects:output_type -> headrace.v1.ListProjectsResponse
+	7, // 11: headrace.v1.ProjectService.SetProject:output_type -> headrace.v1.SetProjectResponse
+	9, // [9:12] is the sub-list for method output_type
+	6, // [6:9] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_project_proto_init() }

@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file headrace/v1/project.proto.
  */
 export const file_headrace_v1_project: GenFile = /*@__PURE__*/
-  fileDesc("ChloZWFkcmFjZS92MS9wcm9qZWN0LnByb3RvEgtoZWFkcmFjZS52MSKEAQoHUHJvamVjdBIMCgRuYW1lGAEgASgJEhIKBXNsb3RzGAIgASgFSACIAQESFAoHc3R1ZGllcxgDIAEoBUgBiAEBEhIKCnNsb3RzX2hlbGQYBCABKAESFwoPc3R1ZGllc191bmVuZGVkGAUgASgFQggKBl9zbG90c0IKCghfc3R1ZGllcyIqCgxQcm9qZWN0TGltaXQSEQoEbW9zdBgBIAEoBUgAiAEBQgcKBV9tb3N0In4KFENyZWF0ZVByb2plY3RSZXF1ZXN0EhIKCnJlcXVlc3RfaWQYASABKAkSEgoKcHJvamVjdF9pZBgCIAEoCRISCgVzbG90cxgDIAEoBUgAiAEBEhQKB3N0dWRpZXMYBCABKAVIAYgBAUIICgZfc2xvdHNCCgoIX3N0dWRpZXMiPgoVQ3JlYXRlUHJvamVjdFJlc3BvbnNlEiUKB3Byb2plY3QYASABKAsyFC5oZWFkcmFjZS52MS5Qcm9qZWN0IjwKE0xpc3RQcm9qZWN0c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkiVwoUTGlzdFByb2plY3RzUmVzcG9uc2USJgoIcHJvamVjdHMYASADKAsyFC5oZWFkcmFjZS52MS5Qcm9qZWN0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKLAQoRU2V0UHJvamVjdFJlcXVlc3QSEgoKcmVxdWVzdF9pZBgBIAEoCRIMCgRuYW1lGAIgASgJEigKBXNsb3RzGAMgASgLMhkuaGVhZHJhY2UudjEuUHJvamVjdExpbWl0EioKB3N0dWRpZXMYBCABKAsyGS5oZWFkcmFjZS52MS5Qcm9qZWN0TGltaXQiOwoSU2V0UHJvamVjdFJlc3BvbnNlEiUKB3Byb2plY3QYASABKAsyFC5oZWFkcmFjZS52MS5Qcm9qZWN0MowCCg5Qcm9qZWN0U2VydmljZRJWCg1DcmVhdGVQcm9qZWN0EiEuaGVhZHJhY2UudjEuQ3JlYXRlUHJvamVjdFJlcXVlc3QaIi5oZWFkcmFjZS52MS5DcmVhdGVQcm9qZWN0UmVzcG9uc2USUwoMTGlzdFByb2plY3RzEiAuaGVhZHJhY2UudjEuTGlzdFByb2plY3RzUmVxdWVzdBohLmhlYWRyYWNlLnYxLkxpc3RQcm9qZWN0c1Jlc3BvbnNlEk0KClNldFByb2plY3QSHi5oZWFkcmFjZS52MS5TZXRQcm9qZWN0UmVxdWVzdBofLmhlYWRyYWNlLnYxLlNldFByb2plY3RSZXNwb25zZUJAWj5naXRodWIuY29tL2hlYWRyYWNlL2hlYWRyYWNlL2NsaWVudHMvZ28vaGVhZHJhY2UvdjE7aGVhZHJhY2V2MWIGcHJvdG8z");
+  fileDesc("ChloZWFkcmFjZS92MS9wcm9qZWN0LnByb3RvEgtoZWFkcmFjZS52MSK/AQoHUHJvamVjdBIMCgRuYW1lGAEgASgJEhIKBXNsb3RzGAIgASgFSACIAQESFAoHc3R1ZGllcxgDIAEoBUgBiAEBEhIKCnNsb3RzX2hlbGQYBCABKAESFwoPc3R1ZGllc191bmVuZGVkGAUgASgFEhUKCGNvZGVfbWliGAYgASgFSAKIAQESFQoNY29kZV9taWJfaGVsZBgHIAEoAUIICgZfc2xvdHNCCgoIX3N0dWRpZXNCCwoJX2NvZGVfbWliIioKDFByb2plY3RMaW1pdBIRCgRtb3N0GAEgASgFSACIAQFCBwoFX21vc3QiogEKFENyZWF0ZVByb2plY3RSZXF1ZXN0EhIKCnJlcXVlc3RfaWQYASABKAkSEgoKcHJvamVjdF9pZBgCIAEoCRISCgVzbG90cxgDIAEoBUgAiAEBEhQKB3N0dWRpZXMYBCABKAVIAYgBARIVCghjb2RlX21pYhgFIAEoBUgCiAEBQggKBl9zbG90c0IKCghfc3R1ZGllc0ILCglfY29kZV9taWIiPgoVQ3JlYXRlUHJvamVjdFJlc3BvbnNlEiUKB3Byb2plY3QYASABKAsyFC5oZWFkcmFjZS52MS5Qcm9qZWN0IjwKE0xpc3RQcm9qZWN0c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkiVwoUTGlzdFByb2plY3RzUmVzcG9uc2USJgoIcHJvamVjdHMYASADKAsyFC5oZWFkcmFjZS52MS5Qcm9qZWN0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSK4AQoRU2V0UHJvamVjdFJlcXVlc3QSEgoKcmVxdWVzdF9pZBgBIAEoCRIMCgRuYW1lGAIgASgJEigKBXNsb3RzGAMgASgLMhkuaGVhZHJhY2UudjEuUHJvamVjdExpbWl0EioKB3N0dWRpZXMYBCABKAsyGS5oZWFkcmFjZS52MS5Qcm9qZWN0TGltaXQSKwoIY29kZV9taWIYBSABKAsyGS5oZWFkcmFjZS52MS5Qcm9qZWN0TGltaXQiOwoSU2V0UHJvamVjdFJlc3BvbnNlEiUKB3Byb2plY3QYASABKAsyFC5oZWFkcmFjZS52MS5Qcm9qZWN0MowCCg5Qcm9qZWN0U2VydmljZRJWCg1DcmVhdGVQcm9qZWN0EiEuaGVhZHJhY2UudjEuQ3JlYXRlUHJvamVjdFJlcXVlc3QaIi5oZWFkcmFjZS52MS5DcmVhdGVQcm9qZWN0UmVzcG9uc2USUwoMTGlzdFByb2plY3RzEiAuaGVhZHJhY2UudjEuTGlzdFByb2plY3RzUmVxdWVzdBohLmhlYWRyYWNlLnYxLkxpc3RQcm9qZWN0c1Jlc3BvbnNlEk0KClNldFByb2plY3QSHi5oZWFkcmFjZS52MS5TZXRQcm9qZWN0UmVxdWVzdBofLmhlYWRyYWNlLnYxLlNldFByb2plY3RSZXNwb25zZUJAWj5naXRodWIuY29tL2hlYWRyYWNlL2hlYWRyYWNlL2NsaWVudHMvZ28vaGVhZHJhY2UvdjE7aGVhZHJhY2V2MWIGcHJvdG8z");
 
 /**
  * A project, its limits, and what its studies have now.
@@ -55,6 +55,20 @@ export type Project = Message<"headrace.v1.Project"> & {
    * @generated from field: int32 studies_unended = 5;
    */
   studiesUnended: number;
+
+  /**
+   * What the archives of its code have together at most, in MiB; absent: 10240.
+   *
+   * @generated from field: optional int32 code_mib = 6;
+   */
+  codeMib?: number | undefined;
+
+  /**
+   * What they have, in MiB.
+   *
+   * @generated from field: double code_mib_held = 7;
+   */
+  codeMibHeld: number;
 };
 
 /**
@@ -112,6 +126,13 @@ export type CreateProjectRequest = Message<"headrace.v1.CreateProjectRequest"> &
    * @generated from field: optional int32 studies = 4;
    */
   studies?: number | undefined;
+
+  /**
+   * Absent: 10240.
+   *
+   * @generated from field: optional int32 code_mib = 5;
+   */
+  codeMib?: number | undefined;
 };
 
 /**
@@ -221,6 +242,11 @@ export type SetProjectRequest = Message<"headrace.v1.SetProjectRequest"> & {
    * @generated from field: headrace.v1.ProjectLimit studies = 4;
    */
   studies?: ProjectLimit | undefined;
+
+  /**
+   * @generated from field: headrace.v1.ProjectLimit code_mib = 5;
+   */
+  codeMib?: ProjectLimit | undefined;
 };
 
 /**
