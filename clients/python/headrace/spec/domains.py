@@ -91,6 +91,14 @@ class Condition(SpecModel):
             self.below is not None and value >= self.below
         )
 
+    def as_written_by(self, domain: "Domain") -> "Condition":
+        """The same with each number as the parameter's domain writes it: 0.3 is the grid value 0.30000000000000004."""
+        if not isinstance(domain, FloatDomain) or domain.step is None:
+            return self
+        bounds = {name: domain.written(bound) for name, bound in self.bounds.items()}
+        values = tuple(map(domain.written, self.values))
+        return Condition.model_construct(**{**dict(self), **bounds, "values": values})
+
     def describe(self) -> str:
         """What the parameter is where the condition holds: `'sgd' or 'adam'`, `at least 64 and below 128`."""
         if self.values:
@@ -159,6 +167,11 @@ class FloatDomain(SpecModel):
         near = round(place)
         # A place far out is known to a few units in the last place of its quotient.
         return self.value_at(near) if abs(place - near) <= max(1e-6, 1e-15 * abs(near)) else None
+
+    def written(self, value: Value) -> Value:
+        """The value as this domain writes it; itself where it does not belong."""
+        found = self.admit(value)
+        return value if found is None else found
 
     def describe(self) -> str:
         grid = f" in steps of {show_real(self.step)}" if self.step is not None else ""

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from headrace.bounds import numbers
 from headrace.grants import WHOLE as WHOLE
-from headrace.spec.domains import SpecModel
+from headrace.spec.domains import Domain, SpecModel
 from headrace.spec.names import LabelName
 from headrace.spec.problems import Problem, fault, reject
 from headrace.spec.scalars import Bytes, Milli, SlotsOrZero, Steps, Text, integer_within
@@ -96,6 +96,13 @@ class Resources(SpecModel):
         Raises `InvalidFieldError` for a configuration that the table has no size for.
         """
         return self if self.by is None else self._sized[self.by.place_of(params)]
+
+    def as_written_by(self, space: Mapping[str, Domain]) -> "Resources":
+        """The same with the values of the table as the parameter's domain writes them."""
+        domain = space.get(self.by.parameter) if self.by is not None else None
+        if self.by is None or domain is None:
+            return self
+        return Resources.model_construct(**{**dict(self), "by": self.by.as_written_by(domain)})
 
     @property
     def each(self) -> tuple["Resources", ...]:

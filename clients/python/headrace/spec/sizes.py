@@ -65,6 +65,13 @@ class SizeTable(SpecModel):
         remedy = "Choose a value that `resources` have a row for."
         raise InvalidFieldError([Violation(field=self.parameter, message=message, remedy=remedy)])
 
+    def as_written_by(self, domain: Domain) -> "SizeTable":
+        """The same with the values of its rows as the parameter's domain writes them."""
+        if not isinstance(domain, FloatDomain) or domain.step is None:
+            return self
+        rows = tuple(row.model_copy(update={"value": domain.written(row.value)}) for row in self.rows)
+        return SizeTable.model_construct(**{**dict(self), "rows": rows})
+
     def _row_of(self, value: object) -> int | None:
         if not self.from_value:
             return self._places.get(meaning(value))
@@ -153,6 +160,13 @@ def _of_values(table: SizeTable, domain: Domain) -> Iterator[Problem]:
                 value=row.value,
                 message=f"is not a value of {table.parameter}",
                 remedy=f"Choose {domain.describe()}.",
+            )
+        elif meaning(value) in known:
+            yield Problem(
+                loc=("rows", place, "value"),
+                value=row.value,
+                message="is listed twice",
+                remedy="Remove one of the rows.",
             )
         else:
             known.add(meaning(value))

@@ -48,6 +48,19 @@ def admitted(space: Space, assignment: Mapping[str, object]) -> dict[str, Any]:
     return {name: domain.admit(assignment[name]) for name, domain in space.items() if name in assignment}
 
 
+def on_grids(space: Space) -> dict[str, Domain]:
+    """The space with the numbers of its conditions as the parents' grids write them, so that they compare as equal."""
+    found = dict(space)
+    for name, domain in space.items():
+        written = tuple(
+            one.as_written_by(space[one.parameter]) if one.parameter in space else one
+            for one in domain.conditions
+        )
+        if written != domain.conditions:
+            found[name] = domain.model_copy(update={"conditions": written})
+    return found
+
+
 def breadth(space: Space) -> int:
     """What one configuration is held against: the parameters and their conditions."""
     return len(space) + sum(len(domain.conditions) for domain in space.values())

@@ -164,10 +164,12 @@ class StudySpec(SpecModel):
         except ValidationError as error:
             found = _Parts.of(data).problems() if isinstance(data, Mapping) else []
             raise joined(found, error) from None
+        # Values are kept as their domains write them: 3.0 becomes 3 for an int. The instance is still being made.
+        object.__setattr__(spec, "space", spaces.on_grids(spec.space))
+        object.__setattr__(spec, "resources", spec.resources.as_written_by(spec.space))
         problems = _Parts.of_spec(spec).problems()
         if problems:
             raise joined(problems)
-        # The values as their domains write them (3.0 becomes 3 for an int). The instance is still under construction.
         if spec.baseline is not None:
             object.__setattr__(spec, "baseline", spaces.admitted(spec.space, spec.baseline))
         enqueued = tuple(spaces.admitted(spec.space, assignment) for assignment in spec.enqueued)
