@@ -419,7 +419,8 @@ class _Parts:
         if "sampler" in known:
             yield from grid_problems(known["sampler"], self.declared, self.space)
         if known.get("template") is not None:
-            yield from placeholder_problems(known["template"], self.declared)
+            conditional = {name for name, domain in self.space.items() if domain.conditions}
+            yield from placeholder_problems(known["template"], self.declared, conditional)
         if known.get("baseline") is not None:
             yield from self._assignment("baseline", known["baseline"])
         for index, assignment in enumerate(known.get("enqueued", ())):

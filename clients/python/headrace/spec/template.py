@@ -1,7 +1,7 @@
 """What a trial runs: a Python callable, or a command line with placeholders."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Self
 
@@ -14,6 +14,8 @@ from headrace.spec.plan import TrialPlan
 from headrace.spec.problems import Problem, Unknown, fault, reject
 from headrace.spec.scalars import Duration, Text
 
+_OPTION: Final = re.compile(r"--?[^\W\d][^={}]*")
+"""An option whose value, if it takes one, is the next argument."""
 _TOKEN: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 RESERVED: Final = ("trial", "seed")
 
@@ -106,8 +108,11 @@ def placeholders(arg: str) -> list[str]:
     return [token[1] for token in _TOKEN.finditer(arg) if token[1] is not None]
 
 
-def placeholder_problems(template: TrialTemplate, declared: Collection[str]) -> Iterator[Problem]:
-    """Placeholders that name no parameter, and parameters that a command could not name."""
+def placeholder_problems(
+    template: TrialTemplate, declared: Collection[str], conditional: Collection[str]
+) -> Iterator[Problem]:
+    """Placeholders that name no parameter, parameters that a command could not name, and conditional parameters whose
+    argument cannot be left out alone."""
     if template.command is None:
         return
     for name in declared:
@@ -127,6 +132,25 @@ def placeholder_problems(template: TrialTemplate, declared: Collection[str]) -> 
                     message=f"names `{name}`, which is no parameter",
                     unknown=Unknown(word=name, known=known, noun="placeholder"),
                 )
+            elif name in conditional and (problem := _left_alone(template.command.args, index, name)):
+                yield problem
+
+
+def _left_alone(args: Sequence[str], index: int, name: str) -> Problem | None:
+    """What would be left where the argument of a conditional parameter is left out."""
+    loc, arg = ("template", "command", "args", index), args[index]
+    if index == 0:
+        message = f"is left out where {name} does not exist, and it is the program"
+        return Problem(loc=loc, value=arg, message=message, remedy="Name a program that is always there.")
+    option = args[index - 1]
+    if not _OPTION.fullmatch(option):
+        return None
+    return Problem(
+        loc=loc,
+        value=arg,
+        message=f"is left out where {name} does not exist, but {option} before it is not",
+        remedy=f"Write both as one argument: {option}={arg}",
+    )
 
 
 def _program_problems(template: TrialTemplate) -> list[Problem]:
