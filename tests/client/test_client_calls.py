@@ -285,7 +285,7 @@ def test_numbers_of_the_wrong_type_are_named_and_numpys_are_numbers(
     ]
     assert [list(one.trial_numbers) for one in fake.requests["RetryTrials"]] == [[3], [3, 5]]
     with pytest.raises(InvalidFieldError, match=r"params\[1\].lr"):
-        study.add_trials([{"lr": 0.1}, {"lr": None}])
+        study.add_trials([{"lr": 0.1}, {"lr": [0.1]}])
     numbers = {
         "lr": np.float32(0.5),
         "width": np.int64(64),

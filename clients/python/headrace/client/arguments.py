@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from headrace.bounds.kinds import Span
 from headrace.errors import InvalidFieldError, Violation, show_value
 from headrace.metrics import plain_scalar
-from headrace.spec.scalars import check_value
+from headrace.spec.scalars import check_value, existing
 
 _INT64 = 1 << 63
 
@@ -56,7 +56,7 @@ def timeout(value: object, field: str = "timeout_s") -> float | None:
 def parameters(field: str, given: Mapping[str, object]) -> dict[str, Any]:
     """The values of a configuration, by name. Raises `InvalidFieldError`."""
     found: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in existing(given).items():
         try:
             found[name] = check_value(value)
         except PydanticCustomError as error:

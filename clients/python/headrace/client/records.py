@@ -21,13 +21,13 @@ each metric that any report has.
 compare sound rows alone: `frame[frame.sound & ~frame.baseline].score.min()`. With `scope: full_budget` the rows whose
 `counts_as` is `completed` come before all others.
 
-A parameter that a conditional space leaves out, and any value that does not exist, is None. Times are in UTC;
-`export` writes them as ISO 8601.
+A parameter that a conditional space leaves out, and any value that does not exist, is None, in `dataframe()` NA. Times are
+in UTC; `export` writes them as ISO 8601.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import Listing, Report, StudyInfo, TrialInfo, Value
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, Value | datetime | None]
+_DTYPES: Final[Mapping[type, str]] = {int: "Int64", bool: "boolean", str: "string", float: "Float64"}
 
 
 def trial_rows(study: StudyInfo, trials: Iterable[TrialInfo]) -> list[Row]:
@@ -68,7 +69,12 @@ def report_rows(study: StudyInfo, reports: Iterable[Report]) -> list[Row]:
 
 
 def dataframe(study: StudyInfo, trials: Listing[TrialInfo]) -> "pd.DataFrame":
-    """`trial_rows` as a pandas frame, indexed by trial. Warns of what the list of trials leaves out."""
+    """`trial_rows` as a pandas frame, indexed by trial. Warns of what the list of trials leaves out.
+
+    A column has the type of its values, so that integers stay exact beside missing ones: `Int64`, `boolean`, `string`,
+    `Float64`, times in UTC, or objects where types are mixed. What does not exist, and a NaN, is `pandas.NA`.
+    `add_trials` and `enqueue` leave such values out, so the `param` columns of rows can be tried again as they are.
+    """
     try:
         import pandas as pd
     except ImportError:
@@ -76,7 +82,20 @@ def dataframe(study: StudyInfo, trials: Listing[TrialInfo]) -> "pd.DataFrame":
     for line in left_out(trials):
         warn(line)
     rows = trial_rows(study, trials)
-    return pd.DataFrame(rows).set_index("trial") if rows else pd.DataFrame()
+    if not rows:
+        return pd.DataFrame()
+    columns = {name: _column([row[name] for row in rows]) for name in rows[0]}
+    return pd.DataFrame(columns).set_index("trial")
+
+
+def _column(values: "Sequence[Value | datetime | None]") -> "pd.Series[Any]":
+    import pandas as pd
+
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {datetime}:
+        return pd.Series(pd.to_datetime(pd.Index(values), utc=True))
+    dtype = _DTYPES.get(kinds.pop(), "object") if len(kinds) == 1 else "object"
+    return pd.Series([pd.NA if value is None else value for value in values], dtype=dtype)
 
 
 def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str], changed: Sequence[str]) -> Row:

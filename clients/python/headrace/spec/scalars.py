@@ -10,7 +10,8 @@ that size inside a `Value` are therefore written `{"float": 1e16}` in JSON, and 
 """
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
@@ -121,6 +122,16 @@ def check_value(value: Any) -> bool | int | float | str:
         case _:
             remedy = "Write a word for it, such as none." if value is None else "Write one plain value."
             raise fault("must be a number, a text, true or false", remedy)
+
+
+def existing(values: Any) -> Any:
+    """A configuration without what is None or `pandas.NA`: the rows of a data frame have it where a parameter does not
+    exist."""
+    if not isinstance(values, Mapping):
+        return values
+    pandas = sys.modules.get("pandas")
+    missing = None if pandas is None else pandas.NA
+    return {name: value for name, value in values.items() if value is not None and value is not missing}
 
 
 def value_to_json(value: float | str) -> float | str | dict[str, float]:

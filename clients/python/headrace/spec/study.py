@@ -55,7 +55,7 @@ from headrace.spec.problems import Loc, Problem, first, joined, path_of, problem
 from headrace.spec.resources import Elastic, ElasticGrant, Priority, Resources, Weight, elastic_problems
 from headrace.spec.rungs import EvenPolicy, GeometricPolicy
 from headrace.spec.sampler import SAMPLERS, RandomSampler, Sampler, grid_problems, sampler_problems
-from headrace.spec.scalars import Count, CountOrZero, Seed, Steps, Text, Value
+from headrace.spec.scalars import Count, CountOrZero, Seed, Steps, Text, Value, existing
 from headrace.spec.sizes import SizeRow, SizeTable, TrialSize, size_problems
 from headrace.spec.surrogate import Gate, GateOrSwitch, Surrogate, gate_fields, surrogate_problems
 from headrace.spec.template import CommandLine, TrialTemplate, placeholder_problems
@@ -133,7 +133,7 @@ class StudySpec(SpecModel):
     max_early_failures: Count = 3
     seed: Seed = 0
     baseline: dict[Text, Value] | None = None
-    enqueued: Annotated[tuple[dict[Text, Value], ...], FailFast()] = ()
+    enqueued: Annotated[tuple[Annotated[dict[Text, Value], BeforeValidator(existing)], ...], FailFast()] = ()
     checkpoints_kept: CountOrZero = 1
     weight: Weight = 1.0
     priority: Priority = 0
