@@ -21,8 +21,8 @@ each metric that any report has.
 compare sound rows alone: `frame[frame.sound & ~frame.baseline].score.min()`. With `scope: full_budget` the rows whose
 `counts_as` is `completed` come before all others.
 
-A parameter that a conditional space leaves out, and any value that does not exist, is None, in `dataframe()` NA. Times are
-in UTC; `export` writes them as ISO 8601.
+A parameter that a conditional space leaves out, and any value that does not exist, is None (in `dataframe()` NA). Times
+are in UTC; `export` writes them as ISO 8601.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
