@@ -9,10 +9,12 @@ import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from headrace.bounds.edge import refuse
-from headrace.errors import InvalidFieldError, Violation
+from headrace.errors import BusyError, InvalidFieldError, Violation
 
 MOST_BYTES: Final = 1024
 """Of a question. The names of files, services and messages have some dozens."""
+MOST_STREAMS: Final = 16
+"""Open at once. gRPC takes in up to 4 MiB of a question before its size is seen."""
 
 
 def enable(names: Iterable[str], server: grpc.aio.Server) -> None:
@@ -22,13 +24,22 @@ def enable(names: Iterable[str], server: grpc.aio.Server) -> None:
 
 
 class _Bounded(reflection.aio.ReflectionServicer):
+    _open = 0
+
     async def ServerReflectionInfo(  # type: ignore[override]  # noqa: N802  # its stub says that it must be awaited
         self, request_iterator: AsyncIterable[reflection_pb2.ServerReflectionRequest], context: Any
     ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
         """Answer questions until one is too long."""
-        answers: Any = super().ServerReflectionInfo(_short(request_iterator, context), context)
-        async for answer in answers:
-            yield answer
+        if self._open >= MOST_STREAMS:
+            refuse(context, BusyError(f"{self._open} callers use reflection, and that is the most"))
+            return
+        self._open += 1
+        try:
+            answers: Any = super().ServerReflectionInfo(_short(request_iterator, context), context)
+            async for answer in answers:
+                yield answer
+        finally:
+            self._open -= 1
 
 
 async def _short(

@@ -51,7 +51,7 @@ class Site:
         token = self.tokens.setdefault(who, new_token())
         return (("authorization", f"Bearer {token.text}"),)
 
-    async def caller(self, *, window: int = 2**31 - 1, source: str = "127.0.0.1") -> Caller:
+    async def caller(self, *, window: int = 2**31 - 1, source: str = "") -> Caller:
         """A connection by hand."""
         made = await asyncio.to_thread(Caller, self.address, window=window, source=source)
         self.callers.append(made)
@@ -105,7 +105,11 @@ class Client:
 
 @asynccontextmanager
 async def admission_site(
-    *, asks: bool = True, strangers: dict[str, Any] | None = None, known: dict[str, Any] | None = None
+    host: str = "127.0.0.1",
+    *,
+    asks: bool = True,
+    strangers: dict[str, Any] | None = None,
+    known: dict[str, Any] | None = None,
 ) -> AsyncIterator[Site]:
     """The server, which has other limits where they are given."""
     site: Site
@@ -142,8 +146,8 @@ async def admission_site(
         service, name = path.strip("/").split("/")
         server.grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {name: handler})])
     health_pb2_grpc.add_HealthServicer_to_server(health, server.grpc)
-    port = server.bind("--listen", "127.0.0.1:0", None)
-    site = Site(address=f"127.0.0.1:{port}", health=health, door=door)
+    port = server.bind("--listen", f"{host}:0", None)
+    site = Site(address=f"{host}:{port}", health=health, door=door)
     site.looking_up.set()
     await server.start()
     try:

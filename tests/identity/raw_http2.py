@@ -37,11 +37,13 @@ class Caller:
         tls: ssl.SSLContext | None = None,
         *,
         window: int = 2**31 - 1,
-        source: str = "127.0.0.1",
+        source: str = "",
     ) -> None:
         """`window`: how much the server may send on each stream unasked; `source`: the address to call from."""
         host, _, port = address.rpartition(":")
-        plain = socket.create_connection((host, int(port)), timeout=20, source_address=(source, 0))
+        plain = socket.create_connection(
+            (host.strip("[]"), int(port)), timeout=20, source_address=(source, 0)
+        )
         self.socket: socket.socket = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
         self.streams: dict[int, Stream] = {}
         self.closed = False

@@ -1,6 +1,8 @@
 """What strangers and callers may have of a server, with honest ones beside them who are served."""
 
 import asyncio
+import os
+from typing import Any
 
 import grpc
 import pytest
@@ -94,7 +96,7 @@ async def test_health_keeps_nothing_of_names_that_it_does_not_know() -> None:
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
         watching = stranger.health.Watch(unknown, timeout=60)
         assert (await watching.read()).status == UNKNOWN
-        assert await watching.code() is grpc.StatusCode.NOT_FOUND, "the watch is over"
+        assert not watching.done(), "a client whose watch ends begins another at once"
         assert (await stranger.health.Watch(known, timeout=60).read()).status == SERVING
 
 
@@ -107,6 +109,8 @@ async def test_two_watch_one_name_and_the_one_that_leaves_takes_no_news_from_the
         await site.comes_to(lambda: len(site.door.strangers._calls) == 1)
         site.health.leave()
         assert (await watches[1].read()).status == NOT_SERVING
+        await asyncio.sleep(0.1)
+        assert not watches[1].done()
 
 
 async def test_tokens_that_are_looked_up_take_few_places() -> None:
@@ -126,10 +130,11 @@ async def test_tokens_that_are_looked_up_take_few_places() -> None:
         await honest(site)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost", "[::]"])
 @pytest.mark.parametrize(("path", "who"), [(CHECK, ""), (CALL, ""), (CALL, "ann")])
-async def test_who_does_not_take_an_answer_or_a_refusal_is_hung_up(path: str, who: str) -> None:
+async def test_who_does_not_take_an_answer_or_a_refusal_is_hung_up(path: str, who: str, host: str) -> None:
     limits = {"within_s": 0.2}
-    async with admission_site(strangers=limits, known=limits) as site:
+    async with admission_site(host, strangers=limits, known=limits) as site:
         caller = await site.caller(window=0)
         number = caller.call(path, site.said(who) if who else (), body=message(b""), end=True)
         await site.ends(caller, number)
@@ -212,6 +217,59 @@ async def test_connections_of_strangers_are_few_and_known_ones_are_not_counted()
         assert (await watching.read()).status == NOT_SERVING, "the only stranger of its address"
 
 
+async def test_known_connections_over_ipv6_are_not_counted() -> None:
+    async with admission_site("[::1]") as site:
+        known = [await site.caller() for _ in range(6)]
+        for caller in known:
+            await site.ends(caller, caller.call(CALL, site.said("ann"), body=message(b""), end=True))
+        strangers = [await site.caller() for _ in range(8)]
+
+        def few() -> bool:
+            for caller in strangers:
+                caller.pump(0)
+            return sum(not caller.closed for caller in strangers) <= 4
+
+        await site.comes_to(few)
+        for caller in known:
+            caller.pump(0)
+            assert not caller.closed
+
+
+async def test_strangers_behind_a_proxy_share_the_places_and_end_alone() -> None:
+    """One call of somebody known is over the same connection."""
+    async with admission_site(strangers={"within_s": 0.2}) as site:
+        proxies = [await site.caller() for _ in range(3)]
+        for proxy in proxies:
+            proxy.call(STREAM, site.said("ann"), body=message(b""), end=True)
+            await asyncio.to_thread(proxy.pump, 0.2)
+            for _ in range(4):
+                proxy.call(WATCH, body=message(b""), end=True)
+            await asyncio.to_thread(proxy.pump, 0.2)
+        assert len(site.door.strangers._calls) == 4
+        await site.comes_to(lambda: sum(proxy.open() for proxy in proxies) == 2 + 4)
+        await asyncio.sleep(0.5)
+        assert not any(proxy.closed for proxy in proxies)
+        number = proxies[0].call(CHECK, body=message(b"x" * 2000), end=True)
+        assert b"2000 bytes, and 1000 are the most" in (await site.ends(proxies[0], number)).headers[-1]
+
+
+async def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with admission_site(strangers={"within_s": 0.1}) as site:
+        failures = [OSError(24, "too many open files")] * 2
+        real = os.listdir
+
+        def listdir(*path: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return real(*path)
+
+        monkeypatch.setattr(os, "listdir", listdir)
+        caller = await site.caller(window=0)
+        await site.ends(caller, caller.call(CHECK, body=message(b""), end=True))
+        assert caller.closed
+        assert not failures
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [(message(text_field(1, b"x")[:-1] + b"\xff\xff"), b""), (b"", b"is missing")],
@@ -243,7 +301,7 @@ async def test_methods_that_there_are_not() -> None:
 async def test_metadata_is_bounded() -> None:
     async with admission_site() as site:
         caller = await site.caller()
-        number = caller.call(CHECK, [("x", "v" * 5000)], body=message(b""), end=True)
+        number = caller.call(CHECK, [("x", "v" * 10_000)], body=message(b""), end=True)
         found = await site.ends(caller, number)
         assert found.over or caller.closed
         assert b"grpc-status\x010" not in b"".join(found.headers)

@@ -1,16 +1,15 @@
-"""The interceptor at the door of every server: whose a call is, and that its caller has no more than it may (`limits`).
+"""The first interceptor of every server: whose a call is, and that its caller has no more than it may (`limits`).
 
-It is the first one, and what it hands to gRPC is a stream for every method. So it asks the gate before a byte of the
-request is read, reads a single request itself, and knows of a call until its answer is taken:
+What it hands to gRPC is a stream for every method. So it asks the gate before a byte of the request is read, reads a
+single request itself, and knows of a call until its answer is taken:
 
     a stranger's place → the gate → the caller's own count → the request → the method → the end of the call
 
-A stranger whose place another call gets is hung up: a status might wait behind what he does not read. An answer that is
-not taken in time ends its connection too, whoever called. Streams of callers that are known are excepted: they may
-pause.
+A stranger whose place another call gets loses its connection: a status might wait behind what it does not read. An
+answer that is not taken in time ends its connection too, whoever called. Streams of known callers may pause.
 
-Over a connection whose caller is known others may call that are not, where a proxy is on the way. They have a count of
-that connection's own, and it is not hung up for them.
+Over a connection whose caller is known others may call that are not, where a proxy is on the way. Their calls count as
+strangers', and end alone.
 """
 
 import asyncio
@@ -24,14 +23,21 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from headrace.bounds.edge import refuse
-from headrace.errors import DeadlineError, HeadraceError, InternalError, InvalidFieldError, Violation
+from headrace.errors import (
+    BusyError,
+    DeadlineError,
+    HeadraceError,
+    InternalError,
+    InvalidFieldError,
+    Violation,
+)
 from headrace_services.identity.admitted import admit
 from headrace_services.identity.gate import Gate, Identity
 from headrace_services.identity.open_streams import ASKED_AGAIN_S, NoLongerLetInError, until_refused
 from headrace_services.identity.permissions import PERMISSIONS, Permission
-from headrace_services.serving.callers import KnownCallers, Stay, StrangersCalls
+from headrace_services.serving.callers import KnownCallers, Slot, StrangersCalls
 from headrace_services.serving.connections import Connections
-from headrace_services.serving.limits import BESIDE, Known, Strangers
+from headrace_services.serving.limits import Known, Strangers
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +64,6 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         self.connections = connections or Connections(strangers.connections)
         self.strangers = StrangersCalls(strangers, self.connections)
         self.known = KnownCallers(known or Known())
-        self.beside = KnownCallers(BESIDE)
         self.asked_again_s = asked_again_s
         self._wrapped: dict[str, Handler] = {}
 
@@ -75,6 +80,39 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
                 return _Method(self, method, grpc.stream_stream_rpc_method_handler(_unknown)).handler()
             self._wrapped[method] = _Method(self, method, handler).handler()
         return self._wrapped[method]
+
+
+class _Call:
+    """One call, and what becomes of its connection."""
+
+    def __init__(self, door: AdmissionInterceptor, peer: str, context: Context, *, may_pause: bool) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task, self.peer, self.context, self.may_pause = task, peer, context, may_pause
+        self.gave_way = False
+        self._door = door
+        self._is_known = False
+
+    def known_as(self, name: str, *, is_stream: bool) -> Slot:
+        """Its caller has shown who it is. Raises BusyError."""
+        self._is_known = True
+        self._door.connections.know(self.peer)
+        return _until_its_end(self.context, self._door.known.enter(name, is_stream=is_stream))
+
+    def give_way(self) -> None:
+        """End it alone."""
+        if not self.task.done():
+            self.gave_way = self.task.cancel()
+
+    def wait_for_the_client(self) -> None:
+        """It is served. Where its answer is not taken in time, the connection ends, unless somebody else's are over it
+        too."""
+        connections = self._door.connections
+        if connections.knows(self.peer) and (self.may_pause or not self._is_known):
+            return
+        within_s = (self._door.known if self._is_known else self._door.strangers).limits.within_s
+        timer = asyncio.get_running_loop().call_later(within_s, connections.hang_up, self.peer)
+        _at_its_end(self.context, timer.cancel)
 
 
 class _Method:
@@ -101,58 +139,57 @@ class _Method:
         return grpc.stream_unary_rpc_method_handler(self._call, read, write)
 
     async def _call(self, requests: Any, context: Context) -> Any:
-        door, peer, within_s = self._door, context.peer(), self._door.strangers.limits.within_s
-        may_pause = self._is_stream
+        door, peer = self._door, context.peer()
         if door.connections.ends(peer):  # what it has sent before is not worth anything
             context.set_code(grpc.StatusCode.UNAVAILABLE)
             return None
+        one = _Call(door, peer, context, may_pause=self._is_stream)
         try:
-            stay = await self._entered(context, peer)
-            within_s = stay.within_s
+            slot = await self._entered(one)
             if not self._inner.request_streaming:
-                requests = await self._request(context, stay)
+                requests = await self._request(context, slot)
             async with self._while_let_in(context):
                 return await self._answered(requests, context)
         except NoLongerLetInError as error:
-            may_pause = False  # the status waits behind what was sent before, where the client does not read
+            one.may_pause = (
+                False  # the status waits behind what was sent before, where the client does not read
+            )
             return refuse(context, error.why)
         except HeadraceError as error:
             return refuse(context, error)
+        except asyncio.CancelledError:
+            if not one.gave_way or one.task.uncancel():
+                raise
+            return refuse(
+                context, BusyError("calls without an identity have taken all places that they may have")
+            )
         finally:
-            if not (may_pause and door.connections.knows(peer)):
-                timer = asyncio.get_running_loop().call_later(within_s, door.connections.hang_up, peer)
-                _at_its_end(context, timer.cancel)
+            one.wait_for_the_client()
 
-    async def _entered(self, context: Context, peer: str) -> Stay:
-        """The call's stay with whoever makes it. Raises HeadraceError where he may not."""
-        door = self._door
+    async def _entered(self, one: "_Call") -> Slot:
+        """The call's place with whoever makes it. Raises HeadraceError where they may not."""
+        door, peer, context = self._door, one.peer, one.context
         if door.gate is None and (name := _certificate(context) or ("" if self._is_open else peer)):
-            door.connections.know(peer)
-            return _until_its_end(context, door.known.enter(name, is_stream=self._is_stream))
-        if door.connections.knows(peer):
-            strange = door.beside.enter(peer, is_stream=self._is_stream)
-        else:
-            strange = door.strangers.enter(peer)
-        _until_its_end(context, strange)
+            return one.known_as(name, is_stream=self._is_stream)
+        strange = _until_its_end(context, door.strangers.enter(peer, one.give_way))
         if door.gate is None or self._is_open:
             return strange
         who = await _identified(door.gate, self._method, context)
         admit(who)
-        door.connections.know(peer)
         strange.leave()
-        return _until_its_end(context, door.known.enter(who.token, is_stream=self._is_stream))
+        return one.known_as(who.token, is_stream=self._is_stream)
 
-    async def _request(self, context: Context, stay: Stay) -> Any:
+    async def _request(self, context: Context, slot: Slot) -> Any:
         """The one request of a call. Raises HeadraceError."""
         try:
-            async with asyncio.timeout(stay.within_s), stay.reading():
+            async with asyncio.timeout(slot.within_s), slot.reading():
                 data = await context.read()
         except TimeoutError:
-            raise DeadlineError(f"the request has not arrived within {stay.within_s:g} s") from None
+            raise DeadlineError(f"the request has not arrived within {slot.within_s:g} s") from None
         if data is grpc.aio.EOF:
             raise _unread("is missing")
-        if len(data) > stay.message_bytes:
-            raise _unread(f"has {len(data)} bytes, and {stay.message_bytes} are the most without a token")
+        if len(data) > slot.message_bytes:
+            raise _unread(f"has {len(data)} bytes, and {slot.message_bytes} are the most without a token")
         try:
             return self._inner.request_deserializer(data) if self._inner.request_deserializer else data
         except DecodeError:
@@ -162,7 +199,8 @@ class _Method:
         gate = self._door.gate
         if gate is None or self._is_open or not self._is_stream:  # a single request is soon over
             return nullcontext()
-        return until_refused(lambda: _identified(gate, self._method, context), self._door.asked_again_s)
+        metadata = context.invocation_metadata() or ()
+        return until_refused(lambda: gate.admit(self._method, metadata), self._door.asked_again_s)
 
     async def _answered(self, requests: Any, context: Context) -> Any:
         if not inspect.isasyncgenfunction(self._behaviour):
@@ -196,9 +234,9 @@ async def _identified(gate: Gate, method: str, context: Context) -> Identity:
     return who
 
 
-def _until_its_end(context: Context, stay: Stay) -> Stay:
-    _at_its_end(context, stay.leave)
-    return stay
+def _until_its_end(context: Context, slot: Slot) -> Slot:
+    _at_its_end(context, slot.leave)
+    return slot
 
 
 def _at_its_end(context: Context, then: Callable[[], None]) -> None:

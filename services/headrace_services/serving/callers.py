@@ -13,8 +13,8 @@ from headrace_services.serving.measures import REFUSED
 from headrace_services.serving.places import Places
 
 
-class Stay(Protocol):
-    """One call of somebody."""
+class Slot(Protocol):
+    """The place of one call."""
 
     within_s: float
     message_bytes: int
@@ -24,12 +24,13 @@ class Stay(Protocol):
         ...
 
     def leave(self) -> None:
-        """It is over; again this changes nothing."""
+        """The call is over; again this changes nothing."""
         ...
 
 
 class StrangersCalls:
-    """The calls of strangers. One that loses its place to another one loses its connection."""
+    """The calls of strangers. Where one loses its place to another one, its connection is closed, or, where somebody
+    else uses that connection too, the call alone ends."""
 
     def __init__(self, limits: Strangers, connections: Connections) -> None:
         self.limits = limits
@@ -37,43 +38,47 @@ class StrangersCalls:
         self._calls = Places(limits.calls)
         self._messages = Places(limits.messages)
 
-    def enter(self, peer: str) -> Stay:
-        """A call begins."""
-        place = self._calls.take(peer, lambda: self._end(peer, "call"))
-        return _Strange(self, peer, lambda: self._calls.leave(place))
+    def enter(self, peer: str, end: Callable[[], None]) -> Slot:
+        """A call begins; `end` ends it alone."""
+        place = self._calls.take(peer, lambda: self._give_way(peer, end, "call"))
+        return _StrangersCall(self, peer, end, lambda: self._calls.leave(place))
 
     @asynccontextmanager
-    async def reading(self, peer: str) -> AsyncIterator[None]:
-        """A place of those that are read."""
-        place = self._messages.take(peer, lambda: self._end(peer, "message"))
+    async def reading(self, peer: str, end: Callable[[], None]) -> AsyncIterator[None]:
+        """A place among those that are read."""
+        place = self._messages.take(peer, lambda: self._give_way(peer, end, "message"))
         try:
             yield
         finally:
             self._messages.leave(place)
 
-    def _end(self, peer: str, what: str) -> None:
+    def _give_way(self, peer: str, end: Callable[[], None], what: str) -> None:
         REFUSED.labels(what).inc()
-        self._connections.hang_up(peer)
+        if self._connections.knows(peer):
+            end()
+        else:
+            self._connections.hang_up(peer)
 
 
-class _Strange:
-    """A stranger's call."""
-
-    def __init__(self, calls: StrangersCalls, peer: str, leave: Callable[[], None]) -> None:
+class _StrangersCall:
+    def __init__(
+        self, calls: StrangersCalls, peer: str, end: Callable[[], None], leave: Callable[[], None]
+    ) -> None:
         self.within_s = calls.limits.within_s
         self.message_bytes = calls.limits.message_bytes
         self.leave = leave
         self._calls = calls
         self._peer = peer
+        self._end = end
 
     def reading(self) -> AbstractAsyncContextManager[None]:
-        return self._calls.reading(self._peer)
+        return self._calls.reading(self._peer, self._end)
 
 
 @dataclass(slots=True)
 class _Caller:
     turns: asyncio.Semaphore
-    calls: dict["_Familiar", None] = field(default_factory=dict)
+    calls: dict["_KnownCall", None] = field(default_factory=dict)
     streams: int = 0
 
 
@@ -81,12 +86,12 @@ class KnownCallers:
     """The calls of each caller, by a name that only it has."""
 
     def __init__(self, limits: Known) -> None:
-        self._limits = limits
+        self.limits = limits
         self._callers: dict[str, _Caller] = {}
 
-    def enter(self, name: str, *, is_stream: bool) -> Stay:
+    def enter(self, name: str, *, is_stream: bool) -> Slot:
         """A call begins. Raises BusyError where the caller has too many."""
-        limits = self._limits
+        limits = self.limits
         caller = self._callers.get(name)
         if caller is None:
             caller = self._callers[name] = _Caller(asyncio.Semaphore(limits.messages))
@@ -94,25 +99,23 @@ class KnownCallers:
             raise _busy("stream", caller.streams)
         if len(caller.calls) >= limits.calls:
             raise _busy("call", limits.calls)
-        stay = _Familiar(self, name, caller, is_stream=is_stream, within_s=limits.within_s)
-        caller.calls[stay] = None
+        call = _KnownCall(self, name, caller, is_stream=is_stream, within_s=limits.within_s)
+        caller.calls[call] = None
         caller.streams += is_stream
-        return stay
+        return call
 
-    def left(self, stay: "_Familiar") -> None:
+    def left(self, call: "_KnownCall") -> None:
         """A call is over."""
-        caller = stay.caller
-        if stay not in caller.calls:
+        caller = call.caller
+        if call not in caller.calls:
             return
-        del caller.calls[stay]
-        caller.streams -= stay.is_stream
+        del caller.calls[call]
+        caller.streams -= call.is_stream
         if not caller.calls:
-            del self._callers[stay.name]
+            del self._callers[call.name]
 
 
-class _Familiar:
-    """A call of a caller that is known."""
-
+class _KnownCall:
     message_bytes = MESSAGE_BYTES
 
     def __init__(

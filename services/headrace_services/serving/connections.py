@@ -1,10 +1,10 @@
-"""The connections of a server: how many strangers have, and how one is hung up.
+"""The connections to one listener: how many strangers have, and how one is closed. Linux only.
 
-gRPC has one bound for all connections together, and strangers must not take them from workers. Nor does it say who
-connects, or close one connection. So this looks at the sockets of the process itself: when there may be too many, and
-when one is to be hung up. It looks at each of them in a thread, some microseconds at one that it does not know.
+gRPC has one bound for all connections together, and strangers must not take them from workers. It neither says who
+connects nor closes one connection. So this looks at the sockets of its own process: when strangers may have too many,
+and when one is to be closed. A look takes some microseconds for each socket, in a thread.
 
-A socket that is hung up is shut down, not closed: it is gRPC that closes it, which then reads its end.
+A socket is shut down, not closed: gRPC closes it when it reads its end.
 """
 
 import asyncio
@@ -14,131 +14,180 @@ import socket
 import stat
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from pathlib import Path
-from urllib.parse import quote
+from dataclasses import dataclass
+from ipaddress import ip_address
 
 from headrace_services.serving.measures import REFUSED
+from headrace_services.serving.peers import Peer, host_of, network_of, peer_of
 from headrace_services.serving.places import too_many
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.1
+"""How often sockets are counted."""
 LEAST_S = 0.02
 """Between two looks."""
-_DESCRIPTORS = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
-_MAPPED = "::ffff:"
+PRUNED_S = 60.0
+"""How often those are forgotten that have left."""
+_SHARE = 10
+"""A look that took a second is followed by this many seconds without one."""
+_DESCRIPTORS = "/proc/self/fd"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look found."""
+
+    served: frozenset[Peer]
+    excess: int
+    """Strangers' connections that were closed because there were too many."""
 
 
 class Connections:
-    """Those to one port."""
+    """Those to one listener."""
 
     def __init__(self, most_strangers: int) -> None:
         self._most = most_strangers
         self._port = 0
-        self._known: set[str] = set()
-        self._ending: set[str] = set()
+        self._hosts: frozenset[str] | None = frozenset()
+        """Where it listens; None: at every address."""
+        self._known: set[Peer] = set()
+        self._ending: dict[Peer, int] = {}
+        """Which are to be closed, and how often they were looked for in vain."""
         self._wanted = asyncio.Event()
-        self._peers: dict[int, str] = {}
-        """By the inode of their socket, the oldest first; empty for a socket that is no connection to this port."""
+        self._peers: dict[int, Peer | None] = {}
+        """By the inode of their socket, the oldest first; None for a socket that is no connection to this listener."""
 
-    def serve(self, port: int) -> None:
+    def serve(self, host: str, port: int) -> None:
         """The server listens there."""
-        self._port = port
+        self._port, self._hosts = port, _hosts(host)
 
     def know(self, peer: str) -> None:
-        """Who calls over a connection has shown who it is."""
-        self._known.add(peer)
+        """Whoever calls over a connection, named as gRPC names peers, has shown who they are."""
+        if (key := peer_of(peer)) is not None:
+            self._known.add(key)
 
     def knows(self, peer: str) -> bool:
-        """Whether it has."""
-        return peer in self._known
+        """Whether they have."""
+        return peer_of(peer) in self._known
 
     def ends(self, peer: str) -> bool:
-        """Whether it is hung up soon."""
-        return peer in self._ending
+        """Whether it is closed soon."""
+        return peer_of(peer) in self._ending
 
     def hang_up(self, peer: str) -> None:
-        """End a connection soon."""
-        if peer.startswith(("ipv4:", "ipv6:")):
-            self._ending.add(peer)
+        """Close a connection soon."""
+        if (key := peer_of(peer)) is not None:
+            self._ending.setdefault(key, 0)
             self._wanted.set()
 
     async def run(self) -> None:
         """Look until cancelled."""
-        while True:
-            await asyncio.sleep(LEAST_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._wanted.wait()
-            self._wanted.clear()
-            count = _count()
-            if self._ending or count > self._most or len(self._known) > 2 * count + self._most:
-                await asyncio.to_thread(self.look)
+        if sys.platform != "linux" or not self._port:
+            return
+        loop = asyncio.get_running_loop()
+        looked = loop.time()
+        with ThreadPoolExecutor(1, "connections") as thread:
+            while True:
+                await asyncio.sleep(LEAST_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._wanted.wait()
+                self._wanted.clear()
+                try:
+                    if not (self._ending or self._is_crowded() or loop.time() - looked > PRUNED_S):
+                        continue
+                    began = loop.time()
+                    await self._looked(thread)
+                except OSError:  # such as too many open files
+                    log.exception("the connections of strangers could not be looked at")
+                    await asyncio.sleep(1.0)
+                    continue
+                looked = loop.time()
+                if not self._ending:
+                    await asyncio.sleep(_SHARE * (looked - began))
 
-    def look(self) -> None:
-        """Hang up what is to end, and strangers' connections where there are too many. For any thread."""
-        known = set(self._known)
+    def _is_crowded(self) -> bool:
+        return len(os.listdir(_DESCRIPTORS)) > self._most + len(self._known)  # noqa: PTH208  # ten times as fast
+
+    async def _looked(self, thread: ThreadPoolExecutor) -> None:
+        known, ending = frozenset(self._known), frozenset(self._ending)
+        seen = await asyncio.get_running_loop().run_in_executor(thread, self.look, known, ending)
+        if seen.excess:
+            REFUSED.labels("connection").inc(seen.excess)
+            log.info(
+                "%s connections without an identity were closed: %s are the most", seen.excess, self._most
+            )
+        self._known -= known - seen.served
+        for peer in ending:
+            tries = self._ending.pop(peer)
+            if peer not in seen.served and not tries:  # it may have come while this looked
+                self._ending[peer] = 1
+
+    def look(self, known: frozenset[Peer], ending: frozenset[Peer]) -> Seen:
+        """Close what is to end, and strangers' connections where there are too many. Raises OSError."""
         found = dict(_sockets())
         self._peers = {inode: peer for inode, peer in self._peers.items() if inode in found}
         for inode, descriptor in found.items():
             if inode not in self._peers:
                 self._peers[inode] = self._peer(descriptor)
-        served = {inode: peer for inode, peer in self._peers.items() if peer}
+        served = {inode: peer for inode, peer in self._peers.items() if peer is not None}
         strangers = [inode for inode, peer in served.items() if peer not in known]
-        too_many_now = {strangers[n] for n in too_many([served[inode] for inode in strangers], self._most)}
-        ending, self._ending = self._ending, set()
+        excess = {
+            strangers[n]
+            for n in too_many([network_of(served[inode].host) for inode in strangers], self._most)
+        }
+        closed = 0
         for inode, peer in served.items():
-            if peer in ending or (inode in too_many_now and peer not in self._known):
-                self._shut(found[inode], peer)
-        if too_many_now:
-            REFUSED.labels("connection").inc(len(too_many_now))
-            log.info(
-                "%s connections of strangers were hung up: they have %s at most",
-                len(too_many_now),
-                self._most,
-            )
-        self._known -= known - set(served.values())
+            if peer in ending:
+                _shut(found[inode], peer)
+            elif inode in excess and peer not in self._known:  # it may have shown who it is meanwhile
+                _shut(found[inode], peer)
+                closed += 1
+        return Seen(frozenset(served.values()), closed)
 
-    def _peer(self, descriptor: int) -> str:
-        try:
-            with _copy(descriptor) as one:
+    def _peer(self, descriptor: int) -> Peer | None:
+        with _copy(descriptor) as one:
+            if one.family not in (socket.AF_INET, socket.AF_INET6):
+                return None
+            try:
                 here, there = one.getsockname(), one.getpeername()
-        except OSError:
-            return ""
-        return _uri(there) if one.family != socket.AF_UNIX and here[1] == self._port else ""
-
-    def _shut(self, descriptor: int, peer: str) -> None:
-        try:
-            with _copy(descriptor) as one:
-                if _uri(one.getpeername()) == peer:  # it may be another one by now
-                    one.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-
-
-def _count() -> int:
-    return len(os.listdir(_DESCRIPTORS))  # noqa: PTH208  # ten times as fast
+            except OSError:  # it listens, or is closed
+                return None
+        if here[1] != self._port or (self._hosts is not None and host_of(here[0]) not in self._hosts):
+            return None
+        return Peer(host_of(there[0]), there[1])
 
 
 def _sockets() -> Iterator[tuple[int, int]]:
     """The inode of each socket of this process, and its descriptor."""
-    for entry in _DESCRIPTORS.iterdir():
+    for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208  # as above
         try:
-            found = os.fstat(int(entry.name))
-        except OSError:
+            found = os.fstat(int(name))
+        except OSError:  # closed by now
             continue
         if stat.S_ISSOCK(found.st_mode):
-            yield found.st_ino, int(entry.name)
+            yield found.st_ino, int(name)
+
+
+def _shut(descriptor: int, peer: Peer) -> None:
+    with _copy(descriptor) as one, suppress(OSError):
+        there = one.getpeername()
+        if Peer(host_of(there[0]), there[1]) == peer:  # the descriptor may be another connection's by now
+            one.shutdown(socket.SHUT_RDWR)
 
 
 def _copy(descriptor: int) -> "closing[socket.socket]":
     return closing(socket.socket(fileno=os.dup(descriptor)))
 
 
-def _uri(address: tuple[str, int]) -> str:
-    """An address as gRPC names peers."""
-    host, port = address[0], address[1]
-    if ":" not in host or host.startswith(_MAPPED):
-        return f"ipv4:{host.removeprefix(_MAPPED)}:{port}"
-    return f"ipv6:{quote(f'[{host}]')}:{port}"
+def _hosts(host: str) -> frozenset[str] | None:
+    """The addresses of a listener's host; None where it is every address."""
+    found = (
+        {host_of(str(one[4][0])) for one in socket.getaddrinfo(host.strip("[]") or None, None)}
+        if host
+        else set()
+    )
+    return frozenset(found) if found and not any(ip_address(one).is_unspecified for one in found) else None

@@ -42,17 +42,22 @@ class Health(health_pb2_grpc.HealthServicer):
         return self._status()
 
     async def Watch(  # noqa: N802
-        self, request: health_pb2.HealthCheckRequest, context: Context
+        self,
+        request: health_pb2.HealthCheckRequest,
+        context: Context,  # noqa: ARG002
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
-        """The status of a service now, and when it leaves. Of one that is not known it ends: none is added later."""
-        if request.service not in self._names:
-            context.set_code(grpc.StatusCode.NOT_FOUND)
+        """The status of a service now, and when it leaves. It stays open, for clients whose watch ends begin another
+        at once."""
+        is_known = request.service in self._names
+        del request  # it may have a long name
+        if not is_known:
             yield health_pb2.HealthCheckResponse(status=SERVICE_UNKNOWN)
-            return
-        if not self._left.is_set():
+        elif not self._left.is_set():
             yield self._status()
             await self._left.wait()
-        yield self._status()
+        if is_known:
+            yield self._status()
+        await asyncio.Event().wait()
 
     def _status(self) -> health_pb2.HealthCheckResponse:
         return health_pb2.HealthCheckResponse(status=NOT_SERVING if self._left.is_set() else SERVING)

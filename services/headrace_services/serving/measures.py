@@ -5,8 +5,8 @@ from prometheus_client import Counter
 from headrace_services.monitoring.registry import REGISTRY
 
 REFUSED = Counter(
-    "headrace_callers_bounded",
-    "Callers that wanted more than they may have, by what they wanted.",
+    "headrace_calls_refused",
+    "Calls and connections that were refused or closed because their callers had too many, by kind.",
     ("what",),
     registry=REGISTRY,
 )

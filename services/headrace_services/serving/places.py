@@ -7,9 +7,8 @@ most, at the address with the most. An address of IPv6 is a network of 64 bits, 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from ipaddress import IPv6Network
-from urllib.parse import unquote
+
+from headrace_services.serving.peers import network_of, peer_of
 
 
 @dataclass(slots=True, eq=False)
@@ -64,12 +63,12 @@ class Places:
         return next(iter(here[max(here, key=lambda connection: len(here[connection]))]))
 
 
-def too_many(connections: Sequence[str], most: int) -> list[int]:
-    """Which of these connections, the oldest first, are to go, so that `most` stay: the oldest of the addresses with
-    the most."""
-    if len(connections) <= most:
+def too_many(addresses: Sequence[str], most: int) -> list[int]:
+    """Which connections, given by their addresses, the oldest first, are to go, so that `most` stay: the oldest of the
+    addresses with the most."""
+    if len(addresses) <= most:
         return []
-    counts = Counter(map(address_of, connections))
+    counts = Counter(addresses)
     low, high = 0, max(counts.values())
     while low < high:  # the greatest number for each address with which no more than `most` stay
         middle = (low + high + 1) // 2
@@ -77,22 +76,14 @@ def too_many(connections: Sequence[str], most: int) -> list[int]:
             (middle, high) if sum(min(n, middle) for n in counts.values()) <= most else (low, middle - 1)
         )
     gone, seen = [], Counter[str]()
-    for number, one in enumerate(connections):
-        address = address_of(one)
+    for number, address in enumerate(addresses):
         seen[address] += 1
         if seen[address] <= counts[address] - low:
             gone.append(number)
     return gone
 
 
-@lru_cache(maxsize=4096)
 def address_of(connection: str) -> str:
-    """The address of a peer, as gRPC names it: `ipv4:HOST:PORT`, `ipv6:%5BHOST%5D:PORT`, or a socket's name."""
-    kind, _, rest = connection.partition(":")
-    if kind == "ipv6":
-        host = unquote(rest).rpartition(":")[0].strip("[]").partition("%")[0]
-        try:
-            return str(IPv6Network((host, 64), strict=False))
-        except ValueError:
-            return host
-    return rest.rpartition(":")[0] if kind == "ipv4" else connection
+    """Which connections count together: those of a machine, by gRPC's name of the peer; others by their names."""
+    peer = peer_of(connection)
+    return connection if peer is None else network_of(peer.host)

@@ -19,6 +19,8 @@ sooner, by their sessions (`Timing.stream_age_s`)."""
 _AGE_GRACE_S = 30
 _OWN_DESCRIPTORS = 256
 """So many are left for everything but connections."""
+_LISTENERS = 2
+"""A process has so many at most."""
 _LEAST_CONNECTIONS = 256
 _MOST_DESCRIPTORS = 1 << 16
 
@@ -57,7 +59,8 @@ class Server:
             reason = "the address is in use"
         if not port:
             raise HeadraceError(f"cannot listen on {address}: {reason}", remedy=f"Choose another {option}.")
-        self._connections.serve(port)
+        if not address.startswith("unix:"):
+            self._connections.serve(address.rpartition(":")[0], port)
         return port
 
     async def start(self) -> None:
@@ -70,8 +73,7 @@ class Server:
         await self.grpc.stop(grace=grace_s)
         if self._watch is not None:
             self._watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watch
+            await asyncio.gather(self._watch, return_exceptions=True)
 
 
 def _options(message_bytes: int) -> list[tuple[str, int]]:
@@ -113,4 +115,4 @@ def _most_connections() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
     least = wanted if soft == resource.RLIM_INFINITY else soft
-    return max(_LEAST_CONNECTIONS, least - _OWN_DESCRIPTORS)
+    return max(_LEAST_CONNECTIONS, (least - _OWN_DESCRIPTORS) // _LISTENERS)
