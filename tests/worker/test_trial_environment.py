@@ -44,6 +44,7 @@ NEEDED = {
     "PYTHONPATH": "/p",
     "CUDA_HOME": "/c",
     "NCCL_DEBUG": "INFO",
+    "OMPI_MCA_btl_tcp_if_include": "eth0",
     "OMP_NUM_THREADS": "1",
     "LD_LIBRARY_PATH": "/l",
     "TORCHINDUCTOR_CACHE_DIR": "/t",
@@ -51,6 +52,32 @@ NEEDED = {
     "TOKENIZERS_PARALLELISM": "false",
     "HTTP_PROXY": "http://proxy:3128",
 }
+
+
+OF_THE_WORKERS_JOB = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_PROCID": "0",
+    "SLURM_NTASKS": "4",
+    "PMIX_RANK": "0",
+    "PMI_RANK": "0",
+    "OMPI_COMM_WORLD_RANK": "0",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "I_MPI_RANK": "0",
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "4",
+    "MASTER_ADDR": "n1",
+    "MASTER_PORT": "29500",
+}
+
+
+def test_a_trial_is_no_part_of_the_workers_own_job() -> None:
+    assert select(OF_THE_WORKERS_JOB).passed == {}
+    assert select(OF_THE_WORKERS_JOB, ["SLURM_*"]).passed.keys() == {
+        "SLURM_JOB_ID",
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+    }
 
 
 def test_what_is_needed_is_passed_and_no_secret() -> None:

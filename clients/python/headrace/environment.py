@@ -5,6 +5,9 @@ runs a user's program, which may print its environment or send it away. So a tri
 worker's operator names (`headrace worker --pass-env`), and what its study sets (`env` of the trial template). A listed
 name is left out where the name or the value looks like a secret.
 
+What a batch system or a launcher told the worker about its own job is not passed either: `SLURM_*`, `PMIX_*`, ranks of
+Open MPI. A training library would take the trial for a part of that job.
+
 This keeps secrets out of logs and crash reports. It is no wall: a trial runs as its worker's user, unless that one says
 `--run-as`.
 """
@@ -37,7 +40,7 @@ PASSED: Final = (
            "CXXFLAGS LDFLAGS MAX_JOBS", "libraries and compilers"),
     Passed("CUDA* CUDNN* CUBLAS* NVIDIA_* NVTE_* NVSHMEM_* ROCM* ROCR_* HIP_* HSA_* MIOPEN_* XPU_* ZE_* ONEAPI_* "
            "SYCL_*", "accelerators"),
-    Passed("GRPC_* NCCL_* RCCL_* GLOO_* UCX_* UCC_* FI_* TP_SOCKET_IFNAME OMPI_* PMIX_* I_MPI_* SLURM_*",
+    Passed("GRPC_* NCCL_* RCCL_* GLOO_* UCX_* UCC_* FI_* TP_SOCKET_IFNAME OMPI_MCA_*",
            "processes that talk to each other"),
     Passed("OMP_* GOMP_* KMP_* MKL_* OPENBLAS_* BLIS_* VECLIB_* NUMEXPR_* NUMBA_* MALLOC_*", "threads and memory"),
     Passed("TORCH* PYTORCH_* TRITON_* JAX_* XLA_* TF_* KERAS_* DS_* DEEPSPEED_* ACCELERATE_* HF_* HUGGINGFACE_* "
