@@ -399,3 +399,42 @@ async def test_a_clean_stop_reports_leases_lost_and_leaves_nothing_behind(
     assert (exited.outcome, exited.error) == (worker_pb2.EXIT_OUTCOME_LOST, "the worker was stopped")
     await site.daemons[0][1]
     site.daemons.clear()
+
+
+@pytest.mark.parametrize(
+    ("ends", "outcome", "error"),
+    [
+        ("sys.exit(0)", worker_pb2.EXIT_OUTCOME_FINISHED, ""),
+        ("sys.exit(1)", worker_pb2.EXIT_OUTCOME_FAILED, "exit status 1: training failed"),
+        (
+            "sys.exit('the data is corrupt')",
+            worker_pb2.EXIT_OUTCOME_FAILED,
+            "exit status 1: the data is corrupt",
+        ),
+        ("raise SystemExit(3)", worker_pb2.EXIT_OUTCOME_FAILED, "exit status 3: training failed"),
+        ("sys.exit(75)", worker_pb2.EXIT_OUTCOME_LOST, "could not reach its worker (exit status 75)"),
+    ],
+)
+async def test_a_script_of_its_own_that_exits_with_an_error_has_failed(
+    site: Site, scheduler: ScriptedScheduler, ends: str, outcome: int, error: str
+) -> None:
+    """Its end is told while the interpreter exits, which does not say with what status."""
+    site.start()
+    stream = await scheduler.stream()
+    body = f"""
+        import sys
+        from headrace import trial
+        t = trial.current()
+        t.state["w"] = 1.0
+        for step in t.steps():
+            t.report(loss=1.0)
+            if step == 2:
+                print("training failed")
+                {ends}
+        """
+    stream.send(assign=site.assign(site.program(body, prelude=False), milestone=9))
+    exited = await stream.get("exited")
+    assert exited.outcome == outcome
+    assert error in exited.error
+    assert exited.by_itself == (outcome == worker_pb2.EXIT_OUTCOME_FINISHED)
+    assert exited.HasField("checkpoint") == (outcome == worker_pb2.EXIT_OUTCOME_FINISHED)

@@ -307,6 +307,7 @@ class Attempt:
                 unsaved=request.unsaved,
                 by_itself=request.by_itself,
                 unreadable=request.unreadable_checkpoint and self._loads,
+                exiting=request.exiting,
             )
             self.host.finished(self)
         self.host.heard()
@@ -347,6 +348,7 @@ class Attempt:
         clearing = asyncio.gather(
             *(asyncio.to_thread(clear_away, one) for one in (self._scratch, self._taken))
         )
+        succeeded = verdict.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
         await self._place.courier.post_exit(
             worker_pb2.Exited(
                 lease=self.lease,
@@ -359,7 +361,7 @@ class Attempt:
                 device_failures=verdict.device_failures,
                 checkpoint=saved,
                 unsaved=WARNING.kept(unsaved),
-                by_itself=self.finished is not None and self.finished.by_itself,
+                by_itself=succeeded and self.finished is not None and self.finished.by_itself,
                 stored=stored,
             )
         )

@@ -54,6 +54,8 @@ class Finished:
     by_itself: bool = False
     # Its library could not read the checkpoint that it was to continue from.
     unreadable: bool = False
+    # Its interpreter was exiting, so its exit status has the last word.
+    exiting: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,8 @@ def classify(
     its worker killed there (`signalled` is false) is lost: the scheduler knows whether that matters.
 
     Then the program's word, except that a full disk is the machine's failure, and that a checkpoint which its library
-    cannot read is the store's. Then the exit code, which of a gang is that of the rank that ended it.
+    cannot read is the store's. Then the exit code, which of a gang is that of the rank that ended it. A script that was
+    exiting did not know its exit code, so that one counts.
 
     An error that names a variable which the trial was not given (`withheld`) says so. `waited_s` is how long it lived,
     where it never asked for its configuration; 0 where it did.
@@ -95,6 +98,8 @@ def classify(
     who = ""
     if finished is not None and finished.exit_code:
         who, exit_code, finished = f"rank {finished.rank} ", finished.exit_code, None
+    if finished is not None and finished.exiting and exit_code > 0:
+        finished = None
     succeeded = finished is not None and not finished.error
     failed = exit_code > 0 or (finished is not None and bool(finished.error))
     failed |= exit_code < 0 and not signalled and not succeeded

@@ -612,8 +612,11 @@ type FinishRequest struct {
 	ByItself bool `protobuf:"varint,10,opt,name=by_itself,json=byItself,proto3" json:"by_itself,omitempty"`
 	// With an error: the library could not read the checkpoint in `restore_dir`. Nothing of the program had part in it.
 	UnreadableCheckpoint bool `protobuf:"varint,12,opt,name=unreadable_checkpoint,json=unreadableCheckpoint,proto3" json:"unreadable_checkpoint,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// Without an error: said by a script whose interpreter was exiting, which does not tell with what status. A status other
+	// than 0 is a failure then.
+	Exiting       bool `protobuf:"varint,13,opt,name=exiting,proto3" json:"exiting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FinishRequest) Reset() {
@@ -719,6 +722,13 @@ func (x *FinishRequest) GetByItself() bool {
 func (x *FinishRequest) GetUnreadableCheckpoint() bool {
 	if x != nil {
 		return x.UnreadableCheckpoint
+	}
+	return false
+}
+
+func (x *FinishRequest) GetExiting() bool {
+	if x != nil {
+		return x.Exiting
 	}
 	return false
 }
@@ -1357,7 +1367,7 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"C\n" +
 	"\x0eReportResponse\x121\n" +
-	"\bdecision\x18\x01 \x01(\v2\x15.headrace.v1.DecisionR\bdecision\"\xee\x02\n" +
+	"\bdecision\x18\x01 \x01(\v2\x15.headrace.v1.DecisionR\bdecision\"\x88\x03\n" +
 	"\rFinishRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x1c\n" +
@@ -1370,7 +1380,8 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\aunsaved\x18\t \x01(\tR\aunsaved\x12\x1b\n" +
 	"\tby_itself\x18\n" +
 	" \x01(\bR\bbyItself\x123\n" +
-	"\x15unreadable_checkpoint\x18\f \x01(\bR\x14unreadableCheckpoint\"\x10\n" +
+	"\x15unreadable_checkpoint\x18\f \x01(\bR\x14unreadableCheckpoint\x12\x18\n" +
+	"\aexiting\x18\r \x01(\bR\aexiting\"\x10\n" +
 	"\x0eFinishResponse\"t\n" +
 	"\rLoadedRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x19\n" +

@@ -138,6 +138,7 @@ def finish(
         unsaved=own.unsaved[:_WARNED_CHARACTERS],
         by_itself=own.by_itself,
         unreadable_checkpoint=own.unreadable,
+        exiting=own.exiting,
     )
 
 

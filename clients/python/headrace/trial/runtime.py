@@ -206,6 +206,8 @@ class OwnEnd:
     unsaved: str = ""
     # It failed, since the checkpoint that it was to continue from cannot be read.
     unreadable: bool = False
+    # Its interpreter was exiting, so its exit status has the last word.
+    exiting: bool = False
 
 
 TOLD = OwnEnd()

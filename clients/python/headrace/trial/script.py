@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, cast
@@ -256,7 +256,8 @@ def _finish_at_exit(runtime: Runtime, trial: Trial) -> None:
 
     def at_exit() -> None:
         if not failed:
-            runtime.finish(error="", traceback="", own=trial._own_end())
+            # `sys.exit(1)` comes this way too, and nothing here tells its status.
+            runtime.finish(error="", traceback="", own=replace(trial._own_end(), exiting=True))
 
     sys.excepthook = hook
     atexit.register(at_exit)

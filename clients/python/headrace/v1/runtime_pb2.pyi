@@ -325,6 +325,7 @@ class FinishRequest(_message.Message):
     UNSAVED_FIELD_NUMBER: _builtins.int
     BY_ITSELF_FIELD_NUMBER: _builtins.int
     UNREADABLE_CHECKPOINT_FIELD_NUMBER: _builtins.int
+    EXITING_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     error: _builtins.str
     """Empty for success; else the exception's last line, and its traceback."""
@@ -344,6 +345,10 @@ class FinishRequest(_message.Message):
     """It had begun a step and chose to end, so it is no sign of trouble that it reported nothing more."""
     unreadable_checkpoint: _builtins.bool
     """With an error: the library could not read the checkpoint in `restore_dir`. Nothing of the program had part in it."""
+    exiting: _builtins.bool
+    """Without an error: said by a script whose interpreter was exiting, which does not tell with what status. A status other
+    than 0 is a failure then.
+    """
     @_builtins.property
     def save_time(self) -> _duration_pb2.Duration: ...
     def __init__(
@@ -360,10 +365,11 @@ class FinishRequest(_message.Message):
         unsaved: _builtins.str = ...,
         by_itself: _builtins.bool = ...,
         unreadable_checkpoint: _builtins.bool = ...,
+        exiting: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["save_time", b"save_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint_dir", b"checkpoint_dir", "error", b"error", "exit_code", b"exit_code", "lease_id", b"lease_id", "rank", b"rank", "save_time", b"save_time", "step", b"step", "traceback", b"traceback", "unreadable_checkpoint", b"unreadable_checkpoint", "unsaved", b"unsaved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint_dir", b"checkpoint_dir", "error", b"error", "exit_code", b"exit_code", "exiting", b"exiting", "lease_id", b"lease_id", "rank", b"rank", "save_time", b"save_time", "step", b"step", "traceback", b"traceback", "unreadable_checkpoint", b"unreadable_checkpoint", "unsaved", b"unsaved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
