@@ -11,6 +11,7 @@ from headrace.check import CheckError, CheckReport, Kind, render, run_check
 Check = Callable[..., CheckReport]
 
 TRACK = "t.track(model=model, optimizer=opt, lr_scheduler=sched, batches=batches, noise=noise)"
+PUT_BACK = "and call t.track(), which puts the random generators back"
 LOOP = "for epoch in t.steps():"
 REPORT = "t.report(loss=loss, luck=random.random() + numpy.random.rand())"
 GROW = "data = inputs, targets[:, 0]; forest.n_estimators += 1; forest.fit(*data); "
@@ -195,7 +196,7 @@ def test_what_an_object_of_the_scripts_own_counts_is_named(check: Check) -> None
         (
             "(n * 0.1 for n in range(9))",
             "it reports outside t.steps(): a loop of its own, as over range(...), begins anew in each process",
-            "loop over t.steps(), or begin after t.step, read before the loop",
+            f"loop over t.steps(), or begin after t.step, read before the loop, {PUT_BACK}",
         ),
     ],
 )

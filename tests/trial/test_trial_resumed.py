@@ -169,3 +169,39 @@ def test_a_checkpoint_is_read_outside_a_trial(resumed: RecordingRuntime) -> None
         read_checkpoint("s3://bucket/step9-fde49678")
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         read_checkpoint("/nowhere")
+
+
+def seeded(recording: RecordingRuntime) -> Trial:
+    random.seed(7)
+    return recording.trial()
+
+
+def drawing_loop(t: Trial) -> list[float]:
+    """A loop of its own that draws, and tracks nothing."""
+    drawn = []
+    for step in range(t.step + 1, t.step + 3):
+        drawn.append(random.random())
+        t.report(loss=drawn[-1], step=step)
+    return drawn
+
+
+def test_random_numbers_that_begin_anew_in_a_loop_of_ones_own_are_told(
+    recording: RecordingRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = "the random generators begin anew"
+    first = seeded(recording)
+    first.state["kept"] = 1
+    drawn = drawing_loop(first)
+    assert told not in caplog.text
+    assert drawing_loop(seeded(recording)) == drawn, "which is why it is told"
+    assert [any(told in one for one in report.warnings) for report in recording.reports[2:]] == [True, False]
+    caplog.clear()
+    del recording.reports[2:]
+    again = seeded(recording)
+    again.track()
+    assert drawing_loop(again) != drawn
+    del recording.reports[2:]
+    for step in range(3, 5):  # draws nothing
+        again = seeded(recording) if step == 3 else again
+        again.report(loss=1.0, step=step)
+    assert told not in caplog.text

@@ -134,6 +134,14 @@ def may_begin_anew(restored: int) -> str:
     )
 
 
+def draws_anew(restored: int) -> str:
+    """What to say of a resumed trial that drew random numbers in a loop of its own, which tracks nothing."""
+    return (
+        f"resumed after step {restored}, and the random generators begin anew: in a loop of your own nothing puts them "
+        "back. Loop over t.steps(), or call t.track() before the loop, with what the next step reads, or with nothing"
+    )
+
+
 def over(step: int, max_steps: int) -> str:
     """Why nothing can be reported behind the loop of a trial that had its full budget."""
     return (

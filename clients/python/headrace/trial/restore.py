@@ -48,6 +48,8 @@ class Restore:
         self._params: dict[str, Any] = own["params"]
         self._state = self._own_values()
         self._rng: rng.State | None = self._own_generators()
+        # Of the generators as they were seeded; None once they are put back.
+        self._seeded: bytes | None = rng.digest()
         self.read_time_s = time.monotonic() - started
 
     def give(self, entry: Tracked | TrackedFiles, params: Mapping[str, Any]) -> None:
@@ -84,11 +86,16 @@ class Restore:
 
     def put_back(self, state: dict[str, Any]) -> None:
         """The plain values into `state`, and the global generators."""
+        self._seeded = None
         self.put_back_values(state)
         if self._rng is not None:
             rng.restore(self._rng)
         else:  # a rank that was not there: the seed, the step and the rank say what it draws
             rng.seed_all(rng.derived(self._seed, self.step, self._rank))
+
+    def draws_anew(self) -> bool:
+        """Whether random numbers were drawn though the generators were not put back."""
+        return self._seeded is not None and rng.digest() != self._seeded
 
     def overriding(
         self, params: Mapping[str, Any], tracked: Mapping[str, Tracked | TrackedFiles]

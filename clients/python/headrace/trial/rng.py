@@ -38,6 +38,19 @@ def capture() -> State:
     return state
 
 
+def digest() -> bytes:
+    """Of the state of every global generator: equal while nobody draws."""
+    state = capture()
+    hasher = hashlib.sha256(repr(state["python"]).encode())
+    if "numpy" in state:
+        hasher.update(
+            repr((state["numpy"]["state"]["key"].tobytes(), state["numpy"]["state"]["pos"])).encode()
+        )
+    for tensor in [*([state["torch"]] if "torch" in state else []), *state.get("cuda", [])]:
+        hasher.update(bytes(tensor.tolist()))
+    return hasher.digest()
+
+
 def restore(state: State) -> None:
     """Puts every captured generator back; on a machine with fewer GPUs, those that are there."""
     random.setstate(state["python"])

@@ -20,6 +20,7 @@ from headrace.steps import (
     begun_anew,
     counted,
     counted_anew,
+    draws_anew,
     may_begin_anew,
     over,
     refusal,
@@ -579,6 +580,8 @@ class Trial(OneOfAKind):
             self._warn_once("shared file", told(files), tell=True)
 
     def _warn_of_what_was_brought_back(self, restore: Restore) -> None:
+        if restore.draws_anew():
+            self._warn_once("generators", draws_anew(restore.step), tell=True)
         for name, old in restore.overriding(self.params, self._tracked):
             self._left_as[name] = old
             self._warn_once(
