@@ -438,3 +438,55 @@ async def test_a_script_of_its_own_that_exits_with_an_error_has_failed(
     assert error in exited.error
     assert exited.by_itself == (outcome == worker_pb2.EXIT_OUTCOME_FINISHED)
     assert exited.HasField("checkpoint") == (outcome == worker_pb2.EXIT_OUTCOME_FINISHED)
+
+
+async def test_a_later_process_of_the_same_attempt_counts_its_reports_from_1_again(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    """As in a script that starts its training again, or evaluates after it. Until its reports were taken for repeated
+    ones, they were answered and dropped."""
+    site.start()
+    stream = await scheduler.stream()
+    body = """
+        import subprocess, sys
+        from headrace import trial
+        t = trial.current()
+        first = "again" not in sys.argv
+        for step in ((1, 2, 3) if first else (4, 5)):
+            t.report(loss=float(step), step=step)
+        if first:
+            t.report(loss=3.0, step=3)
+            subprocess.run([sys.executable, sys.argv[0], "again"], check=True)
+        """
+    stream.send(assign=site.assign(site.program(body, prelude=False), milestone=9))
+    reports = [await stream.get("report", n) for n in range(1, 7)]
+    assert [(one.step, one.metrics["loss"]) for one in reports] == [
+        (1, 1.0),
+        (2, 2.0),
+        (3, 3.0),
+        (3, 3.0),
+        (4, 4.0),
+        (5, 5.0),
+    ]
+    assert (await stream.get("exited")).outcome == worker_pb2.EXIT_OUTCOME_FINISHED
+
+
+async def test_processes_that_report_other_values_of_one_step_at_once_are_refused(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    body = """
+        import subprocess, sys
+        from headrace import trial
+        t = trial.current()
+        other = "other" in sys.argv
+        if not other:
+            subprocess.run([sys.executable, sys.argv[0], "other"], check=True)
+        t.report(loss=0.5 if other else 0.25, step=1)
+        """
+    stream.send(assign=site.assign(site.program(body, prelude=False), milestone=9))
+    assert (await stream.get("report")).metrics["loss"] == 0.5
+    exited = await stream.get("exited")
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_FAILED
+    assert "step 1 was reported already, with other values: several processes report" in exited.error

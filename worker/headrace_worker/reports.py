@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.bests import reached
 from headrace.checkpoints import CheckpointInvalidError, CheckpointMeta, CheckpointStore
@@ -55,6 +56,11 @@ class TooManyReportsError(Exception):
 
 class LeaseOverError(Exception):
     """The lease ended while the trial waited for an answer."""
+
+
+class _Said(NamedTuple):
+    number: int
+    metrics: str
 
 
 class Reports:
@@ -98,7 +104,9 @@ class Reports:
         self._closed = False
         self._calls = 0
         self._reported_step = assign.resume_step
-        self._last_sequence = 0
+        self._last_number = 0
+        # What was said with the answers that are remembered, by sequence and step.
+        self._said: dict[tuple[int, int], _Said] = {}
         self.next_milestone = assign.next_milestone
         self.trouble = ""
 
@@ -139,18 +147,38 @@ class Reports:
     ) -> event_pb2.Decision:
         if request.rank:
             return await self._report_of_rank(request)
-        answer = self._answers.get(request.sequence)
+        number = self._number_of(request)
+        answer = self._answers.get(number)
         if answer is None:
-            answer = asyncio.create_task(self._take(request, durable), name=f"report {request.sequence}")
-            self._answers[request.sequence] = answer
-            self._last_sequence = max(self._last_sequence, request.sequence)
+            answer = asyncio.create_task(self._take(request, number, durable), name=f"report {number}")
+            self._answers[number] = answer
+            self._last_number = max(self._last_number, number)
             for old in [s for s, task in self._answers.items() if task.done()][:-_REMEMBERED]:
                 del self._answers[old]
+            self._said = {key: said for key, said in self._said.items() if said.number in self._answers}
             await self._gang.arrived()
         try:
             return await self._outcome(answer)
         finally:
             self._gang.answered()
+
+    def _number_of(self, request: runtime_pb2.ReportRequest) -> int:
+        """The report's number in the attempt. A program may start several processes one after the other, as a script
+        that starts its training again after a kill: each counts its reports from 1."""
+        if self._gang.world > 1:
+            return request.sequence
+        key, metrics = (request.sequence, request.step), repr(sorted(request.metrics.items()))
+        said = self._said.get(key)
+        if said is None:
+            number = max(request.sequence, self._last_number + 1)
+            self._said[key] = _Said(number, metrics)
+            return number
+        if said.metrics != metrics:
+            raise ReportInvalidError(
+                f"step {request.step} was reported already, with other values: several processes report for one trial. "
+                "Let one of them do so, rank 0 for example, or ask for `processes: per_slot`"
+            )
+        return said.number
 
     async def _report_of_rank(self, request: runtime_pb2.ReportRequest) -> event_pb2.Decision:
         """Another rank of the gang: it is answered what rank 0 is."""
@@ -210,7 +238,7 @@ class Reports:
             )
         folder = await asyncio.to_thread(self._take_over, folder, self._checkpoint_dir)
         return await self._put(
-            folder, self._name(self._last_sequence + 1, last.step), last.step, last.save_time_s
+            folder, self._name(self._last_number + 1, last.step), last.step, last.save_time_s
         )
 
     async def close(self) -> None:
@@ -222,14 +250,14 @@ class Reports:
         await asyncio.gather(*self._answers.values(), return_exceptions=True)
 
     async def _take(
-        self, request: runtime_pb2.ReportRequest, durable: Callable[[], None]
+        self, request: runtime_pb2.ReportRequest, number: int, durable: Callable[[], None]
     ) -> event_pb2.Decision:
         folder = self._folder(request.checkpoint_dir)
         async with self._in_order:
             if self._told_to_leave is not None:
                 return self._told_to_leave
             self._check_step(request.step)
-            name = self._name(request.sequence, request.step)
+            name = self._name(number, request.step)
             if folder:
                 try:
                     await self._gang.gather(request.sequence, folder)
