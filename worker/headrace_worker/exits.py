@@ -15,6 +15,8 @@ _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP}
 _ERROR: Final = Told(2000, end=True)
 # EX_TEMPFAIL of sysexits.h: `headrace.trial` ends so when its daemon does not answer for long.
 _DAEMON_GONE = 75
+# A shell ends with this and the signal's number, where what it ran was killed.
+_SHELLS = 128
 # It tries for at least so long: a script that ends so at once has a reason of its own.
 _LONG_S = 5.0
 
@@ -122,6 +124,10 @@ def classify(
     if exit_code == 0 or succeeded:
         # A crash after success is the teardown of some library, not the trial.
         return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FINISHED, exit_code=exit_code)
+    by_shell = exit_code - _SHELLS
+    if by_shell in _FROM_OUTSIDE:
+        error = f"{who}a process that it ran was killed by {signal_name(by_shell)} (exit status {exit_code})".strip()
+        return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error, exit_code=exit_code)
     if exit_code < 0:
         outside = -exit_code in _FROM_OUTSIDE
         how = "stopped" if exit_code == -signal.SIGSTOP else "killed"
