@@ -59,7 +59,6 @@ func (s server) errorOf(ctx context.Context, err error) *Error {
 			Remedy:  "Update the server: it is older than this client. Or correct the address.",
 		}
 	}
-	// A planner that has too many calls at once answers with the same code.
 	if found.Code() == codes.ResourceExhausted && strings.Contains(text, "larger than") {
 		return &Error{
 			Reason: TooLarge, Code: codes.ResourceExhausted,

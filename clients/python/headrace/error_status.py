@@ -72,7 +72,7 @@ def from_rpc_error(err: grpc.RpcError) -> HeadraceError:
         if detail.Unpack(info) and info.domain == DOMAIN and info.reason in _BY_REASON and status is not None:
             return _rebuild(_BY_REASON[info.reason], status, info.metadata.get("remedy"))
     if code is grpc.StatusCode.CANCELLED and text == code.name:  # a call that we cancel says so in more words
-        return BusyError("The server dropped the call: it has too many at once.")
+        return BusyError("The server dropped the call: it may have too many at once.")
     entry = _CLIENT_ONLY.get(code.name)
     if entry is not None and entry.error is UnreachableError:
         return UnreachableError(f"No Headrace server answers ({_one_line(text)}).")

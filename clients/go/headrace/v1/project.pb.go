@@ -124,7 +124,7 @@ func (x *Project) GetCodeMibHeld() float64 {
 	return 0
 }
 
-// A limit; without `most` there is none.
+// A limit; without `most` there is none, and of code the usual one.
 type ProjectLimit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Most          *int32                 `protobuf:"varint,1,opt,name=most,proto3,oneof" json:"most,omitempty"`

@@ -57,7 +57,7 @@ def create(
     code_mib: _CodeMib = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a project, with no limits but those that are given. For admins of the project `default`.
+    """Create a project. It may hold any number of slots and studies, and 10 GiB of code, unless you say otherwise. For admins of the project `default`.
 
     [bold]Examples[/bold]
 

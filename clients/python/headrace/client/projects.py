@@ -87,7 +87,8 @@ def set_project(
     studies: int | Unchanged | None = UNCHANGED,
     code_mib: int | Unchanged | None = UNCHANGED,
 ) -> Flow[ProjectInfo]:
-    """Sets limits of a project; None takes a limit away, and what is not given stays. It stops nothing that runs.
+    """Sets limits of a project; None takes a limit away (of code it brings back the usual
+    10 GiB), and what is not given stays. It stops nothing that runs.
 
     For admins of the project `default`. Raises `ProjectNotFoundError`."""
     request = pb.SetProjectRequest(

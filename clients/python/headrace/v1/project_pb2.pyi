@@ -79,7 +79,7 @@ Global___Project: _TypeAlias = Project  # noqa: Y015
 
 @_typing.final
 class ProjectLimit(_message.Message):
-    """A limit; without `most` there is none."""
+    """A limit; without `most` there is none, and of code the usual one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -79,7 +79,7 @@ export const ProjectSchema: GenMessage<Project> = /*@__PURE__*/
   messageDesc(file_headrace_v1_project, 0);
 
 /**
- * A limit; without `most` there is none.
+ * A limit; without `most` there is none, and of code the usual one.
  *
  * @generated from message headrace.v1.ProjectLimit
  */
