@@ -31,7 +31,10 @@ held = [bytearray(32 << 20) for lease in members]
     for member in members:
         exited = await bundle.exited(member)
         assert (exited.outcome, exited.out_of_memory) == (LOST, 3), exited.error
-        assert exited.error == "its bundle of 3 trials ran out of memory: exit status 1: MemoryError"
+        assert (
+            exited.error
+            == "its bundle of 3 trials ran out of memory: exit status 1; last output: MemoryError"
+        )
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,11 @@ sys.exit(1)
             LOST,
             "its bundle of 1 trial ran out of memory: killed by SIGABRT",
         ),
-        ("raise ValueError('no')", LOST, "its bundle of 1 trial ended: exit status 1: ValueError: no"),
+        (
+            "raise ValueError('no')",
+            LOST,
+            "its bundle of 1 trial ended: exit status 1; last output: ValueError: no",
+        ),
         ("stub.FinishBundle(runtime_pb2.FinishBundleRequest(grant_id=grant))", FINISHED, ""),
     ],
 )

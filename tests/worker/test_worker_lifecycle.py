@@ -82,7 +82,11 @@ async def test_a_program_that_ends_by_itself_has_finished(site: Site, scheduler:
 @pytest.mark.parametrize(
     ("body", "outcome", "error"),
     [
-        ("raise ValueError('no good')", worker_pb2.EXIT_OUTCOME_FAILED, "exit status 1: ValueError: no good"),
+        (
+            "raise ValueError('no good')",
+            worker_pb2.EXIT_OUTCOME_FAILED,
+            "exit status 1; last output: ValueError: no good",
+        ),
         ("import os; os._exit(3)", worker_pb2.EXIT_OUTCOME_FAILED, "exit status 3"),
         (
             "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
@@ -405,13 +409,17 @@ async def test_a_clean_stop_reports_leases_lost_and_leaves_nothing_behind(
     ("ends", "outcome", "error"),
     [
         ("sys.exit(0)", worker_pb2.EXIT_OUTCOME_FINISHED, ""),
-        ("sys.exit(1)", worker_pb2.EXIT_OUTCOME_FAILED, "exit status 1: training failed"),
+        ("sys.exit(1)", worker_pb2.EXIT_OUTCOME_FAILED, "exit status 1; last output: training failed"),
         (
             "sys.exit('the data is corrupt')",
             worker_pb2.EXIT_OUTCOME_FAILED,
-            "exit status 1: the data is corrupt",
+            "exit status 1; last output: the data is corrupt",
         ),
-        ("raise SystemExit(3)", worker_pb2.EXIT_OUTCOME_FAILED, "exit status 3: training failed"),
+        (
+            "raise SystemExit(3)",
+            worker_pb2.EXIT_OUTCOME_FAILED,
+            "exit status 3; last output: training failed",
+        ),
         ("sys.exit(75)", worker_pb2.EXIT_OUTCOME_LOST, "could not reach its worker (exit status 75)"),
     ],
 )

@@ -142,7 +142,7 @@ def classify(
         outcome = worker_pb2.EXIT_OUTCOME_LOST if reached else worker_pb2.EXIT_OUTCOME_UNREACHED
         return Verdict(outcome=outcome, error=error, exit_code=exit_code)
     error = f"{who and who + 'ended with '}exit status {exit_code}" + (
-        f": {last_line}{hint(last_line, withheld)}" if last_line else ""
+        f"; last output: {last_line}{hint(last_line, withheld)}" if last_line else ""
     )
     return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=_ERROR.kept(error), exit_code=exit_code)
 

@@ -57,7 +57,9 @@ def create(
     code_mib: _CodeMib = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a project. It may hold any number of slots and studies, and 10 GiB of code, unless you say otherwise. For admins of the project `default`.
+    """Create a project. Unless you say otherwise it may hold any number of slots and studies, and 10 GiB of code.
+
+    For admins of the project `default`.
 
     [bold]Examples[/bold]
 
