@@ -76,6 +76,20 @@ async def test_sigterm_ends_the_daemon_and_its_trials(
     assert not (site.root / "home/runtime").exists()
 
 
+async def test_signals_of_a_batch_system_neither_end_the_daemon_nor_are_kept_from_trials(
+    site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
+) -> None:
+    daemon = await daemons.start()
+    stream = await scheduler.stream()
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        daemon.send_signal(number)
+    stream.send(assign=site.assign(site.program("os.kill(os.getpid(), signal.SIGUSR1)")))
+    exited = await stream.get("exited")
+    assert exited.error == "killed by SIGUSR1"
+    assert daemon.returncode is None
+    assert (site.root / "daemon.log").read_text().count("nothing to do") == 2
+
+
 async def test_a_second_daemon_on_the_same_home_is_refused(
     site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
 ) -> None:

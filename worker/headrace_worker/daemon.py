@@ -91,6 +91,7 @@ from headrace_worker.tidying import Tidying
 
 log = logging.getLogger(__name__)
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGHUP)
+_NOT_OURS = (signal.SIGUSR1, signal.SIGUSR2)
 _LAST_ACKS_S = 5.0
 _LAST_LOGS_S = 2.0
 _LOG_LOOK_S = 0.5
@@ -212,6 +213,9 @@ class Daemon:
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGTERM, self._leaving.terminate)
+        # What a batch system tells its job would end the worker, were it not handled. Trials have the default.
+        for number in _NOT_OURS:
+            loop.add_signal_handler(number, log.info, "%s: nothing to do", number.name)
         async with AsyncExitStack() as stack:
             owner = owner_of(held.identity, identity.incarnation)
             note = settings.home / "runtime"
@@ -314,7 +318,7 @@ class Daemon:
                 for task in lasting:
                     task.cancel()
                 self._store_watch.close()
-        for number in (*_STOP_SIGNALS, signal.SIGTERM):
+        for number in (*_STOP_SIGNALS, *_NOT_OURS, signal.SIGTERM):
             loop.remove_signal_handler(number)
 
     async def _succeed(self, succession: Succession, runtime: RuntimeServer, tidying: Tidying) -> None:
