@@ -128,7 +128,7 @@ export class Study {
     return present((await this.#connection.call(method.stopStudy, request, options)).study);
   }
 
-  /** Removes an ended study with its trials and events. Checkpoints and logs stay where they are. */
+  /** Removes an ended study with its trials and events. Its checkpoints and logs go within the hour, on every worker that keeps some. */
   async delete(options?: CallOptions): Promise<void> {
     await this.#connection.call(method.deleteStudy, create(DeleteStudyRequestSchema, this.#change()), options);
   }
