@@ -117,6 +117,8 @@ def test_logs_of_a_reachable_file(
     try:
         assert invoke("logs", "digits", "5").out == "epoch 1\nepoch 2\n"
         assert invoke("logs", "digits", "5", "-f").out == "epoch 1\nepoch 2\n"
+        for follow in ((), ("-f",)):
+            assert invoke("logs", "digits", "5", "-n", "1", *follow).out == "epoch 2\n"
     finally:
         trial.log_path = before
 

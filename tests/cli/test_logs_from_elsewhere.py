@@ -62,6 +62,17 @@ def test_it_is_printed_part_by_part(reading: Reading, invoke: Invoke, options: t
     assert "attempt 1: its log is gone" in result.err
 
 
+@pytest.mark.parametrize("options", [(), ("-f",)])
+@pytest.mark.parametrize(
+    ("lines", "out"), [(0, ""), (1, "epoch 2\n"), (2, "epoch 1\nepoch 2\n"), (9, "epoch 1\nepoch 2\n")]
+)
+def test_the_last_lines_of_it(
+    reading: Reading, invoke: Invoke, options: tuple[str, ...], lines: int, out: str
+) -> None:
+    reading.parts = [b"epoch 1\nepo", b"ch 2\n", b""]
+    assert invoke("logs", "digits", "5", "--tail", str(lines), *options).out == out
+
+
 def test_a_worker_that_is_away_is_told_and_waited_for(reading: Reading, invoke: Invoke) -> None:
     reading.fail_next("ReadLog", AWAY)
     result = invoke("logs", "digits", "5")

@@ -31,6 +31,12 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on printing until the trial is over.")
     ] = False,
+    tail: Annotated[
+        int | None,
+        typer.Option(
+            "--tail", "-n", metavar="N", min=0, help="Print only the last N lines of what is there."
+        ),
+    ] = None,
 ) -> None:
     """Print what a trial wrote to stdout and stderr.
 
@@ -38,9 +44,10 @@ def logs(
 
     headrace logs digits 7
 
-    headrace logs digits 7 -f
+    headrace logs digits 7 -n 20 -f
     """
     session = Session.of(context)
+    shown = _Shown(session.output, tail)
     with session.client() as client:
         handle = client.study(study).trial(trial)
         info = handle.info()
@@ -53,12 +60,48 @@ def logs(
             info = _started(handle, info)
         path = Path(info.log_path) if info.log_path else None
         if path is None or not _readable(path):
-            _from_service(handle, info, session.output, follow=follow)
+            _from_service(handle, info, session.output, shown, follow=follow)
+            shown.all_is_there()
             return
         reader = LogReader(path)
-        for chunk in _follow(handle, reader) if follow else reader.new():
-            session.output.raw(chunk)
-        session.output.raw(reader.rest())
+        for chunk in reader.new():
+            shown.raw(chunk)
+        if follow:
+            shown.all_is_there()
+            for chunk in _follow(handle, reader):
+                shown.raw(chunk)
+        shown.raw(reader.rest())
+        shown.all_is_there()
+
+
+class _Shown:
+    """What is printed of a log: all of it, or the last lines of what is there."""
+
+    def __init__(self, output: Output, tail: int | None) -> None:
+        self._output = output
+        self._tail = tail
+        self._held = b""
+
+    def raw(self, data: bytes) -> None:
+        """The next part of the log."""
+        if self._tail is None:
+            self._output.raw(data)
+            return
+        self._held = _last(self._held + data, self._tail)
+
+    def all_is_there(self) -> None:
+        """What comes from now on is new."""
+        held, self._held, self._tail = self._held, b"", None
+        self._output.raw(held)
+
+
+def _last(data: bytes, lines: int) -> bytes:
+    at = len(data) - data.endswith(b"\n")
+    for _ in range(lines):
+        at = data.rfind(b"\n", 0, at)
+        if at < 0:
+            return data
+    return data[at + 1 :] if lines else b""
 
 
 def _started(handle: Trial, info: TrialInfo) -> TrialInfo:
@@ -90,7 +133,7 @@ def _follow(handle: Trial, reader: LogReader) -> Iterator[bytes]:
             time.sleep(POLL_S)
 
 
-def _from_service(handle: Trial, info: TrialInfo, output: Output, *, follow: bool) -> None:
+def _from_service(handle: Trial, info: TrialInfo, output: Output, shown: _Shown, *, follow: bool) -> None:
     cursor, told = "", ""
     while True:
         try:
@@ -109,10 +152,11 @@ def _from_service(handle: Trial, info: TrialInfo, output: Output, *, follow: boo
         cursor = part.cursor
         for note in part.notes:
             output.note(note)
-        output.raw(part.data)
+        shown.raw(part.data)
         if part.complete or (not part.data and not follow):
             return
         if not part.data:
+            shown.all_is_there()
             time.sleep(2 * POLL_S)
 
 

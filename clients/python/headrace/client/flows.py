@@ -312,7 +312,8 @@ def stop_study(study: StudyHandle, reason: str = "") -> Flow[StudyInfo]:
 
 
 def delete_study(study: StudyHandle) -> Flow[None]:
-    """Removes an ended study with its trials and events. Its checkpoints and logs go within the hour, on every worker that keeps some."""
+    """Removes an ended study with its trials and events. Its checkpoints and logs go within the hour, on every worker
+    that keeps some."""
     request = pb.DeleteStudyRequest(request_id=request_id(), name=study_name(study.name))
     yield from rpc(methods.DELETE_STUDY, request)
 
