@@ -498,3 +498,41 @@ async def test_processes_that_report_other_values_of_one_step_at_once_are_refuse
     exited = await stream.get("exited")
     assert exited.outcome == worker_pb2.EXIT_OUTCOME_FAILED
     assert "step 1 was reported already, with other values: several processes report" in exited.error
+
+
+@pytest.mark.parametrize(
+    ("line", "dies", "outcome"),
+    [
+        (
+            "{python} {script}; echo done",
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            worker_pb2.EXIT_OUTCOME_LOST,
+        ),
+        ("{python} {script}; echo done", "pass", worker_pb2.EXIT_OUTCOME_FINISHED),
+        (
+            "set -e; {python} {script}; echo done",
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            worker_pb2.EXIT_OUTCOME_LOST,
+        ),
+        ("exec {python} {script}", "os.kill(os.getpid(), signal.SIGKILL)", worker_pb2.EXIT_OUTCOME_LOST),
+        ("exec {python} {script}", "os._exit(0)", worker_pb2.EXIT_OUTCOME_FINISHED),
+    ],
+)
+async def test_a_training_that_is_killed_behind_a_shell_is_lost(
+    site: Site, scheduler: ScriptedScheduler, line: str, dies: str, outcome: int
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    body = f"""
+        import os, signal
+        from headrace import trial
+        t = trial.current()
+        t.report(loss=1.0)
+        {dies}
+        """
+    python, script = site.program(body, prelude=False)
+    command = ["sh", "-c", line.format(python=python, script=script)]
+    stream.send(assign=site.assign(command, milestone=9))
+    assert (await stream.get("report")).step == 1
+    exited = await stream.get("exited")
+    assert exited.outcome == outcome, exited.error

@@ -87,6 +87,7 @@ class Alone:
             withheld=launch.withheld,
             waited_s=self._program.waited_s,
             signalled=self._program.signalled,
+            left_by_trainer=attempt.attached_elsewhere,
         )
         said = attempt.finished or Finished()
         words = f"{tail}\n{said.traceback}\n{said.error}"

@@ -139,6 +139,8 @@ class Attempt:
         self._restore_dir: Path | None = None
         self.ending: Ending | None = None
         self.finished: Finished | None = None
+        # Another process than the program's own was the last to ask, as behind a shell script.
+        self.attached_elsewhere = False
         self.has_reported = False
         # Its program asked for its configuration; before that nothing was trained.
         self.begun = False
@@ -214,8 +216,9 @@ class Attempt:
 
     # What the trial says.
 
-    def attach(self) -> runtime_pb2.AttachResponse:
-        """Answers with the configuration."""
+    def attach(self, pid: int = 0) -> runtime_pb2.AttachResponse:
+        """Answers with the configuration. `pid`: of the process that asks, if it calls Finish at any end but a kill."""
+        self.attached_elsewhere = pid not in (0, self.host.leader)
         self.host.attached()
         self.begun = True
         assign = self.assign

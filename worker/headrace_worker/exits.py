@@ -83,6 +83,7 @@ def classify(
     withheld: Sequence[str] = (),
     waited_s: float = 0.0,
     signalled: bool = True,
+    left_by_trainer: bool = False,
 ) -> Verdict:
     """Decides an outcome from the exit code (negative: a signal) and from what was said before.
 
@@ -95,7 +96,8 @@ def classify(
     exiting did not know its exit code, so that one counts.
 
     An error that names a variable which the trial was not given (`withheld`) says so. `waited_s` is how long it lived,
-    where it never asked for its configuration; 0 where it did.
+    where it never asked for its configuration; 0 where it did. `left_by_trainer`: its configuration went to another
+    process than its own, which says a word at any end but a kill.
     """
     who = ""
     if finished is not None and finished.exit_code:
@@ -121,6 +123,9 @@ def classify(
             error=_ERROR.kept(finished.error + hint(finished.error, withheld)),
             exit_code=exit_code,
         )
+    if exit_code == 0 and finished is None and left_by_trainer:
+        error = "the process that trained ended without a word, and its program with 0: was it killed?"
+        return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
     if exit_code == 0 or succeeded:
         # A crash after success is the teardown of some library, not the trial.
         return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FINISHED, exit_code=exit_code)

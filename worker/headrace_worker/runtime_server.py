@@ -61,7 +61,9 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
         request: runtime_pb2.AttachRequest,
         context: _Context,
     ) -> runtime_pb2.AttachResponse:
-        return (await self._attempt(request.lease_id, context)).attach()
+        attempt = await self._attempt(request.lease_id, context)
+        caller = self._callers.of(context.peer())
+        return attempt.attach(caller.pid if request.finishes and caller is not None else 0)
 
     async def Restored(  # noqa: N802 - generated for both kinds of server
         self,

@@ -28,7 +28,9 @@ type AttachRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	LeaseId string                 `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
 	// The process's rank in a gang of one process a slot.
-	Rank          int32 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
+	Rank int32 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
+	// The process calls Finish at any end but a kill. So one that ends without it was killed.
+	Finishes      bool `protobuf:"varint,3,opt,name=finishes,proto3" json:"finishes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -75,6 +77,13 @@ func (x *AttachRequest) GetRank() int32 {
 		return x.Rank
 	}
 	return 0
+}
+
+func (x *AttachRequest) GetFinishes() bool {
+	if x != nil {
+		return x.Finishes
+	}
+	return false
 }
 
 type AttachResponse struct {
@@ -1307,10 +1316,11 @@ var File_headrace_v1_runtime_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\n" +
-	"\x19headrace/v1/runtime.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\">\n" +
+	"\x19headrace/v1/runtime.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"Z\n" +
 	"\rAttachRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x12\n" +
-	"\x04rank\x18\x02 \x01(\x05R\x04rank\"\x80\a\n" +
+	"\x04rank\x18\x02 \x01(\x05R\x04rank\x12\x1a\n" +
+	"\bfinishes\x18\x03 \x01(\bR\bfinishes\"\x80\a\n" +
 	"\x0eAttachResponse\x12\x14\n" +
 	"\x05trial\x18\x01 \x01(\tR\x05trial\x12@\n" +
 	"\n" +

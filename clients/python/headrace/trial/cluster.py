@@ -42,7 +42,7 @@ class ClusterRuntime:
 
     def attach(self) -> Assignment:
         """Asks the daemon who this trial is and where it continues."""
-        request = runtime_pb2.AttachRequest(lease_id=self._lease_id, rank=self._rank)
+        request = runtime_pb2.AttachRequest(lease_id=self._lease_id, rank=self._rank, finishes=not self._rank)
         answer = self._line.call(self._line.stub.Attach, request)
         self._code.begin(answer.template)
         return convert.assignment(answer, rank=self._rank, in_gang=self._in_gang)

@@ -28,18 +28,22 @@ class AttachRequest(_message.Message):
 
     LEASE_ID_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    FINISHES_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     rank: _builtins.int
     """The process's rank in a gang of one process a slot."""
+    finishes: _builtins.bool
+    """The process calls Finish at any end but a kill. So one that ends without it was killed."""
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
         rank: _builtins.int = ...,
+        finishes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finishes", b"finishes", "lease_id", b"lease_id", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
