@@ -232,6 +232,48 @@ async def test_what_a_killed_daemon_left_ends_by_the_group_of_its_home(
     assert _over(left[1])
 
 
+async def test_a_process_whose_first_thread_has_ended_is_no_zombie(
+    open_folder: Path, marks: Path, user: OtherUser
+) -> None:
+    group = own_groups.of_new_process()
+    member = OtherUser(
+        name=user.name, uid=user.uid, gid=user.gid, groups=(*user.groups, group), home=user.home
+    )
+    program = (
+        "import ctypes, os, sys, threading, time\n"
+        "def live():\n"
+        "    time.sleep(0.2)\n"
+        "    open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+        "    time.sleep(600)\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    threading.Thread(target=live).start()\n"
+        "    ctypes.CDLL(None).syscall({'x86_64': 60}.get(os.uname().machine, 93), 0)\n"
+    )
+    process = await started(open_folder, [interpreter(), "-c", program, str(marks / "pid")], {}, member)
+    await process.wait()
+    async with asyncio.timeout(60):
+        while not (marks / "pid").exists() or not (marks / "pid").read_text():
+            await asyncio.sleep(0.05)
+    left = psutil.Process(int((marks / "pid").read_text()))
+    assert left.status() == psutil.STATUS_ZOMBIE, "as it looks"
+    assert _threads_that_run(left.pid)
+    await end_strays(group=Group(group, uid=user.uid))
+    assert not _threads_that_run(left.pid)
+
+
+async def test_a_trial_gains_nothing_by_setuid_programs(
+    open_folder: Path, marks: Path, user: OtherUser
+) -> None:
+    program = (
+        "import sys; line = [l for l in open('/proc/self/status') if 'NoNewPrivs' in l]; "
+        "open(sys.argv[1], 'w').write(''.join(line))"
+    )
+    process = await started(open_folder, [interpreter(), "-c", program, str(marks / "told")], {}, user)
+    assert await process.wait() == 0
+    assert (marks / "told").read_text().split() == ["NoNewPrivs:", "1"]
+
+
 def test_the_groups_lie_where_nobody_gives_any_away() -> None:
     drawn = {own_groups.of_new_process() for _ in range(100)}
     homes = {own_groups.of_family(f"standby-1-{number}-") for number in range(100)}
@@ -240,6 +282,11 @@ def test_the_groups_lie_where_nobody_gives_any_away() -> None:
     assert all(1879048192 <= group <= 2147483647 for group in drawn | homes)
     assert own_groups.covers(0, 0, 4294967295)
     assert not own_groups.covers(0, 100000, 65536)  # as in a container with a user namespace
+
+
+def _threads_that_run(pid: int) -> int:
+    tasks = Path(f"/proc/{pid}/task").glob("*/stat")  # of a process that is gone there are none
+    return sum(stat.read_text().rpartition(")")[2].split()[0] not in "ZX" for stat in tasks)
 
 
 def _over(process: psutil.Process) -> bool:

@@ -13,7 +13,8 @@ from scripted_scheduler import ScriptedScheduler, Stream, until
 from worker_site import Site
 
 from headrace.v1 import runtime_pb2, runtime_pb2_grpc, worker_pb2
-from headrace_worker.callers import Caller, may_speak
+from headrace_worker import callers
+from headrace_worker.callers import Caller, Identity, identity, may_speak
 
 # The victim's lease and the folder of its checkpoints are no secret: they are given to the other trial.
 VICTIM = """
@@ -142,9 +143,28 @@ async def test_processes_outside_of_all_trials(site: Site, stream: Stream) -> No
         ({5}, "", True, False),
     ],
 )
-def test_the_rule(family: set[int], mark: str, *, apart: bool, may: bool) -> None:
-    caller = Caller(pid=1, family=frozenset(family), mark=mark, apart=apart)
+def test_the_rule(
+    monkeypatch: pytest.MonkeyPatch, family: set[int], mark: str, *, apart: bool, may: bool
+) -> None:
+    monkeypatch.setattr(callers, "identity", lambda pid: Identity(pid, 1))
+    caller = Caller(pid=1, family=frozenset(Identity(pid, 1) for pid in family), mark=mark, apart=apart)
     assert may_speak(caller, leader=7, mark="ours", others={9}) is may
+    monkeypatch.setattr(callers, "identity", lambda pid: Identity(pid, 2))
+    before = Caller(pid=1, family=caller.family, mark="", apart=False)
+    assert not may_speak(before, leader=7, mark="ours", others={9}), "the number is another process's now"
+    monkeypatch.setattr(callers, "identity", lambda _: None)
+    assert not may_speak(before, leader=7, mark="ours", others={9}), "the leader is gone"
+
+
+def test_a_process_is_known_by_when_it_started() -> None:
+    with subprocess.Popen(["sleep", "60"]) as one:
+        first = identity(one.pid)
+        assert first is not None
+        assert first == identity(one.pid)
+        assert first.started > 0
+        one.kill()
+        one.wait()
+        assert identity(one.pid) is None
 
 
 def _read(path: Path) -> str:

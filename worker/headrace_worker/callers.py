@@ -22,7 +22,7 @@ from collections.abc import Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace_worker.launch import LEASE_VARIABLE
 
@@ -33,12 +33,19 @@ _BACKLOG = 1024
 _DEEPEST = 64
 
 
+class Identity(NamedTuple):
+    """A process for good: the kernel gives its number to another one when it is gone."""
+
+    pid: int
+    started: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """A process, with those that it descends from and the leader of its session."""
 
     pid: int
-    family: frozenset[int]
+    family: frozenset["Identity"]
     # What its environment had as its lease when it was started.
     mark: str
     # It is of another control group than the daemon.
@@ -100,9 +107,20 @@ def may_speak(caller: Caller, *, leader: int, mark: str, others: Collection[int]
     """Whether a caller may speak for a lease: that of the process `leader`, whose descendants carry `mark`.
 
     `others` are the processes of all other leases."""
-    if leader in caller.family:
+    if descends(caller, [leader]):
         return True
-    return caller.apart and caller.family.isdisjoint(others) and caller.mark == mark
+    return caller.apart and not descends(caller, others) and caller.mark == mark
+
+
+def descends(caller: Caller, pids: Collection[int]) -> bool:
+    """Whether a caller is, or descends from, one of these processes as they are now."""
+    return any(one in caller.family for pid in pids if (one := identity(pid)) is not None)
+
+
+def identity(pid: int) -> Identity | None:
+    """Who has a process number now; None where nobody has."""
+    stat = _stat(pid)
+    return Identity(pid, int(stat[19])) if len(stat) > 19 else None
 
 
 async def _named_connection(path: Path) -> tuple[socket.socket, str]:
@@ -121,23 +139,29 @@ async def _named_connection(path: Path) -> tuple[socket.socket, str]:
 def _caller(line: socket.socket) -> Caller:
     """The process at the other end of a Unix socket."""
     pid, _, _ = _CREDENTIALS.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    found, parent = {pid}, pid
+    found, parent = {identity(pid)}, pid
     for _ in range(_DEEPEST):
         parent = _parent(parent)
         if parent <= 1 or parent == os.getpid():
             break
-        found.add(parent)
+        found.add(identity(parent))
     with suppress(OSError):
-        found.add(os.getsid(pid))
-    return Caller(pid=pid, family=frozenset(found), mark=_mark(pid), apart=_apart(pid))
+        found.add(identity(os.getsid(pid)))
+    family = frozenset(one for one in found if one is not None)
+    return Caller(pid=pid, family=family, mark=_mark(pid), apart=_apart(pid))
 
 
 def _parent(pid: int) -> int:
     """The parent of a process; 0 where it is gone."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
+    stat = _stat(pid)
+    return int(stat[1]) if len(stat) > 1 else 0
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel tells of a process, from its state on; empty where it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
 
 
 def _mark(pid: int) -> str:

@@ -245,10 +245,19 @@ def _kill_strays(marks: Collection[str], family: str, group: Group | None) -> li
 
 
 def _alive(process: psutil.Process) -> bool:
+    """Whether a thread of it runs: the first may end before the others, and the process looks like a zombie then."""
     try:
-        return process.status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
-    except psutil.NoSuchProcess:
+        if process.status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}:
+            return True
+        return any(_runs(task) for task in Path(f"/proc/{process.pid}/task").iterdir())
+    except (psutil.NoSuchProcess, OSError):
         return False
+
+
+def _runs(task: Path) -> bool:
+    with suppress(OSError, IndexError):
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def _created(process: psutil.Process) -> float:

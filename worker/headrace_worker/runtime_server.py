@@ -27,7 +27,7 @@ from headrace.sources import SourceFile
 from headrace.v1 import runtime_pb2, runtime_pb2_grpc
 from headrace_worker.attempt import Attempt, Host
 from headrace_worker.bundle import Bundle
-from headrace_worker.callers import Callers, may_speak
+from headrace_worker.callers import Callers, descends, may_speak
 from headrace_worker.reports import LeaseOverError, ReportInvalidError, TooManyReportsError
 from headrace_worker.run_as import OtherUser, pass_through
 from headrace_worker.socket_folder import SOCKET, Owner, SocketFolder, delete_left, machine
@@ -163,7 +163,7 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
         caller = self._callers.of(context.peer())
         hosts = {*(attempt.host for attempt in self._attempts.values()), *self._bundles.values()}
         others = {one.leader for one in hosts if one is not host and one.leader}
-        if caller is not None and caller.family.isdisjoint(others):
+        if caller is not None and not descends(caller, others):
             for _ in range(_STARTING_LOOKS):  # the program may be faster than its start is noted
                 if host.leader:
                     break

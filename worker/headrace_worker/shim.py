@@ -24,6 +24,7 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NO_NEW_PRIVS = 38
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
 """The number of the system call, which the C library has no function for."""
 _KEYCTL_JOIN_SESSION_KEYRING = 1
@@ -72,6 +73,8 @@ def _become(user: str) -> None:
     os.setgroups([int(group) for group in groups.split(",") if group])
     os.setgid(int(gid))
     os.setuid(int(uid))
+    # A setuid program would run as another user, whom the worker does not take for a trial.
+    ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def _leave_keyring() -> None:
