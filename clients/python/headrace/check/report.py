@@ -14,6 +14,8 @@ from headrace.trial.shared_files import is_checkpoint, is_numbered, listed, told
 UNTRACKED = "nothing is tracked: the script saves no checkpoint, so a trial starts again after a pause"
 """The finding on a script that leaves nothing to resume from."""
 _NO_TIME = "for want of time: --time-limit 600 allows ten minutes, --steps N runs N steps"
+KEPT_BY_CHECKPOINT = "in t.state, or track an object whose save_files(folder) writes it into the checkpoint"
+"""Where to keep what is in a file."""
 THE_END = "the end"
 """What parts where two runs end at another step, or in another way."""
 
@@ -112,6 +114,8 @@ class CheckReport:
     noise: tuple[Difference, ...] = ()
     # What the script's variables hold beyond what is looked at.
     unread: tuple[str, ...] = ()
+    # Files of that folder that a process read as an earlier one of the resumed run had left them.
+    kept_files: tuple[str, ...] = ()
     # What the runs wrote into the folder that all trials share.
     left_files: tuple[str, ...] = ()
 
@@ -204,6 +208,14 @@ def _coverage(report: CheckReport) -> Iterator[str]:
 
 
 def _left(report: CheckReport) -> Iterator[str]:
+    if report.kept_files:
+        it, has = ("it", "it has") if len(report.kept_files) == 1 else ("them", "they have")
+        yield (
+            f"  NOT COVERED: a kill (kill -9, out of memory, a lost machine). The script reads "
+            f"{listed(report.kept_files)} after a pause as the last process left {it}. A killed trial resumes from its "
+            f"last checkpoint, and by then {has} been written by later steps"
+        )
+        yield f"     remedy: keep what the script reads of {it} {KEPT_BY_CHECKPOINT}"
     own = report.own_checkpoints
     shared = tuple(name for name in own if not is_numbered(name))
     if shared and report.nondeterminism is None:
@@ -284,7 +296,8 @@ def _in_what_was_covered(report: CheckReport) -> str:
     if report.verdict is not Verdict.UNDECIDED:
         return nothing
     if report.warnings:
-        return f"{nothing}, but loses variables, and there was no time to test all that may read them"
+        files = all(warning.kind is Kind.FILE for warning in report.warnings)
+        return f"{nothing}, but loses {'files' if files else 'variables'}, and there was no time to test all that may read them"
     if report.limit is not None:
         return f"{nothing}, and the end was not reached"
     return f"{nothing}, and there was no time for all pauses that matter"

@@ -4,9 +4,6 @@ The proof itself is `headrace.check`; here are its options, a study file as anot
 outcome as text, JSON and exit code.
 """
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +16,6 @@ from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import Value
-from headrace.code import read_folder, unpack, write_archive
 from headrace.spec import StudySpec, load_study_file
 from headrace.spec.configuration import configuration_of, mutations_of
 from headrace.spec.resources import Processes
@@ -95,7 +91,8 @@ def check(
     """Prove that pausing and resuming does not change what a script computes, or name what is missing.
 
     A study file also says which configuration to train: its baseline, else the first of `enqueue`, else one drawn from
-    its space. One with `code: ship` is checked in a copy of what is shipped.
+    its space. One with `code: ship` is checked as on a worker: each process runs in a
+    fresh copy of what is shipped.
 
     Trains without a pause, then again with saves and restores in new processes, and compares every bit, and where and
     how the script ends. Without --steps it covers the whole budget, or says which steps and pauses it had no time
@@ -115,10 +112,8 @@ def check(
     headrace check train.py --ranks 2
     """
     output = Session.of(context).output
-    with ExitStack() as stack:
-        length = _Length(steps=steps, time_limit_s=time_limit, ignored=tuple(ignored or ()))
-        passed = _checked(script, length, function, param, ranks, output, stack, as_json=as_json)
-    if not passed:
+    length = _Length(steps=steps, time_limit_s=time_limit, ignored=tuple(ignored or ()))
+    if not _checked(script, length, function, param, ranks, output, as_json=as_json):
         raise typer.Exit(FAILED)
 
 
@@ -138,7 +133,6 @@ def _checked(
     param: list[str] | None,
     ranks: int | None,
     output: Output,
-    stack: ExitStack,
     *,
     as_json: bool,
 ) -> bool:
@@ -149,7 +143,7 @@ def _checked(
     values, max_steps, mutations, world, folder = given, None, {}, 1, None
     wanted: tuple[str, ...] = ()
     rungs: tuple[int, ...] = ()
-    pauses = False
+    pauses = ships = False
     if script.suffix in (".yaml", ".yml"):
         spec = load_study_file(script).spec
         if spec.max_steps == 1:
@@ -160,10 +154,8 @@ def _checked(
         wanted = spec.metrics
         script, folder, named = _program(spec, script)
         function = function or named
-        if _is_shipped(spec):
-            copy = stack.enter_context(shipped_copy(folder))
-            output.note(f"checked in a copy of what is shipped: {copy}")
-            script, folder = copy / script.relative_to(folder), copy
+        if ships := _is_shipped(spec):
+            output.note("each process runs in a fresh copy of what is shipped, as on a worker")
         found, origin = configuration_of(spec)
         values = {**found, **given}
         rungs, pauses = spec.due_rungs(0)[:-1], spec.pauses
@@ -183,6 +175,7 @@ def _checked(
         wanted,
         output,
         pauses=pauses,
+        ships=ships,
         as_json=as_json,
     )
 
@@ -201,6 +194,7 @@ def _run(
     output: Output,
     *,
     pauses: bool,
+    ships: bool,
     as_json: bool,
 ) -> bool:
     if asked := [name for name in length.ignored if name in wanted]:
@@ -232,6 +226,7 @@ def _run(
             objectives=wanted,
             ignored=length.ignored,
             folder=folder,
+            ships=ships,
             progress=progress,
         )
     except CheckError as error:
@@ -254,18 +249,6 @@ def _run(
 def _is_shipped(spec: StudySpec) -> bool:
     code = spec.template.code if spec.template is not None else None
     return code is not None and bool(code.ship)
-
-
-@contextmanager
-def shipped_copy(folder: Path) -> Iterator[Path]:
-    """A copy of what is shipped of a folder: what is ignored is not there, as on a worker."""
-    found = read_folder(folder)
-    with tempfile.TemporaryDirectory(prefix="headrace-check-") as place, tempfile.TemporaryFile() as archive:
-        write_archive(found, archive)
-        archive.seek(0)
-        copy = Path(place, folder.name or "code")
-        unpack(archive, found.manifest.digest, copy)
-        yield copy
 
 
 def _program(spec: StudySpec, file: Path) -> tuple[Path, Path, str]:
