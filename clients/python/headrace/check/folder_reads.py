@@ -5,8 +5,9 @@ later step than it wrote it. In the script's own folder, files survive a pause. 
 reads as an earlier process of the same run left it: after a kill it may be ahead of the checkpoint.
 
 Python tells which files are opened (audit events), and a file's change time when it was written. Change times are
-compared with those of a marker, a file of the check: the clock of a file system may be another than the machine's, and
-is coarser.
+compared with those of a marker, a file of the check, as a file system's clock is coarser than the machine's. If the
+folder is on a file server whose clock is off, a file may be missed. Not seen is what child processes open, and what
+libraries open without Python.
 """
 
 import os
@@ -88,7 +89,7 @@ class FolderReads:
             return False
         if not self._is_copy and path.startswith(self._scratch + os.sep):
             return False
-        return not any(part.startswith(_HIDDEN) for part in self._name(path).split(os.sep))
+        return not any(part.startswith(_HIDDEN) for part in Path(self._name(path)).parts)
 
     def _opened(self, path: str, flags: int) -> None:
         reads = flags & os.O_ACCMODE != os.O_WRONLY

@@ -6,7 +6,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from headrace.check.report import KEPT_BY_CHECKPOINT, Missing
+from headrace.check.report import Missing, in_checkpoint
 from headrace.check.snapshot import Kind, SegmentResult
 from headrace.last_words import error_line
 from headrace.trial.shared_files import listed
@@ -46,13 +46,14 @@ def all_written(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tupl
 def _lost(names: Sequence[str], step: int, *evidence: str) -> tuple[Missing, ...]:
     if not names or not step:
         return ()
-    them, are = ("it", "is") if len(names) == 1 else ("them", "are")
+    are = "is" if len(names) == 1 else "are"
     finding = (
         f"{listed(tuple(names))}, which the script writes into its folder, {are} lost in a pause: a resumed process "
         "gets a fresh copy of the shipped code"
     )
-    remedy = f"keep what the script reads of {them} {KEPT_BY_CHECKPOINT}"
-    return (Missing(kind=Kind.FILE, finding=finding, remedy=remedy, step=step, evidence=evidence),)
+    return (
+        Missing(kind=Kind.FILE, finding=finding, remedy=in_checkpoint(names), step=step, evidence=evidence),
+    )
 
 
 def _first_restore(chain: Sequence[SegmentResult]) -> int:

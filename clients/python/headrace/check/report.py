@@ -4,7 +4,7 @@ One missing piece is a root cause: an object, what is wrong with it, and the lin
 from it (a loss that differs) is evidence below, never a finding of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -14,8 +14,6 @@ from headrace.trial.shared_files import is_checkpoint, is_numbered, listed, told
 UNTRACKED = "nothing is tracked: the script saves no checkpoint, so a trial starts again after a pause"
 """The finding on a script that leaves nothing to resume from."""
 _NO_TIME = "for want of time: --time-limit 600 allows ten minutes, --steps N runs N steps"
-KEPT_BY_CHECKPOINT = "in t.state, or track an object whose save_files(folder) writes it into the checkpoint"
-"""Where to keep what is in a file."""
 THE_END = "the end"
 """What parts where two runs end at another step, or in another way."""
 
@@ -151,6 +149,15 @@ def render(report: CheckReport) -> str:
     return "\n".join([*_lines(report), *_warnings(report), *_left(report)])
 
 
+def in_checkpoint(files: Sequence[str]) -> str:
+    """How the checkpoint holds what is in these files."""
+    they_hold, them = ("it holds", "it") if len(files) == 1 else ("they hold", "them")
+    return (
+        f"keep what {they_hold} in t.state, or track an object whose save_files(folder) writes {them} into the "
+        "checkpoint"
+    )
+
+
 def _warnings(report: CheckReport) -> Iterator[str]:
     for warning in report.warnings:
         where = f" on rank {', '.join(map(str, warning.ranks))}" if warning.ranks else ""
@@ -211,11 +218,11 @@ def _left(report: CheckReport) -> Iterator[str]:
     if report.kept_files:
         it, has = ("it", "it has") if len(report.kept_files) == 1 else ("them", "they have")
         yield (
-            f"  NOT COVERED: a kill (kill -9, out of memory, a lost machine). The script reads "
+            "  NOT COVERED: a kill (kill -9, out of memory, a lost machine). The script reads "
             f"{listed(report.kept_files)} after a pause as the last process left {it}. A killed trial resumes from its "
             f"last checkpoint, and by then {has} been written by later steps"
         )
-        yield f"     remedy: keep what the script reads of {it} {KEPT_BY_CHECKPOINT}"
+        yield f"     remedy: {in_checkpoint(report.kept_files)}"
     own = report.own_checkpoints
     shared = tuple(name for name in own if not is_numbered(name))
     if shared and report.nondeterminism is None:
@@ -297,7 +304,8 @@ def _in_what_was_covered(report: CheckReport) -> str:
         return nothing
     if report.warnings:
         files = all(warning.kind is Kind.FILE for warning in report.warnings)
-        return f"{nothing}, but loses {'files' if files else 'variables'}, and there was no time to test all that may read them"
+        what = "files" if files else "variables"
+        return f"{nothing}, but loses {what}, and there was no time to test all that may read them"
     if report.limit is not None:
         return f"{nothing}, and the end was not reached"
     return f"{nothing}, and there was no time for all pauses that matter"
