@@ -64,7 +64,7 @@ def train(t):
 STUDY = """
 name: files
 objective: {metric: loss, goal: minimize}
-trial: {callable: script:train, code: ship}
+trial: {callable: script:train, CODE}
 space: {lr: {type: float, low: 0.01, high: 0.1}}
 policy: {kind: asha, eta: 2, rungs: [2, 4]}
 trials: 3
@@ -94,15 +94,19 @@ def test_a_file_of_shipped_code_that_a_resumed_process_misses_is_named(tmp_path:
     assert "remedy: keep what it holds in t.state, or track an object" in render(report)
 
 
-@pytest.mark.parametrize("source", [BEST, HISTORY], ids=["best", "history"])
+@pytest.mark.parametrize(
+    ("source", "code", "options"),
+    [(BEST, "code: ship", ()), (HISTORY, "env: {A: b}", ("--address", "scheduler.example:7440"))],
+    ids=["best, as the study says", "history, for a scheduler elsewhere"],
+)
 def test_a_study_with_shipped_code_is_checked_as_workers_run_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, code: str, options: tuple[str, ...]
 ) -> None:
     """The first failed only in studies; the second was said not to be deterministic, for the file that a run left."""
     monkeypatch.setattr(runner, "_launch", launch_segment)
     (tmp_path / "script.py").write_text(source)
-    (tmp_path / "study.yaml").write_text(STUDY)
-    done = headrace_command("check", "study.yaml", "--steps", "4", folder=tmp_path)
+    (tmp_path / "study.yaml").write_text(STUDY.replace("CODE", code))
+    done = headrace_command(*options, "check", "study.yaml", "--steps", "4", folder=tmp_path)
     assert done.returncode == 1
     assert "FAILED  script.py: a pause loses one piece of state" in done.stdout
     assert "which the script writes into its folder, is lost in a pause" in done.stdout

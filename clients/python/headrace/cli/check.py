@@ -10,12 +10,15 @@ from typing import Annotated
 
 import typer
 
+from headrace import logins
 from headrace.cli import wording
 from headrace.cli.failure import FAILED, USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import Value
+from headrace.client.shipping import ships
+from headrace.home import DEFAULT_ADDRESS, NotRunningError, StartingError, address
 from headrace.spec import StudySpec, load_study_file
 from headrace.spec.configuration import configuration_of, mutations_of
 from headrace.spec.resources import Processes
@@ -92,7 +95,7 @@ def check(
 
     A study file also says which configuration to train: its baseline, else the first of `enqueue`, else one drawn from
     its space. One with `code: ship` is checked as on a worker: each process runs in a
-    fresh copy of what is shipped.
+    fresh copy of what is shipped. So is any other that `headrace run` would ship to the same address.
 
     Trains without a pause, then again with saves and restores in new processes, and compares every bit, and where and
     how the script ends. Without --steps it covers the whole budget, or says which steps and pauses it had no time
@@ -111,9 +114,9 @@ def check(
 
     headrace check train.py --ranks 2
     """
-    output = Session.of(context).output
+    session = Session.of(context)
     length = _Length(steps=steps, time_limit_s=time_limit, ignored=tuple(ignored or ()))
-    if not _checked(script, length, function, param, ranks, output, as_json=as_json):
+    if not _checked(script, length, function, param, ranks, session, as_json=as_json):
         raise typer.Exit(FAILED)
 
 
@@ -132,10 +135,11 @@ def _checked(
     function: str | None,
     param: list[str] | None,
     ranks: int | None,
-    output: Output,
+    session: Session,
     *,
     as_json: bool,
 ) -> bool:
+    output = session.output
     path, colon, named = str(script).rpartition(":")
     if colon and path and function is None and not script.exists():  # as a study file writes it
         script, function = Path(path), named
@@ -143,7 +147,7 @@ def _checked(
     values, max_steps, mutations, world, folder = given, None, {}, 1, None
     wanted: tuple[str, ...] = ()
     rungs: tuple[int, ...] = ()
-    pauses = ships = False
+    pauses = is_shipped = False
     if script.suffix in (".yaml", ".yml"):
         spec = load_study_file(script).spec
         if spec.max_steps == 1:
@@ -154,7 +158,7 @@ def _checked(
         wanted = spec.metrics
         script, folder, named = _program(spec, script)
         function = function or named
-        if ships := _is_shipped(spec):
+        if is_shipped := _is_shipped(spec, session.address):
             output.note("each process runs in a fresh copy of what is shipped, as on a worker")
         found, origin = configuration_of(spec)
         values = {**found, **given}
@@ -175,7 +179,7 @@ def _checked(
         wanted,
         output,
         pauses=pauses,
-        ships=ships,
+        is_shipped=is_shipped,
         as_json=as_json,
     )
 
@@ -194,7 +198,7 @@ def _run(
     output: Output,
     *,
     pauses: bool,
-    ships: bool,
+    is_shipped: bool,
     as_json: bool,
 ) -> bool:
     if asked := [name for name in length.ignored if name in wanted]:
@@ -226,7 +230,7 @@ def _run(
             objectives=wanted,
             ignored=length.ignored,
             folder=folder,
-            ships=ships,
+            ships=is_shipped,
             progress=progress,
         )
     except CheckError as error:
@@ -246,9 +250,14 @@ def _run(
     return report.passed
 
 
-def _is_shipped(spec: StudySpec) -> bool:
-    code = spec.template.code if spec.template is not None else None
-    return code is not None and bool(code.ship)
+def _is_shipped(spec: StudySpec, given: str | None) -> bool:
+    """Whether `headrace run` would ship the folder; `given` is what --address says."""
+    login = logins.kept()
+    try:
+        to = address(given, login=login.address if login else None)
+    except (NotRunningError, StartingError):  # of `headrace up`, on this machine
+        to = DEFAULT_ADDRESS
+    return spec.template is not None and ships(spec.template, to, None)
 
 
 def _program(spec: StudySpec, file: Path) -> tuple[Path, Path, str]:
