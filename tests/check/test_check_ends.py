@@ -210,7 +210,7 @@ def test_the_time_limit_ends_a_run_at_a_report_but_not_before_three_steps(tmp_pa
         resume_step=0,
         restore_dir="",
         checkpoint_dir="",
-        result_file="",
+        result_file=str(tmp_path / "result.json"),
         limit_s=20.0,
     )
     segment = Segment(control, clock=lambda: now)

@@ -1,5 +1,6 @@
 """Digests of values: equal text exactly where every bit is equal."""
 
+import re
 import sys
 from collections import deque
 from collections.abc import Mapping
@@ -7,6 +8,14 @@ from hashlib import blake2b
 from typing import Any
 
 _SHORT = 64
+_copies: "re.Pattern[str] | None" = None
+
+
+def alike(copies: str) -> None:
+    """From now on, the folders whose paths begin so and end in a number have one digest: each process runs in another
+    of them."""
+    global _copies
+    _copies = re.compile(re.escape(copies) + r"\d+")
 
 
 def digest(value: Any) -> str:
@@ -14,12 +23,16 @@ def digest(value: Any) -> str:
     if _is_plain(value) or (
         isinstance(value, list | tuple) and len(value) <= _SHORT and all(map(_is_plain, value))
     ):
-        text = repr(value)
+        text = _told(value)
         if len(text) <= _SHORT:
             return text
     hasher = blake2b(digest_size=8)
     _feed(hasher, value)
     return f"#{hasher.hexdigest()}"
+
+
+def _told(value: Any) -> str:
+    return repr(value) if _copies is None else _copies.sub("(folder)", repr(value))
 
 
 def _is_plain(value: Any) -> bool:
@@ -55,7 +68,7 @@ def _feed(hasher: "blake2b", value: Any) -> None:
     elif isinstance(value, bytes):
         hasher.update(b"pickle" if _is_pickle(value) else value)
     elif value is None or isinstance(value, bool | int | float | str):
-        hasher.update(f"{type(value).__name__} {value!r};".encode())
+        hasher.update(f"{type(value).__name__} {_told(value)};".encode())
     else:  # an object whose bits cannot be read: its kind is all that can be compared
         hasher.update(f"object {type(value).__qualname__};".encode())
 

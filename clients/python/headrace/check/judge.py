@@ -71,6 +71,11 @@ def metrics_of(results: Iterable[SegmentResult]) -> tuple[str, ...]:
     return tuple(sorted({name for one in results for reported in one.reports for name in reported.metrics}))
 
 
+def files_read(chain: Iterable[Ranks]) -> tuple[str, ...]:
+    """The files of the folder that a process reads as an earlier one of the run left them."""
+    return tuple(sorted({name for results in chain for result in results for name in result.files.read}))
+
+
 def _without(result: SegmentResult, names: Collection[str]) -> SegmentResult:
     reports = tuple(
         replace(one, metrics={name: value for name, value in one.metrics.items() if name not in names})

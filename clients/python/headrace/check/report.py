@@ -4,7 +4,7 @@ One missing piece is a root cause: an object, what is wrong with it, and the lin
 from it (a loss that differs) is evidence below, never a finding of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -112,6 +112,8 @@ class CheckReport:
     noise: tuple[Difference, ...] = ()
     # What the script's variables hold beyond what is looked at.
     unread: tuple[str, ...] = ()
+    # Files of that folder that a process read as an earlier one of the resumed run had left them.
+    kept_files: tuple[str, ...] = ()
     # What the runs wrote into the folder that all trials share.
     left_files: tuple[str, ...] = ()
 
@@ -145,6 +147,15 @@ class CheckReport:
 def render(report: CheckReport) -> str:
     """The report as plain text, the verdict first."""
     return "\n".join([*_lines(report), *_warnings(report), *_left(report)])
+
+
+def in_checkpoint(files: Sequence[str]) -> str:
+    """How the checkpoint holds what is in these files."""
+    they_hold, them = ("it holds", "it") if len(files) == 1 else ("they hold", "them")
+    return (
+        f"keep what {they_hold} in t.state, or track an object whose save_files(folder) writes {them} into the "
+        "checkpoint"
+    )
 
 
 def _warnings(report: CheckReport) -> Iterator[str]:
@@ -204,6 +215,14 @@ def _coverage(report: CheckReport) -> Iterator[str]:
 
 
 def _left(report: CheckReport) -> Iterator[str]:
+    if report.kept_files:
+        it, has = ("it", "it has") if len(report.kept_files) == 1 else ("them", "they have")
+        yield (
+            "  NOT COVERED: a kill (kill -9, out of memory, a lost machine). The script reads "
+            f"{listed(report.kept_files)} after a pause as the last process left {it}. A killed trial resumes from its "
+            f"last checkpoint, and by then {has} been written by later steps"
+        )
+        yield f"     remedy: {in_checkpoint(report.kept_files)}"
     own = report.own_checkpoints
     shared = tuple(name for name in own if not is_numbered(name))
     if shared and report.nondeterminism is None:
@@ -284,7 +303,9 @@ def _in_what_was_covered(report: CheckReport) -> str:
     if report.verdict is not Verdict.UNDECIDED:
         return nothing
     if report.warnings:
-        return f"{nothing}, but loses variables, and there was no time to test all that may read them"
+        files = all(warning.kind is Kind.FILE for warning in report.warnings)
+        what = "files" if files else "variables"
+        return f"{nothing}, but loses {what}, and there was no time to test all that may read them"
     if report.limit is not None:
         return f"{nothing}, and the end was not reached"
     return f"{nothing}, and there was no time for all pauses that matter"

@@ -19,14 +19,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from headrace.check import lost_files
 from headrace.check.compare import ends_elsewhere, losses, nothing_saved, restore_failed
+from headrace.check.copies import Copies, in_its_folder
+from headrace.check.folder_reads import stamp
 from headrace.check.gangs import Ranks, by_rank, chain_of, failed
-from headrace.check.judge import Judged, is_measured, metrics_of, noise_of, without
+from headrace.check.judge import Judged, files_read, is_measured, metrics_of, noise_of, without
 from headrace.check.plan import Plan, affordable, planned, possible, saved_at
 from headrace.check.populations import unused_parameter
 from headrace.check.report import CheckReport, Limit, Missing
@@ -44,6 +48,7 @@ LIMIT_S = 60.0
 Params = Mapping[str, Value]
 Progress = Callable[[str, int, int], None]
 Launch = Callable[[Path, Path, int], None]
+At = Callable[[Control], AbstractContextManager[Control]]
 
 
 def run_check(
@@ -60,6 +65,7 @@ def run_check(
     objectives: Collection[str] = (),
     ignored: Collection[str] = (),
     folder: Path | None = None,
+    ships: bool = False,
     progress: Progress | None = None,
     launch: Launch | None = None,
     limit_s: float = LIMIT_S,
@@ -75,7 +81,8 @@ def run_check(
     study with `processes: per_slot` do. `mutations` are, by parameter, configurations in which a population has changed
     it: each must have an effect. Metrics that are `ignored` are not compared, and of others than the `objectives` those
     that differ without a pause. The script runs in `folder` (the current one), as a trial runs in its study's
-    `working_dir`: what it writes there stays. `progress(what, done, total)` is told before each process; the total is 0
+    `working_dir`: what it writes there stays. Where the study `ships` that folder, each process runs in a fresh copy of
+    what is shipped, as on a worker. `progress(what, done, total)` is told before each process; the total is 0
     where it is not known yet. Raises `CheckError` where the script fails without any pause.
     """
     script = script.resolve()
@@ -93,10 +100,12 @@ def run_check(
         target = f"{script.stem}:{target}"
     folder = Path.cwd() if folder is None else folder.resolve()
     with tempfile.TemporaryDirectory(prefix="headrace-check-") as scratch:
+        at = Copies(script, folder, Path(scratch)).fresh if ships else in_its_folder
         control = Control(
             script=str(script),
             target=target,
             folder=str(folder),
+            is_copy=ships,
             params=dict(params or {}),
             max_steps=max_steps,
             seed=0,
@@ -115,6 +124,7 @@ def run_check(
             Path(scratch),
             progress or _silent,
             launch or _launch,
+            at,
             rungs=rungs,
             pauses=pauses,
             objectives=objectives,
@@ -122,7 +132,7 @@ def run_check(
             deadline_s=None if steps is not None else limit_s,
             clock=clock,
         )
-        places = {folder, script.parent}
+        places = set() if ships else {folder, script.parent}
         before = _times(places)
         report = check.run()
     return replace(report, left_files=tuple(sorted(_changed(before, _times(places)))))
@@ -146,6 +156,7 @@ class _Check:
         folder: Path,
         progress: Progress,
         launch: Launch,
+        at: At,
         *,
         rungs: Sequence[int],
         pauses: bool,
@@ -169,6 +180,7 @@ class _Check:
         self._folder = folder
         self._progress = progress
         self._launch = launch
+        self._at = at
         self._started = 0
 
     def run(self) -> CheckReport:
@@ -205,6 +217,7 @@ class _Check:
             not_restored_after=tuple(step for step in sorted(plan.order) if step not in made),
             pointed_at=tuple(sorted(plan.pointed_at.difference(made))),
             pauses=tuple(rung for rung in self._rungs if self._pauses),
+            kept_files=() if self._control.is_copy else files_read(chain),
         )
         missing = (*by_rank(world, lambda rank: losses(chain_of(chain, rank))), *broken)
         if missing or judged.first is not None:
@@ -215,14 +228,14 @@ class _Check:
                 names = frozenset(difference.what for difference in noise)
                 report = replace(report, noise=noise)
                 if not names or not self._may_leave_out(names, report.metrics):
-                    reset = by_rank(world, lambda rank: resets(straight[rank], chain_of(chain, rank)))
+                    reset = by_rank(world, lambda rank: self._resets(straight[rank], chain_of(chain, rank)))
                     return replace(report, missing=missing, nondeterminism=parting, warnings=reset)
                 self._left_out |= names
                 straight, chain = without(straight, names), [without(results, names) for results in chain]
                 judged = Judged() if broken else Judged.of(straight, chain)
                 report = replace(report, metrics=metrics_of(straight))
             if not missing and judged.first is not None:
-                missing = by_rank(world, lambda rank: suspects(straight[rank], chain_of(chain, rank)))
+                missing = by_rank(world, lambda rank: self._suspects(straight[rank], chain_of(chain, rank)))
                 # A process of a framework that ends by itself always does so after its report.
                 after_report = first.left_after_report and first.framework is None
                 if judged.end is not None and (not missing or after_report):
@@ -231,7 +244,7 @@ class _Check:
                     )
         missing = (*missing, *self._unused(chain))
         known = {found.remedy for found in missing}
-        reset = by_rank(world, lambda rank: resets(straight[rank], chain_of(chain, rank)))
+        reset = by_rank(world, lambda rank: self._resets(straight[rank], chain_of(chain, rank)))
         return replace(
             report,
             missing=missing,
@@ -239,6 +252,18 @@ class _Check:
             end_difference=judged.end,
             warnings=tuple(found for found in reset if found.remedy not in known),
         )
+
+    def _suspects(self, straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
+        """What may explain that the runs part."""
+        if not self._control.is_copy:
+            return suspects(straight, chain)
+        found = (*lost_files.read_later(straight, chain), *suspects(straight, chain))
+        return found or lost_files.all_written(straight, chain)
+
+    def _resets(self, straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
+        """What a restore resets, whether or not anything depends on it."""
+        files = lost_files.not_rebuilt(straight, chain) if self._control.is_copy else ()
+        return (*resets(straight, chain), *files)
 
     def _limit(self, first: SegmentResult) -> Limit | None:
         """What ended the straight run before the script did."""
@@ -276,7 +301,11 @@ class _Check:
     def _resumed_run(self, first: SegmentResult, plan: Plan) -> tuple[list[Ranks], tuple[Missing, ...]]:
         """The processes, each resumed from the one before, up to the end; and why there are no more of them."""
         chain: list[Ranks] = []
-        control = replace(self._control, checkpoint_dir=str(self._folder / "checkpoints"))
+        control = replace(
+            self._control,
+            checkpoint_dir=str(self._folder / "checkpoints"),
+            run_began_ns=stamp(self._folder / "resumed-run"),
+        )
         ahead = plan.first(self._restores(first, len(plan.order)))
         self._total = len(ahead) + 2 + len(self._mutations)
         while True:
@@ -287,7 +316,9 @@ class _Check:
             control = replace(control, pause_at=ahead[0] if ahead else 0)
             results = self._process(f"resumed run, process {number}", control)
             if (broken := failed(results)) is not None:
-                return chain, (restore_failed(broken, chain[-1][0].checkpoint_step if chain else 0),)
+                step = chain[-1][0].checkpoint_step if chain else 0
+                lost = lost_files.named_by(broken, first, chain_of(chain, broken.rank or 0))
+                return chain, lost or (restore_failed(broken, step),)
             chain.append(results)
             result = results[0]
             if result.end is not End.PAUSED or (result.left and result.steps[-1] < first.steps[-1]):
@@ -325,10 +356,9 @@ class _Check:
         control_file = self._folder / f"control-{self._started}.json"
         result_file = self._folder / f"result-{self._started}.json"
         log_file = self._folder / f"log-{self._started}.txt"
-        control_file.write_bytes(
-            TypeAdapter(Control).dump_json(replace(control, result_file=str(result_file)))
-        )
-        self._launch(control_file, log_file, control.ranks)
+        with self._at(replace(control, result_file=str(result_file))) as placed:
+            control_file.write_bytes(TypeAdapter(Control).dump_json(placed))
+            self._launch(control_file, log_file, control.ranks)
         files = [result_of(str(result_file), rank) for rank in range(control.ranks)]
         results = tuple(
             TypeAdapter(SegmentResult).validate_json(file.read_bytes()) for file in files if file.exists()

@@ -19,8 +19,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from headrace.check import fingerprint
+from headrace.check import digest, fingerprint
 from headrace.check.discover import Heap, script_frames
+from headrace.check.folder_reads import FolderReads
 from headrace.check.phases import Phases
 from headrace.check.snapshot import (
     LEAST,
@@ -69,6 +70,7 @@ class Segment:
         self._reported_in = 0
         self._heap = Heap()
         self._phases = Phases()
+        self._files = FolderReads(control, rank)
         self._looked_s = 0.0
         self._params: dict[str, Value] = {}
         self.attached = False
@@ -85,6 +87,10 @@ class Segment:
         self._defaults = defaults
         self._names_steps = True
         return self, self
+
+    def watch_files(self) -> None:
+        """From now on; what is imported before is none of the script's."""
+        self._files.begin()
 
     def attach(self) -> Assignment:
         """The configuration, and the checkpoint of the segment before."""
@@ -116,15 +122,16 @@ class Segment:
         self._seeded.clear()  # what was seeded before is undone by the restore
         self._take(t, Moment.TRACKED, t.step)
         if self._control.watched:
-            self._phases.begin(fingerprint.glance(sys._getframe(1)))
+            self._phases.begin(self._glance(sys._getframe(1)))
 
     def begun(self, t: Trial) -> None:
         """As the first step will find it."""
         self._trial = t
         self._seeded.clear()
         self._take(t, Moment.BEGUN, t.step)
+        self._files.begun()
         if self._control.watched:
-            self._phases.begin(fingerprint.glance(sys._getframe(1)))
+            self._phases.begin(self._glance(sys._getframe(1)))
 
     def reporting(self, t: Trial, step: int) -> None:
         """Everything the checkpoint should hold is in memory now."""
@@ -133,7 +140,7 @@ class Segment:
             self._take(t, Moment.REPORTED, step)
         if self._is_looked_at(step):
             began = self._clock()
-            self._phases.saw(step, fingerprint.glance(sys._getframe(1)))
+            self._phases.saw(step, self._glance(sys._getframe(1)))
             self._looked_s += self._clock() - began
 
     def body_ended(self, t: Trial) -> None:
@@ -143,6 +150,7 @@ class Segment:
 
     def report(self, report: Report) -> Decision:
         """Goes on to the budget, or to where the check has seen enough; or leaves at its pause."""
+        self._files.reported()
         self._reports.append(
             Reported(step=report.step, metrics={name: value.hex() for name, value in report.metrics.items()})
         )
@@ -195,6 +203,7 @@ class Segment:
             seeded=tuple(self._seeded),
             framework=fingerprint.framework_of(self._trial.tracked_objects()) if self._trial else None,
             rank=self._rank if self._control.ranks > 1 else None,
+            files=self._files.found(),
             error=self._error,
             traceback=self._traceback,
             names_steps=self._names_steps,
@@ -226,6 +235,11 @@ class Segment:
             return False
         return self._looked_s <= max(_LOOKS_S, _LOOKS_SHARE * (self._clock() - self._began))
 
+    def _glance(self, frame: FrameType | None) -> dict[str, int]:
+        """The variables, and the files that a pause loses as it does them."""
+        files = {f"file {name}": changed_ns for name, changed_ns in self._files.written().items()}
+        return fingerprint.glance(frame) | files
+
     def _take(self, t: Trial, moment: Moment, step: int) -> None:
         self._snapshots.append(fingerprint.take(t, sys._getframe(1), self._heap, moment, step))
 
@@ -236,6 +250,9 @@ def run_segment(control: Control, rank: int = 0) -> SegmentResult:
     install(segment)
     script = Path(control.script)
     os.chdir(control.folder)
+    if control.is_copy:
+        digest.alike(control.folder.rstrip("0123456789"))
+    segment.watch_files()
     try:
         if control.target:
             function = import_target(control.target, str(script.parent))

@@ -25,6 +25,7 @@ class Kind(StrEnum):
     RNG = "random numbers"
     STEP = "step"
     END = "end"
+    FILE = "file of the script"
     VALUE = "state of the script"
     PARAMETER = "parameter that mutates"
 
@@ -143,6 +144,17 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FolderFiles:
+    """What a process did to the files of its folder, by their paths from there."""
+
+    # In a copy: what it wrote, and what of it was there when its loop began.
+    written: tuple[str, ...] = ()
+    rebuilt: tuple[str, ...] = ()
+    # In a copy: what it read that an earlier step of it wrote. Else: that an earlier process of the resumed run wrote.
+    read: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentResult:
     """What one process did."""
 
@@ -177,6 +189,7 @@ class SegmentResult:
     framework: Framework | None = None
     # Of a gang: which of its processes.
     rank: int | None = None
+    files: FolderFiles = field(default_factory=FolderFiles)
     # The exception's line and its traceback; empty for success.
     error: str = ""
     traceback: str = ""
@@ -219,6 +232,10 @@ class Control:
     limit_s: float | None = None
     # Whether the variables are looked at in each step, for `SegmentResult.phases`.
     watched: bool = False
+    # Whether the folder is a copy of its own, which is deleted when it ends.
+    is_copy: bool = False
+    # When the resumed run began that it is part of, by the clock of the check's folder; 0: it is part of none.
+    run_began_ns: int = 0
     # How many processes train together, each with a result file of its own (`result_of`).
     ranks: int = 1
 

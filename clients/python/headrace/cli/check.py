@@ -4,22 +4,21 @@ The proof itself is `headrace.check`; here are its options, a study file as anot
 outcome as text, JSON and exit code.
 """
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headrace import logins
 from headrace.cli import wording
 from headrace.cli.failure import FAILED, USAGE, CommandError
 from headrace.cli.output import Output
 from headrace.cli.session import AsJson, Session
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import Value
-from headrace.code import read_folder, unpack, write_archive
+from headrace.client.shipping import ships
+from headrace.home import DEFAULT_ADDRESS, NotRunningError, StartingError, address
 from headrace.spec import StudySpec, load_study_file
 from headrace.spec.configuration import configuration_of, mutations_of
 from headrace.spec.resources import Processes
@@ -95,7 +94,8 @@ def check(
     """Prove that pausing and resuming does not change what a script computes, or name what is missing.
 
     A study file also says which configuration to train: its baseline, else the first of `enqueue`, else one drawn from
-    its space. One with `code: ship` is checked in a copy of what is shipped.
+    its space. One with `code: ship` is checked as on a worker: each process runs in a
+    fresh copy of what is shipped. So is any other that `headrace run` would ship to the same address.
 
     Trains without a pause, then again with saves and restores in new processes, and compares every bit, and where and
     how the script ends. Without --steps it covers the whole budget, or says which steps and pauses it had no time
@@ -114,11 +114,9 @@ def check(
 
     headrace check train.py --ranks 2
     """
-    output = Session.of(context).output
-    with ExitStack() as stack:
-        length = _Length(steps=steps, time_limit_s=time_limit, ignored=tuple(ignored or ()))
-        passed = _checked(script, length, function, param, ranks, output, stack, as_json=as_json)
-    if not passed:
+    session = Session.of(context)
+    length = _Length(steps=steps, time_limit_s=time_limit, ignored=tuple(ignored or ()))
+    if not _checked(script, length, function, param, ranks, session, as_json=as_json):
         raise typer.Exit(FAILED)
 
 
@@ -137,11 +135,11 @@ def _checked(
     function: str | None,
     param: list[str] | None,
     ranks: int | None,
-    output: Output,
-    stack: ExitStack,
+    session: Session,
     *,
     as_json: bool,
 ) -> bool:
+    output = session.output
     path, colon, named = str(script).rpartition(":")
     if colon and path and function is None and not script.exists():  # as a study file writes it
         script, function = Path(path), named
@@ -149,7 +147,7 @@ def _checked(
     values, max_steps, mutations, world, folder = given, None, {}, 1, None
     wanted: tuple[str, ...] = ()
     rungs: tuple[int, ...] = ()
-    pauses = False
+    pauses = is_shipped = False
     if script.suffix in (".yaml", ".yml"):
         spec = load_study_file(script).spec
         if spec.max_steps == 1:
@@ -160,10 +158,8 @@ def _checked(
         wanted = spec.metrics
         script, folder, named = _program(spec, script)
         function = function or named
-        if _is_shipped(spec):
-            copy = stack.enter_context(shipped_copy(folder))
-            output.note(f"checked in a copy of what is shipped: {copy}")
-            script, folder = copy / script.relative_to(folder), copy
+        if is_shipped := _is_shipped(spec, session.address):
+            output.note("each process runs in a fresh copy of what is shipped, as on a worker")
         found, origin = configuration_of(spec)
         values = {**found, **given}
         rungs, pauses = spec.due_rungs(0)[:-1], spec.pauses
@@ -183,6 +179,7 @@ def _checked(
         wanted,
         output,
         pauses=pauses,
+        is_shipped=is_shipped,
         as_json=as_json,
     )
 
@@ -201,6 +198,7 @@ def _run(
     output: Output,
     *,
     pauses: bool,
+    is_shipped: bool,
     as_json: bool,
 ) -> bool:
     if asked := [name for name in length.ignored if name in wanted]:
@@ -232,6 +230,7 @@ def _run(
             objectives=wanted,
             ignored=length.ignored,
             folder=folder,
+            ships=is_shipped,
             progress=progress,
         )
     except CheckError as error:
@@ -251,21 +250,14 @@ def _run(
     return report.passed
 
 
-def _is_shipped(spec: StudySpec) -> bool:
-    code = spec.template.code if spec.template is not None else None
-    return code is not None and bool(code.ship)
-
-
-@contextmanager
-def shipped_copy(folder: Path) -> Iterator[Path]:
-    """A copy of what is shipped of a folder: what is ignored is not there, as on a worker."""
-    found = read_folder(folder)
-    with tempfile.TemporaryDirectory(prefix="headrace-check-") as place, tempfile.TemporaryFile() as archive:
-        write_archive(found, archive)
-        archive.seek(0)
-        copy = Path(place, folder.name or "code")
-        unpack(archive, found.manifest.digest, copy)
-        yield copy
+def _is_shipped(spec: StudySpec, given: str | None) -> bool:
+    """Whether `headrace run` would ship the folder; `given` is what --address says."""
+    login = logins.kept()
+    try:
+        to = address(given, login=login.address if login else None)
+    except (NotRunningError, StartingError):  # of `headrace up`, on this machine
+        to = DEFAULT_ADDRESS
+    return spec.template is not None and ships(spec.template, to, None)
 
 
 def _program(spec: StudySpec, file: Path) -> tuple[Path, Path, str]:

@@ -1,0 +1,142 @@
+"""Which files of its folder one process of a check reads, though a pause or a kill changes what is in them.
+
+In a copy of shipped code, what a process writes is gone after a pause. So a file matters that the process reads in a
+later step than it wrote it. In the script's own folder, files survive a pause. There a file matters that the process
+reads as an earlier process of the same run left it: after a kill it may be ahead of the checkpoint.
+
+Python tells which files are opened (audit events), and a file's change time when it was written. Change times are
+compared with those of a marker, a file of the check, as a file system's clock is coarser than the machine's. If the
+folder is on a file server whose clock is off, a file may be missed. Not seen is what child processes open, and what
+libraries open without Python.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headrace.check.snapshot import Control, FolderFiles, result_of
+from headrace.trial.shared_files import MOST
+
+_HIDDEN = (".", "__pycache__")
+
+
+class FolderReads:
+    """Watches the files that this process opens in its folder."""
+
+    def __init__(self, control: Control, rank: int = 0) -> None:
+        self._folder = control.folder
+        self._scratch = str(Path(control.result_file).parent)
+        self._is_copy = control.is_copy
+        self._resumes = control.resume_step > 0
+        self._run_began_ns = control.run_began_ns
+        self._marker = result_of(f"{control.result_file}.marker", rank)
+        self._began_ns = self._reported_ns = stamp(self._marker)
+        self._shipped = dict(_files(self._folder)) if self._is_copy else {}
+        # Written in this step, from nothing; and what an earlier one left, extended.
+        self._fresh: set[str] = set()
+        self._extended: set[str] = set()
+        self._read: dict[str, None] = {}
+        self._rebuilt: tuple[str, ...] = ()
+
+    def begin(self) -> None:
+        """Watches from now on, to the end of the process."""
+        sys.addaudithook(self._audit)
+
+    def begun(self) -> None:
+        """The loop begins: every process writes what was written by now."""
+        self._rebuilt = tuple(self.written())
+
+    def reported(self) -> None:
+        """A step ends, and a pause is possible."""
+        self._reported_ns = stamp(self._marker)
+        self._fresh.clear()
+
+    def written(self) -> dict[str, int]:
+        """What the process has written in its copy, with the change times. Nothing in the script's own folder, where
+        it stays."""
+        return {
+            self._name(path): changed_ns
+            for path, changed_ns in (_files(self._folder) if self._is_copy else ())
+            if self._shipped.get(path) != changed_ns
+        }
+
+    def found(self) -> FolderFiles:
+        """All that was found."""
+        return FolderFiles(
+            written=tuple(sorted(self.written())), read=tuple(self._read), rebuilt=self._rebuilt
+        )
+
+    def _name(self, path: str) -> str:
+        return os.path.relpath(path, self._folder)
+
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:  # Any: an event has arguments of its own
+        if event == "open":
+            path, flags = args[0], args[2]
+        elif event == "sqlite3.connect":
+            path, flags = args[0], os.O_RDWR
+        else:
+            return
+        if not isinstance(path, str | os.PathLike):
+            return
+        path = os.path.abspath(os.fspath(path))  # noqa: PTH100  (a hook that every import passes)
+        if isinstance(path, str) and self._is_watched(path):
+            self._opened(path, flags)
+
+    def _is_watched(self, path: str) -> bool:
+        if not path.startswith(self._folder + os.sep):
+            return False
+        if not self._is_copy and path.startswith(self._scratch + os.sep):
+            return False
+        return not any(part.startswith(_HIDDEN) for part in Path(self._name(path)).parts)
+
+    def _opened(self, path: str, flags: int) -> None:
+        reads = flags & os.O_ACCMODE != os.O_WRONLY
+        if flags & os.O_TRUNC:
+            self._fresh.add(path)
+            self._extended.discard(path)
+        elif path in self._extended or self._is_older(path):
+            if reads:
+                self._read[self._name(path)] = None
+            else:
+                self._extended.add(path)
+        elif not reads:
+            self._fresh.add(path)
+
+    def _is_older(self, path: str) -> bool:
+        """Whether it is as an earlier step, or an earlier process, wrote it."""
+        changed_ns = _changed_ns(path)
+        if not changed_ns or path in self._fresh:
+            return False
+        if self._is_copy:
+            return changed_ns != self._shipped.get(path) and changed_ns <= self._reported_ns
+        return self._resumes and self._run_began_ns <= changed_ns <= self._began_ns
+
+
+def stamp(marker: Path) -> int:
+    """The time now, as the file system of a marker has it, in nanoseconds."""
+    marker.touch()
+    return marker.stat().st_ctime_ns
+
+
+def _files(folder: str) -> Iterator[tuple[str, int]]:
+    """The files below a folder, with their change times, as far as they are watched."""
+    count = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
+        for name in names:
+            if not name.startswith(_HIDDEN):
+                path = f"{place}{os.sep}{name}"
+                yield path, _changed_ns(path)
+        count += len(names)
+        if count > MOST:
+            return
+
+
+def _changed_ns(path: str) -> int:
+    """When it was written or renamed last; 0 where it is not there."""
+    try:
+        return os.stat(path).st_ctime_ns  # noqa: PTH116
+    except (OSError, ValueError):
+        return 0
