@@ -273,7 +273,7 @@ async def test_a_version_that_is_not_known_never_counts_as_the_studys_own(
     study = await site.study()
     assert (study.state, (await site.trial(0)).failures) == ("PAUSED", 0)
     assert "model.py was changed while the program was starting, so which version runs is" in study.detail
-    assert f"`headrace resume {site.name}` starts it again" in study.detail
+    assert f"`headrace resume {site.name}` starts the trial again" in study.detail
     # What the next attempts know is the study's own, and no content that is not known equals another.
     await site.step(site.running(second, 1, 0.5, code(train="A", model="B")))
     (outcome,) = await site.step(site.loaded(third, code(train="A", model=not_known.new_digest())))
@@ -298,7 +298,9 @@ async def test_a_trial_whose_version_is_not_known_is_marked_and_told_once(engine
         (2, ("model.py",)),
     ]
     told = [one.message for one in await site.log() if isinstance(one.detail, CodeChanged)]
-    assert told[0].startswith("trial 0: model.py was changed while the program was starting, so which version")
+    assert told[0].startswith(
+        "trial 0: model.py was changed while the program was starting, so which version"
+    )
     assert changed_files((await site.study()).code_files) == ("model.py",)
     assert replay(site.spec, await site.log()).identical
 

@@ -14,7 +14,7 @@ The start is that of the process in which the interpreter began: a forked one ho
 the system does not say when a process began (without /proc), the bytecode alone is looked at.
 """
 # Paths are texts here, as in `sources`.
-# ruff: noqa: PTH110, PTH112, PTH116, PTH120, PTH123
+# ruff: noqa: PTH100, PTH110, PTH112, PTH116, PTH120, PTH123
 
 import os
 import stat
@@ -60,7 +60,11 @@ def is_what_was_loaded(file: str, spec: object, content: bytes | None, began_ns:
 
 
 def began_ns() -> int | None:
-    """When this process began, or the one that it was forked from; None where the system does not say."""
+    """When this process began, or the one that it was forked from; None where the system does not say.
+
+    The system counts in ticks of some 10 ms. This is the end of the tick: what was written right before the start does
+    not count as an edit, and Python takes longer than that until it reads a user's file.
+    """
     try:
         pid, parent, ticks = os.getpid(), *_parent_and_start("self")
         command = _command(pid)
@@ -70,8 +74,8 @@ def began_ns() -> int | None:
             parent, ticks = _parent_and_start(str(parent))
         if ticks <= 0:
             return None
-        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * _SECOND_NS // os.sysconf("SC_CLK_TCK")
-        return time.time_ns() - age_ns
+        began_ns = (ticks + 1) * _SECOND_NS // os.sysconf("SC_CLK_TCK")
+        return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + began_ns
     except (OSError, ValueError, IndexError, AttributeError):
         return None
 

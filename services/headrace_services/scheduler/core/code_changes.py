@@ -262,8 +262,8 @@ def _changed(state: CycleState, paths: Sequence[str]) -> str:
     resume = f"`headrace resume {state.study.name}`"
     if all(map(not_known.is_marked, paths)):
         return (
-            f"{not_known.in_words(paths)}. {resume} starts it again. A script that imports headrace before its own "
-            "modules always knows"
+            f"{not_known.in_words(paths)}. {resume} starts the trial again. `from headrace import trial` at the top "
+            "of a script keeps that time short"
         )
     paths = [one for one in paths if not not_known.is_marked(one)]
     several = len(paths) > 1
