@@ -14,7 +14,7 @@ The start is that of the process in which the interpreter began: a forked one ho
 the system does not say when a process began (without /proc), the bytecode alone is looked at.
 """
 # Paths are texts here, as in `sources`.
-# ruff: noqa: PTH100, PTH110, PTH112, PTH116, PTH120, PTH123
+# ruff: noqa: PTH100, PTH112, PTH116, PTH120, PTH123
 
 import os
 import stat
