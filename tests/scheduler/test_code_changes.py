@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
+from headrace import not_known
 from headrace.client.events import CodeChanged, ReportRecorded
 from headrace.errors import InvalidFieldError
 from headrace_services.scheduler.core.code_changes import MOST_VERSIONS, accepted, changed_files, compared
@@ -260,6 +261,71 @@ async def test_a_trial_that_leaves_with_its_paused_study_says_so_and_replays(eng
     assert (await site.tell(first, 1, 0.5)).action == "PAUSE"
     assert "paused with its study" in (await site.trial(0)).detail
     assert replay(site.spec, await site.log()).identical
+
+
+@pytest.mark.parametrize("policy", ["pause", "refuse"])
+async def test_a_version_that_is_not_known_never_counts_as_the_studys_own(
+    engine: AsyncEngine, policy: str
+) -> None:
+    site, (first, second, third) = await started(engine, on_code_change=policy)
+    (outcome,) = await site.step(site.loaded(first, code(train="A", model=not_known.new_digest())))
+    assert isinstance(outcome, Stale)
+    study = await site.study()
+    assert (study.state, (await site.trial(0)).failures) == ("PAUSED", 0)
+    assert "model.py was changed while the program was starting, so which version runs is" in study.detail
+    assert f"`headrace resume {site.name}` starts the trial again" in study.detail
+    # What the next attempts know is the study's own, and no content that is not known equals another.
+    await site.step(site.running(second, 1, 0.5, code(train="A", model="B")))
+    (outcome,) = await site.step(site.loaded(third, code(train="A", model=not_known.new_digest())))
+    assert isinstance(outcome, Stale)
+    await site.step(ResumeStudy())
+    again = [lease for lease in site.leases.values() if lease.number == 0][-1]
+    await site.step(site.running(again, 1, 0.5, code(train="A", model="B")))
+    assert await site.marks() == [[], [], []]
+    assert ((await site.study()).state, changed_files((await site.study()).code_files)) == ("ACTIVE", ())
+
+
+async def test_a_trial_whose_version_is_not_known_is_marked_and_told_once(engine: AsyncEngine) -> None:
+    site, (first, second, third) = await started(engine)
+    unknown = code(train="A", model=not_known.new_digest())
+    await site.step(site.loaded(first, unknown))
+    await site.step(site.running(first, 1, 0.5, unknown))
+    await site.step(site.running(second, 1, 0.5, code(train="A", model="B")))
+    await site.step(site.running(third, 1, 0.5, code(train="A", model="C")))
+    assert await site.marks() == [["model.py?"], [], ["model.py"]]
+    assert [(trial, found.first_seen) for trial, found in await site.changes()] == [
+        (0, ("model.py?",)),
+        (2, ("model.py",)),
+    ]
+    told = [one.message for one in await site.log() if isinstance(one.detail, CodeChanged)]
+    assert told[0].startswith(
+        "trial 0: model.py was changed while the program was starting, so which version"
+    )
+    assert changed_files((await site.study()).code_files) == ("model.py",)
+    assert replay(site.spec, await site.log()).identical
+
+
+async def test_a_study_says_that_a_version_is_not_known_before_another_is(engine: AsyncEngine) -> None:
+    site, (first, *_) = await started(engine)
+    await site.step(site.running(first, 1, 0.5, code(model=not_known.new_digest())))
+    assert changed_files((await site.study()).code_files) == ("model.py",)
+
+
+async def test_a_client_that_does_not_know_what_it_runs_is_refused_until_it_starts_again(
+    engine: AsyncEngine,
+) -> None:
+    site = CodeSite(engine, make_spec(template=None, policy=RUN_ALL, on_code_change="refuse"))
+    await site.create()
+    (asked,) = await site.step(Suggest(client_id="a", ttl_s=600.0))
+    assert isinstance(asked, Suggested)
+    assert asked.lease
+    report = site.running(asked.lease, 1, 0.5, code(run=not_known.new_digest()), saved=False)
+    (outcome,) = await site.step(replace(report, sequence=None))
+    assert isinstance(outcome, InvalidFieldError)
+    assert "which version runs is not known" in str(outcome)
+    assert "Start the program again" in str(outcome)
+    (outcome,) = await site.step(replace(report, sequence=None, code=code(run="A")))
+    assert isinstance(outcome, Accepted)
 
 
 async def test_a_client_that_runs_edited_code_is_told(engine: AsyncEngine) -> None:

@@ -189,6 +189,61 @@ def test_refuse_sees_a_file_that_is_executed_and_not_imported(service: Service) 
     assert [trial["value"] for trial in by_number(service, "loaded")] == [5.0, 6.0, 7.0, 8.0]
 
 
+# The first process is the user, who edits a file that it has loaded, while it still starts.
+EDITS_EARLY = """
+import os
+from pathlib import Path
+
+import {helper}
+
+seen = Path(__file__).parent / "{helper}.seen"
+if not seen.exists():
+    seen.touch()
+    ({helper_file}).write_text("BASE = 0.25")
+
+from headrace import trial
+
+t = trial.current(steps=2)
+for step in t.steps():
+    t.report(loss={helper}.BASE + t.params["x"])
+"""
+
+
+@pytest.mark.parametrize("policy", ["refuse", "warn"])
+def test_a_file_that_is_edited_while_the_program_starts_is_not_known(service: Service, policy: str) -> None:
+    name = f"early{policy}"
+    helper = f"helper_of_{name}"
+    (service.folder / f"{helper}.py").write_text("BASE = 5.0")
+    program = EDITS_EARLY.format(helper=helper, helper_file=f"Path({helper}.__file__)")
+    (service.folder / f"{name}.py").write_text(program)
+    command = f'{{command: [python3, {name}.py, --x, "{{x}}"]}}'
+    study = STUDY.replace("{callable: PROGRAM:train}", command)
+    file = service.folder / f"{name}.yaml"
+    file.write_text(f"name: {name}\n{study}parallel: 1\non_code_change: {policy}\n")
+    assert service.cli("run", str(file), "--detach").code == 0
+    until(lambda: state(service, name) != "active", "the study ends or pauses")
+    if policy == "refuse":
+        assert state(service, name) == "paused"
+        assert (
+            f"{helper}.py was changed while the program was starting" in service.json("show", name)["detail"]
+        )
+        assert service.cli("resume", name).code == 0
+        until(lambda: state(service, name) == "completed", "the study completes")
+        trials = by_number(service, name)
+        assert [(trial["value"], trial["code_changed"]) for trial in trials] == [
+            (0.25 + number, []) for number in range(4)
+        ]
+        assert ({trial["failures"] for trial in trials}, len({trial["code"] for trial in trials})) == ({0}, 1)
+    else:
+        assert state(service, name) == "completed"
+        trials = by_number(service, name)
+        assert [trial["value"] for trial in trials] == [5.0, 1.25, 2.25, 3.25]
+        assert [trial["code_changed"] for trial in trials] == [[f"{helper}.py?"], [], [], []]
+        assert "may have run other code than the study began with" in " ".join(
+            service.cli("trials", name).out.split()
+        )
+
+
 @pytest.mark.full
 def test_a_program_without_the_sdk_is_marked_too(service: Service) -> None:
     (service.folder / "plain.py").write_text(COMMAND)

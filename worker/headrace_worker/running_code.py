@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from headrace import sources
+from headrace import not_known, sources
 from headrace.bounds.numbers import SOURCES
 from headrace.sources import SourceFile
 from headrace.v1 import event_pb2, spec_pb2
@@ -63,13 +63,14 @@ class ToldCode:
         self._studies: OrderedDict[str, dict[str, set[str]]] = OrderedDict()
 
     def take(self, study_uid: str, files: Sequence[SourceFile]) -> bool:
-        """Notes files of a study; says whether one of them has another content than it ever had here."""
+        """Notes files of a study; says whether one of them has another content than it ever had here, or may have."""
         known = self._studies.setdefault(study_uid, {})
         self._studies.move_to_end(study_uid)
         if len(self._studies) > _STUDIES:
             self._studies.popitem(last=False)
-        changed = any(file.path in known and file.digest not in known[file.path] for file in files)
-        for file in files:
+        new = [file for file in files if file.digest not in known.get(file.path, ())]
+        changed = any(file.path in known or not_known.is_digest(file.digest) for file in new)
+        for file in new:
             known.setdefault(file.path, set()).add(file.digest)
         return changed
 

@@ -5,7 +5,8 @@
 A file is read when it is executed, not when somebody asks: it may have been edited since, and a module need not stay
 in `sys.modules`. Python says what it executes by the audit event `exec`, whichever way it got there: an import, also of
 cached bytecode, `spec_from_file_location`, `runpy.run_path`, and `exec` of what was compiled with the file's name. What
-was imported before `notice` is read at the first `take`.
+was imported before is read by `notice` itself. A file that may hold something else by then than what was executed gets
+a digest that equals no other (`loaded_before`, `not_known`).
 
 Left out are packages that are installed (a virtual environment may lie in the folder), Headrace itself, text that is
 executed without a file's name, and files that are read as data. Programs that the process starts are not looked at.
@@ -20,13 +21,13 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from importlib.machinery import SOURCE_SUFFIXES
 from types import CodeType
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
+from headrace import loaded_before, not_known
 from headrace.bounds.numbers import SOURCE_PATH, SOURCES
 
 MOST_CHARACTERS: Final = 16 << 10
@@ -49,29 +50,31 @@ lock = threading.RLock()
 
 
 class SourceFile(NamedTuple):
-    """A source file, from the folder on, with the beginning of the SHA-256 of its content."""
+    """A source file, from the folder on, with the beginning of the SHA-256 of its content, or with a digest of
+    `not_known`."""
 
     path: str
     digest: str
 
 
 _executed: dict[tuple[str, str], None] = {}
-"""What was executed since `notice`: the absolute path of each file, with the digest of what it held."""
+"""What was executed: the absolute path of each file, with the digest of what it held."""
 _codes: "WeakValueDictionary[int, CodeType]" = WeakValueDictionary()
 """Code that was executed, by its id: where it is executed again, its file may hold something else by now."""
 _notices = False
 
 
 def notice() -> None:
-    """Notes from now on which files this process executes. A second call changes nothing."""
+    """Notes which files this process has executed, and from now on which it executes. A second call changes nothing."""
     global _notices
     if not _notices:
         _notices = True
         sys.addaudithook(_audit)
+        _note_imported(lambda file: not _installed(file))
 
 
 def executed() -> list[str]:
-    """The files that were executed since, by their absolute paths; those of the standard library are left out."""
+    """The files that were executed, by their absolute paths; those of the standard library are left out."""
     return [file for file, _ in list(_executed)]
 
 
@@ -87,8 +90,26 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         file = os.path.abspath(name)
         if _installed(file) and not any(one.within(file) for one in list(_watched.values())):
             return
-        if len(_executed) < _MOST_EXECUTED and (digest := _digest(file)) is not None:
-            _executed[file, digest] = None
+        _note(file, _digest(file))
+
+
+def _note(file: str, digest: str | None) -> None:
+    if digest is not None and len(_executed) < _MOST_EXECUTED:
+        _executed[file, digest] = None
+
+
+def _note_imported(counts: Callable[[str], object]) -> None:
+    """Notes the modules that were loaded before `notice`, of the files that count."""
+    modules, began_ns = list(loaded_before.imported()), loaded_before.began_ns()
+    known = {file for file, _ in list(_executed)}
+    for name, file, spec in modules:
+        if file in known or is_own(name) or file.startswith(_NOT_THE_USERS) or not counts(file):
+            continue
+        content = _content(file)
+        if loaded_before.is_what_was_loaded(file, spec, content, began_ns):
+            _note(file, None if content is None else _digest_of_content(content))
+        else:
+            _note(file, not_known.new_digest())
 
 
 class Sources:
@@ -108,10 +129,7 @@ class Sources:
         with lock:
             if not self._began:
                 self._began = True
-                known = {file for file, _ in list(_executed)}
-                for file in _imported():
-                    if file not in known:
-                        self._add(file, None)
+                _note_imported(lambda file: _installed(file) and self.within(file))
             if len(_executed) > self._noted:
                 found = list(_executed)[self._noted :]
                 self._noted += len(found)
@@ -131,13 +149,11 @@ class Sources:
                 return None if _installed(path) else path
         return None
 
-    def _add(self, file: str, digest: str | None) -> None:
-        """Takes a file in, as it was or, without a digest, as it is now."""
+    def _add(self, file: str, digest: str) -> None:
         path = self.within(file)
         if path is None or not _can_be_told(path) or file.startswith(_own_folders()):
             return
-        digest = digest or _digest(file)
-        if digest is None or SourceFile(path, digest) in self._files or len(self._files) >= SOURCES:
+        if SourceFile(path, digest) in self._files or len(self._files) >= SOURCES:
             return
         if self._characters + len(path) <= MOST_CHARACTERS:
             self._files[SourceFile(path, digest)] = None
@@ -171,14 +187,6 @@ def is_own(module: str) -> bool:
     return module.partition(".")[0] in _OWN
 
 
-def _imported() -> Iterator[str]:
-    """The source files of the modules that are there."""
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not is_own(name) and isinstance(file, str) and file.endswith(tuple(SOURCE_SUFFIXES)):
-            yield os.path.abspath(file)
-
-
 def _own_folders() -> tuple[str, ...]:
     """Where the packages of Headrace lie that were imported."""
     files = (getattr(sys.modules.get(name), "__file__", None) for name in _OWN)
@@ -200,7 +208,12 @@ def read(file: str, path: str) -> SourceFile | None:
 
 
 def _digest(file: str) -> str | None:
-    """Of what a file holds; None for all but regular files: a pipe would lose what is read."""
+    content = _content(file)
+    return None if content is None else _digest_of_content(content)
+
+
+def _content(file: str) -> bytes | None:
+    """What a file holds; None for all but regular files: a pipe would lose what is read."""
     try:
         if not os.path.isfile(file):
             return None
@@ -208,8 +221,10 @@ def _digest(file: str) -> str | None:
             content = opened.read(LARGEST_BYTES + 1)
     except OSError:
         return None
-    if len(content) > LARGEST_BYTES:
-        return None
+    return content if len(content) <= LARGEST_BYTES else None
+
+
+def _digest_of_content(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:_DIGITS]
 
 

@@ -14,6 +14,7 @@ from textwrap import wrap
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from headrace import not_known
 from headrace.cli import wording
 from headrace.cli.output import clean
 from headrace.client.events import (
@@ -275,10 +276,14 @@ def once(event: Event, study: StudyInfo) -> dict[str, str]:
 
 
 def _about_code(event: Event, changed: CodeChanged, study: StudyInfo) -> str:
+    files = changed.first_seen
+    what = f"runs other code than the study began with: {first_few(files)} changed"
+    if all(map(not_known.is_marked, files)):
+        what = f"may run other code than the study began with: {not_known.in_words(files)}"
     return (
-        f"Warning: trial {event.trial} runs other code than the study began with: {first_few(changed.first_seen)} "
-        f"changed. Its values may not compare with those of the trials before; `headrace trials {study.name}` marks "
-        "it. New code belongs in a study of its own. `on_code_change: refuse` in the study file keeps it out."
+        f"Warning: trial {event.trial} {what}. Its values may not compare with those of the trials before; "
+        f"`headrace trials {study.name}` marks it. New code belongs in a study of its own. "
+        "`on_code_change: refuse` in the study file keeps it out."
     )
 
 

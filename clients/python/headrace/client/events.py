@@ -173,12 +173,12 @@ class TrialWarned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeChanged:
-    """An attempt runs other code than the study began with, or was to and was `refused`."""
+    """An attempt runs other code than the study began with, or may, or was to and was `refused`."""
 
     attempt: int
     digest: str
     files: tuple[str, ...]
-    """The source files that differ."""
+    """The source files that differ; with a question mark those that may differ."""
     first_seen: tuple[str, ...]
     """Those among them with a content that no attempt of the study had before."""
     refused: bool

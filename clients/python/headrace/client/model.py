@@ -312,7 +312,8 @@ class TrialInfo:
     known."""
     code_changed: tuple[str, ...] = ()
     """The source files in which it ran other code than the study began with, in any attempt, or took over the state of
-    a trial that did. Empty: none."""
+    a trial that did. A question mark follows a file that was changed while the program was starting: it is not known
+    which version ran. Empty: none."""
     other_code: tuple[OtherCode, ...] = ()
     """The steps that such code trained: its own, and those of trials whose state it took over."""
     result_of_other_code: bool | None = None
@@ -550,7 +551,8 @@ class StudyInfo:
     """The learning-rate schedules that end, of trials that `extend(steps=...)` may let continue. Empty in lists of
     studies."""
     code_changed: tuple[str, ...] = ()
-    """The source files of which trials ran more than one version: `trial.code_changed` marks these trials."""
+    """The source files of which trials ran more than one version, or may have: `trial.code_changed` marks these
+    trials."""
     started: datetime | None = None
     """When its first trial was first started; None before."""
     over_s: float = 0.0

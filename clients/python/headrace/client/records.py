@@ -8,11 +8,12 @@ it ended with the result that counts: `reason`, unless it continued after that a
 (the step of that rung), `steps_spent`, `failures`, `interruptions`, `worker` (where it runs, or ran last), `created`,
 `started`, `ended`, `checkpoint` (the last one), `kept_checkpoint` (the one to load), `code` (the digest of the source
 files that its last attempt executed of the study's folder), `code_changed` (the source files in which it ran other
-code than the study began with, or took over the state of a trial that did, separated by spaces), `other_code` (the
-steps that such code trained), `result_of_other_code` (whether the result that counts is of after that), `detail`, then
-`param.NAME` for each parameter of the space, with its value at `score_step`, `last_param.NAME` for each one that a
-member of a population changed since, with the value that it went on with, `counted.NAME` for each objective and
-constraint, with the value that counts, and `metric.NAME` for each metric of any trial's last report. The two differ
+code than the study began with, or took over the state of a trial that did, separated by spaces; with a question mark
+where it is not known which version ran), `other_code` (the steps that such code trained), `result_of_other_code`
+(whether the result that counts is of after that), `detail`, then `param.NAME` for each parameter of the space, with its
+value at `score_step`, `last_param.NAME` for each one that a member of a population changed since, with the value that
+it went on with, `counted.NAME` for each objective and constraint, with the value that counts, and `metric.NAME` for
+each metric of any trial's last report. The two differ
 where an earlier end counts, and in the objective where its `scope` is `best` or `mean_last_k`. Of a report: `study`,
 `trial`, `attempt` (which placement of the trial, counted from 1), `sequence`, `step`, `time`, then `metric.NAME` for
 each metric that any report has.

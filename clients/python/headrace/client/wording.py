@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar, assert_never
 
+from headrace import not_known
 from headrace.bounds.numbers import SEATS
 from headrace.client.machines import Holder
 from headrace.client.model import (
@@ -217,14 +218,16 @@ def other_code(trial: TrialInfo) -> str:
         return ""
     copied = [one for one in trial.other_code if one.trial != trial.number]
     shown = steps_of_other_code(copied)
+    perhaps = all(map(not_known.is_marked, trial.code_changed))
+    ran, was = ("may have run", "may have been") if perhaps else ("ran", "was")
     if not copied:
-        what = "ran other code than the study began with"
+        what = f"{ran} other code than the study began with"
     elif len(copied) == len(trial.other_code):
-        what = f"was trained in part by other code than the study began with, {shown}"
+        what = f"{was} trained in part by other code than the study began with, {shown}"
     else:
-        what = f"ran other code than the study began with, and took over {shown}"
+        what = f"{ran} other code than the study began with, and took over {shown}"
     after = "" if result_of_other_code(trial) else ", after the result that counts"
-    return f"{what}{after}: {first_few(trial.code_changed)}"
+    return f"{what}{after}: {not_known.listing(trial.code_changed)}"
 
 
 def steps_of_other_code(stretches: Sequence[OtherCode]) -> str:

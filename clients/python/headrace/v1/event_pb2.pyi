@@ -191,7 +191,7 @@ class CodeChanged(_message.Message):
     """The trial was taken off its worker: nothing of this attempt counts from here on."""
     @_builtins.property
     def files(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The files that differ from the study's first ones."""
+        """The files that differ from the study's first ones; with a question mark those that may differ."""
 
     @_builtins.property
     def first_seen(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -969,7 +969,9 @@ class SourceFile(_message.Message):
     path: _builtins.str
     """From the study's folder on."""
     digest: _builtins.str
-    """The beginning of the SHA-256 of its content, in hex."""
+    """The beginning of the SHA-256 of its content, in hex. Where the file was changed while the program was starting, it
+    is not known what it ran: `unknown-` and random digits, which equal no other digest.
+    """
     def __init__(
         self,
         *,

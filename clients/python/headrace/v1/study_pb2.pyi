@@ -314,7 +314,7 @@ class StudyStatus(_message.Message):
 
     @_builtins.property
     def code_changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The source files of which trials ran more than one version; the first 16."""
+        """The source files of which trials ran more than one version, or may have; the first 16."""
 
     @_builtins.property
     def schedules(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndingSchedule]:

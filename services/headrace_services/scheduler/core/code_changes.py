@@ -16,6 +16,9 @@ runs another content is marked for good, and the log says so. So is one that tak
 - refuse: the same, but nothing is ever accepted.
 
 Nobody is charged for an attempt that was given back. What the trial had reported before stays, with its checkpoint.
+
+A process may not know which version of a file it runs (`headrace.not_known`). That is never the study's own content,
+nor one that was let pass before: each such attempt is treated as one with a new content. The next attempt knows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headrace import not_known
 from headrace.bounds.numbers import SOURCES
 from headrace.errors import InvalidFieldError, Violation
 from headrace.first_few import first_few
@@ -61,7 +65,7 @@ class Compared(Struct, frozen=True, kw_only=True):
     versions: Versions
     """Those of the study, with these files."""
     differing: tuple[str, ...]
-    """The files that are not as the study began with."""
+    """The files that are not as the study began with, or may not be: these are marked (`not_known`)."""
     new: tuple[str, ...]
     """Those among them with a content that no attempt had before."""
     held: bool
@@ -82,7 +86,13 @@ def compared(known: Versions, files: Sequence[SourceFile], *, accepts: bool, mar
     for file in sorted(files, key=lambda file: file.path not in known):
         seen = versions.get(file.path, ())
         first = seen[0].removeprefix(_LATER) if seen else ""
-        if not seen:
+        if not_known.is_digest(file.digest):
+            listed = not_known.marked(file.path)
+            differing[listed] = new[listed] = None
+            held = held or not accepts
+            if accepts and not _not_known(seen) and (seen or len(versions) < SOURCES):
+                versions[file.path] = (*_with_room(seen), file.digest) if seen else (_LATER + file.digest,)
+        elif not seen:
             if not held and len(versions) < SOURCES:
                 versions[file.path] = ((_LATER if marked else "") + file.digest,)
         elif seen[0] != first and not marked:  # it is the study's own from now on
@@ -108,8 +118,9 @@ def _with_room(seen: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _differs(seen: tuple[str, ...], digest: str) -> bool:
-    """Whether a content is surely not the study's own."""
-    return bool(seen) and not seen[0].startswith(_LATER) and seen[0] != digest
+    """Whether a content is not the study's own, or nobody knows."""
+    known = bool(seen) and not seen[0].startswith(_LATER)
+    return not_known.is_digest(digest) or (known and seen[0] != digest)
 
 
 def accepted(known: Versions) -> Versions:
@@ -127,9 +138,13 @@ def _ran(known: Versions, files: Sequence[SourceFile]) -> Versions:
 
 
 def changed_files(known: Versions) -> tuple[str, ...]:
-    """The files of which trials ran more than one content, as many as are named."""
+    """The files of which trials ran more than one content, or may have, as many as are named."""
     ran = {path: [one for one in seen if not one.startswith(_HELD)] for path, seen in known.items()}
-    return tuple(path for path, seen in ran.items() if len(seen) > 1)[:MOST_SHOWN]
+    return tuple(path for path, seen in ran.items() if len(seen) > 1 or _not_known(seen))[:MOST_SHOWN]
+
+
+def _not_known(seen: Sequence[str]) -> bool:
+    return any(not_known.is_digest(one.removeprefix(_LATER)) for one in seen)
 
 
 def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
@@ -166,11 +181,18 @@ def require_unchanged(state: CycleState, code: AttemptCode | None) -> None:
     if code is None or state.study.spec.on_code_change is not OnCodeChange.REFUSE:
         return
     if differing := compared(_known(state), code.files, accepts=False, marked=False).differing:
-        message = "is not what the study began with, and the study says `on_code_change: refuse`"
+        raise InvalidFieldError([_refused(path) for path in differing])
+
+
+def _refused(path: str) -> Violation:
+    refuses = "and the study says `on_code_change: refuse`"
+    if not_known.is_marked(path):
+        message = f"was changed while the program was starting, so which version runs is not known, {refuses}"
+        remedy = "Start the program again."
+    else:
+        message = f"is not what the study began with, {refuses}"
         remedy = "Put the file back, or create a study for the new code."
-        raise InvalidFieldError(
-            [Violation(field="code", value=path, message=message, remedy=remedy) for path in differing]
-        )
+    return Violation(field="code", value=not_known.plain(path), message=message, remedy=remedy)
 
 
 def take(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
@@ -199,13 +221,17 @@ def take(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
 
 def _mark(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -> None:
     marked, news = other_code.runs(state.trials[lease.number], lease, found.differing)
-    if news or found.new:
-        state.emit(events.code_changed(lease, code.digest, found.differing, found.new, refused=False))
+    new = [one for one in found.new if news or not not_known.is_marked(one)]  # an attempt may say it twice
+    if news or new:
+        state.emit(events.code_changed(lease, code.digest, found.differing, new, refused=False))
     state.update(lease.number, code_changed=marked.code_changed, other_code=marked.other_code)
 
 
 def _give_back(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -> None:
-    why = f"it was to run other code than the study began with: {first_few(found.differing)}"
+    changed = [one for one in found.differing if not not_known.is_marked(one)]
+    why = f"it was to run other code than the study began with: {first_few(changed)}"
+    if not changed:
+        why = not_known.in_words(found.differing)
     state.emit(events.code_changed(lease, code.digest, found.differing, found.new, refused=True))
     state.close(lease)
     state.cancel(state.trials[lease.number], why)
@@ -219,9 +245,9 @@ def _pause(state: CycleState, lease: Lease, found: Compared) -> None:
         state.move_study(
             StudyState.PAUSED, f"paused at trial {lease.number}: {_changed(state, found.differing)}"
         )
-    elif before.detail == BY_USER or found.new:
+    elif before.detail == BY_USER or not all(map(not_known.is_marked, found.new)):
         accepts = before.spec.on_code_change is OnCodeChange.PAUSE
-        paths = _held_files(found.versions) if accepts else found.differing
+        paths = (accepts and _held_files(found.versions)) or found.differing
         by = BY_USER if before.detail.startswith(BY_USER) else "paused"
         state.study = replace(before, detail=f"{by}; at trial {lease.number}: {_changed(state, paths)}")
 
@@ -232,11 +258,17 @@ def _held_files(known: Versions) -> tuple[str, ...]:
 
 
 def _changed(state: CycleState, paths: Sequence[str]) -> str:
-    """What changed, and what can be done."""
+    """What changed, and what can be done. What is not known is told where nothing is known to have changed."""
+    resume = f"`headrace resume {state.study.name}`"
+    if all(map(not_known.is_marked, paths)):
+        return (
+            f"{not_known.in_words(paths)}. {resume} starts the trial again. `from headrace import trial` at the top "
+            "of a script keeps that time short"
+        )
+    paths = [one for one in paths if not not_known.is_marked(one)]
     several = len(paths) > 1
     changed = f"{first_few(paths)} {'have' if several else 'has'} changed since the study began"
     put_back = f"Put {'them' if several else 'it'} back"
-    resume = f"`headrace resume {state.study.name}`"
     if state.study.spec.on_code_change is OnCodeChange.REFUSE:
         remedy = f"{put_back}, then {resume}; new code needs a study of its own"
     else:

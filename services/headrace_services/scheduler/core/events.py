@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import asdict, replace
 
+from headrace import not_known
 from headrace.first_few import first_few
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core import other_code
@@ -190,8 +191,11 @@ def trial_warned(number: int, warning: str) -> Event:
 def code_changed(
     lease: Lease, digest: str, files: Sequence[str], first_seen: Sequence[str], *, refused: bool
 ) -> Event:
-    """An attempt runs other code than the study began with, or was to and is `refused`."""
+    """An attempt runs other code than the study began with, or may, or was to and is `refused`."""
     what = "was to run" if refused else "runs"
+    message = f"trial {lease.number} {what} other code than the study began with: {first_few(files)}"
+    if all(map(not_known.is_marked, files)):
+        message = f"trial {lease.number}: {not_known.in_words(files)}"
     detail: Json = {
         "attempt": lease.attempt,
         "digest": digest,
@@ -202,7 +206,7 @@ def code_changed(
     return Event(
         number=lease.number,
         kind="code_changed",
-        message=f"trial {lease.number} {what} other code than the study began with: {first_few(files)}",
+        message=message,
         detail=detail,
     )
 

@@ -1,0 +1,148 @@
+"""What a process loaded before it was watched: is a file still what was loaded from it?
+
+Python keeps no source text, so a file that was changed after the process began may not be what the process runs. Its
+content counts only where all evidence says that it does:
+
+- The file's change time (ctime) lies before the start of the process. An edit cannot keep that time, as it can the
+  time of modification; a rename and a new link set it too.
+- Cached bytecode that Python keeps up to date beside the file is of this file. That shows an edit also on a network
+  file system whose clock is behind.
+
+A script that is running is on the stack: if its file compiles to the same code, the change does not matter.
+
+The start is that of the process in which the interpreter began: a forked one holds what its parent had loaded. Where
+the system does not say when a process began (without /proc), the bytecode alone is looked at.
+"""
+# Paths are texts here, as in `sources`.
+# ruff: noqa: PTH100, PTH112, PTH116, PTH120, PTH123
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.machinery import SOURCE_SUFFIXES, ModuleSpec, SourceFileLoader
+from importlib.util import MAGIC_NUMBER
+from types import CodeType
+from typing import Any, Final
+
+_SECOND_NS: Final = 1_000_000_000
+_HEADER_BYTES: Final = 16
+_PARENTS: Final = 64
+
+
+def imported() -> Iterator[tuple[str, str, Any]]:
+    """The name, the source file and the specification of each module that is there."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(tuple(SOURCE_SUFFIXES)):
+            yield name, os.path.abspath(file), getattr(module, "__spec__", None)
+
+
+def is_what_was_loaded(file: str, spec: object, content: bytes | None, began_ns: int | None) -> bool:
+    """Whether a module's file held this content, which was read just now, when it was loaded.
+
+    Without content the file is gone, or is none; then only the loader knows whether there ever was one.
+    """
+    by_file = isinstance(spec, ModuleSpec) and type(spec.loader) is SourceFileLoader
+    if content is None:
+        return not (by_file and os.path.isdir(os.path.dirname(file)) and not os.path.lexists(file))
+    try:
+        found = os.stat(file)
+    except OSError:
+        return False
+    if by_file and _bytecode_is_of_another(spec, found):
+        return False
+    if began_ns is None or not (_is_since(found, began_ns) or _is_relinked(file, began_ns)):
+        return True
+    return _runs_now(file, content)
+
+
+def began_ns() -> int | None:
+    """When this process began, or the one that it was forked from; None where the system does not say.
+
+    The system counts in ticks of some 10 ms. This is the end of the tick: what was written right before the start does
+    not count as an edit, and Python takes longer than that until it reads a user's file.
+    """
+    try:
+        pid, parent, ticks = os.getpid(), *_parent_and_start("self")
+        command = _command(pid)
+        for _ in range(_PARENTS):
+            if not command or _command(parent) != command:
+                break
+            parent, ticks = _parent_and_start(str(parent))
+        if ticks <= 0:
+            return None
+        began_ns = (ticks + 1) * _SECOND_NS // os.sysconf("SC_CLK_TCK")
+        return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + began_ns
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
+def _parent_and_start(pid: str) -> tuple[int, int]:
+    """The parent of a process, and its start in clock ticks since the machine's."""
+    with open(f"/proc/{pid}/stat", errors="replace") as opened:
+        fields = opened.read().rpartition(")")[2].split()
+    return int(fields[1]), int(fields[19])
+
+
+def _command(pid: int) -> bytes:
+    """Its command line, which a forked process shares with its parent."""
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as opened:
+        return opened.read()
+    return b""
+
+
+def _is_since(found: os.stat_result, began_ns: int) -> bool:
+    """Whether a file was changed after this moment. Some file systems keep whole seconds."""
+    if found.st_ctime_ns % _SECOND_NS == 0:
+        began_ns -= began_ns % _SECOND_NS
+    return found.st_ctime_ns >= began_ns
+
+
+def _is_relinked(file: str, began_ns: int) -> bool:
+    """Whether a link on the way to the file was made after this moment: it may have led elsewhere."""
+    while (parent := os.path.dirname(file)) != file:
+        try:
+            found = os.lstat(file)
+        except OSError:
+            return True
+        if stat.S_ISLNK(found.st_mode) and _is_since(found, began_ns):
+            return True
+        file = parent
+    return False
+
+
+def _bytecode_is_of_another(spec: Any, found: os.stat_result) -> bool:
+    """Whether Python would have replaced the cached bytecode, had it loaded the file as it is now."""
+    cached = spec.cached
+    if sys.dont_write_bytecode or not cached or not os.access(os.path.dirname(cached), os.W_OK):
+        return False
+    try:
+        with open(cached, "rb") as opened:
+            header = opened.read(_HEADER_BYTES)
+    except OSError:
+        return False
+    magic, flags, modified, size = (header[at : at + 4] for at in range(0, _HEADER_BYTES, 4))
+    if magic != MAGIC_NUMBER or any(flags):
+        return False
+    now = (int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
+    return (int.from_bytes(modified, "little"), int.from_bytes(size, "little")) != now
+
+
+def _runs_now(file: str, content: bytes) -> bool:
+    """Whether the code of this file is on the stack, and is what the content compiles to."""
+    frame = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "<module>" and os.path.abspath(code.co_filename) == file:
+            return _compiled(content, code.co_filename) == code
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _compiled(content: bytes, name: str) -> CodeType | None:
+    with suppress(SyntaxError, ValueError):
+        return compile(content, name, "exec", dont_inherit=True)
+    return None
