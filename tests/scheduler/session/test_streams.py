@@ -15,7 +15,7 @@ from study_site import StudySite, make_spec
 from headrace.v1 import worker_pb2
 from headrace.v1.worker_pb2_grpc import WorkerServiceStub
 from headrace_services.scheduler.session.worker_session import Timing
-from headrace_services.scheduler.store import heartbeats, tables
+from headrace_services.scheduler.store import cluster, heartbeats, tables
 
 PATIENT = Timing(heartbeat_s=60, lease_ttl_s=600)
 
@@ -50,6 +50,25 @@ async def test_heartbeats_are_answered_and_their_trouble_is_kept(engine: AsyncEn
             return not (await row(engine)).trouble
 
         await until(is_over)
+
+
+async def test_what_a_worker_says_names_no_study_of_another_project(engine: AsyncEngine) -> None:
+    said = f"studies/{(await StudySite(engine, make_spec()).create()).name}/trials/3: installs requirements.txt (2 s)"
+    async with serving(engine, PATIENT) as replica, worker(replica) as scripted:
+        await scripted.hello()
+        await scripted.hears("welcome")
+        await scripted.say(heartbeat=worker_pb2.Heartbeat(sequence=1, trouble=said))
+        await until(lambda: _is_told(engine, said))
+        async with engine.connect() as conn:
+            keys = [cluster.Key(name="w", slots=1)]
+            (ours,) = await cluster.workers(conn, keys)
+            (theirs,) = await cluster.workers(conn, keys, project="another")
+    assert ours.trouble == said
+    assert theirs.trouble == "a trial of another project: installs requirements.txt (2 s)"
+
+
+async def _is_told(engine: AsyncEngine, said: str) -> bool:
+    return bool((await row(engine)).trouble == said)
 
 
 async def test_whoever_never_reads_is_cut_off(engine: AsyncEngine) -> None:

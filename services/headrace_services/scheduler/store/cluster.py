@@ -1,9 +1,10 @@
 """The workers and their slots as users see them. Whether a worker is there is judged by the database's clock."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -20,6 +21,8 @@ from headrace_services.scheduler.store.workers import FORGOTTEN_AFTER
 
 HEARD_OF = and_(tables.worker.c.connected, tables.worker.c.expires_at > func.clock_timestamp())
 """Whether a worker is there."""
+_TRIAL: Final = re.compile(r"studies/([^/\s:,]+)(?:/trials/\d+)?")
+"""How a worker names a trial in what it says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,10 @@ async def workers(
     w, s, le, st = tables.worker, tables.slot, tables.lease, tables.study
     query = select(w, HEARD_OF.label("heard_of")).where(w.c.name.in_(names)).order_by(w.c.name)
     kept, avoided_by = await _said_by_studies(conn, project)
+    rows = (await conn.execute(query)).all()
+    own = await _named_of_project(
+        conn, project, [text for row in rows for text in (row.trouble, row.set_aside)]
+    )
     found = {
         row.id: WorkerView(
             name=row.name,
@@ -155,8 +162,8 @@ async def workers(
             labels=row.labels,
             version=row.version,
             last_seen=row.last_seen,
-            trouble=row.trouble,
-            set_aside=row.set_aside,
+            trouble=_without_others(row.trouble, own),
+            set_aside=_without_others(row.set_aside, own),
             cpus=row.cpus,
             kept=kept.get(row.id),
             avoided_by=avoided_by.get(row.incarnation, []),
@@ -167,7 +174,7 @@ async def workers(
             put_aside=_put_aside(row),
             next_try=row.aside_until,
         )
-        for row in await conn.execute(query)
+        for row in rows
     }
     busy = await loads.of_workers(conn, found, history=history)
     lv, g, p = tables.leave, tables.slot_grant, tables.grant_part
@@ -234,6 +241,19 @@ async def workers(
         if row.study_name is not None:
             listed[-1].holders.append(_own_holder(row) if row.project == project else _other_holder(row))
     return list(found.values())
+
+
+async def _named_of_project(conn: AsyncConnection, project: str, texts: Sequence[str]) -> set[str]:
+    """Which of the studies that are named in what workers say are the project's."""
+    names = {name for text in texts for name in _TRIAL.findall(text)}
+    st = tables.study
+    query = select(st.c.name).where(st.c.project == project, st.c.name.in_(names))
+    return set((await conn.execute(query)).scalars()) if names else set()
+
+
+def _without_others(text: str, own: Collection[str]) -> str:
+    """What a worker says, without the names of other projects' studies."""
+    return _TRIAL.sub(lambda found: found[0] if found[1] in own else "a trial of another project", text)
 
 
 def _put_aside(row: Any) -> str:
