@@ -473,7 +473,7 @@ type CodeChanged struct {
 	Attempt int64                  `protobuf:"varint,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// Of the attempt's code, as in AttemptCode.
 	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	// The files that differ from the study's first ones.
+	// The files that differ from the study's first ones; with a question mark those that may differ.
 	Files []string `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
 	// Those among them with a content that no attempt of the study had before.
 	FirstSeen []string `protobuf:"bytes,4,rep,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
@@ -2051,7 +2051,8 @@ type SourceFile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// From the study's folder on.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// The beginning of the SHA-256 of its content, in hex.
+	// The beginning of the SHA-256 of its content, in hex. Where the file was changed while the program was starting, it
+	// is not known what it ran: `unknown-` and random digits, which equal no other digest.
 	Digest        string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

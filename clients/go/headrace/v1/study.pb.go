@@ -470,7 +470,7 @@ type StudyStatus struct {
 	BundleSizes []*BundleSize `protobuf:"bytes,40,rep,name=bundle_sizes,json=bundleSizes,proto3" json:"bundle_sizes,omitempty"`
 	// With `until`: how near the study is to its end. Absent of any other.
 	Until *UntilProgress `protobuf:"bytes,41,opt,name=until,proto3" json:"until,omitempty"`
-	// The source files of which trials ran more than one version; the first 16.
+	// The source files of which trials ran more than one version, or may have; the first 16.
 	CodeChanged []string `protobuf:"bytes,46,rep,name=code_changed,json=codeChanged,proto3" json:"code_changed,omitempty"`
 	// The learning-rate schedules that end, of trials that a larger full budget may let continue; those that end first come
 	// first, at most 20. Not in lists of studies.

@@ -285,7 +285,8 @@ type Trial struct {
 	// The digest of the code that its last attempt ran; empty before its first report, and where that is not known.
 	Code string `protobuf:"bytes,52,opt,name=code,proto3" json:"code,omitempty"`
 	// The source files in which it ran other code than the study began with, in any attempt, or took over the state of a
-	// trial that did; the first 16. Empty for a trial whose code is the study's first.
+	// trial that did; the first 16. A question mark follows a file that was changed while the program was starting: it is
+	// not known which version ran. Empty for a trial whose code is the study's first.
 	CodeChanged []string `protobuf:"bytes,53,rep,name=code_changed,json=codeChanged,proto3" json:"code_changed,omitempty"`
 	// What the trial had come to each time it was over, before a user let it continue (`ExtendStudy`, `RetryTrials`); the
 	// first end first. Their checkpoints stay.

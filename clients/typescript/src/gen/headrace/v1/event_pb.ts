@@ -199,7 +199,7 @@ export type CodeChanged = Message<"headrace.v1.CodeChanged"> & {
   digest: string;
 
   /**
-   * The files that differ from the study's first ones.
+   * The files that differ from the study's first ones; with a question mark those that may differ.
    *
    * @generated from field: repeated string files = 3;
    */
@@ -1054,7 +1054,8 @@ export type SourceFile = Message<"headrace.v1.SourceFile"> & {
   path: string;
 
   /**
-   * The beginning of the SHA-256 of its content, in hex.
+   * The beginning of the SHA-256 of its content, in hex. Where the file was changed while the program was starting, it
+   * is not known what it ran: `unknown-` and random digits, which equal no other digest.
    *
    * @generated from field: string digest = 2;
    */

@@ -362,7 +362,7 @@ export type StudyStatus = Message<"headrace.v1.StudyStatus"> & {
   until?: UntilProgress | undefined;
 
   /**
-   * The source files of which trials ran more than one version; the first 16.
+   * The source files of which trials ran more than one version, or may have; the first 16.
    *
    * @generated from field: repeated string code_changed = 46;
    */

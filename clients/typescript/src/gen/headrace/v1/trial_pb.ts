@@ -316,7 +316,8 @@ export type Trial = Message<"headrace.v1.Trial"> & {
 
   /**
    * The source files in which it ran other code than the study began with, in any attempt, or took over the state of a
-   * trial that did; the first 16. Empty for a trial whose code is the study's first.
+   * trial that did; the first 16. A question mark follows a file that was changed while the program was starting: it is
+   * not known which version ran. Empty for a trial whose code is the study's first.
    *
    * @generated from field: repeated string code_changed = 53;
    */
