@@ -9,11 +9,12 @@ text: it is never read as rich markup, and control characters in it are shown, n
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -24,6 +25,8 @@ from headrace.cli import states
 
 Cell = str | Text
 BELOW_INDENT = 4
+_COMMANDS: Final = re.compile(r"\x1b(?!\[[0-9;:]*[ABCDGKm])|[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
+"""Control characters of a terminal, but for those of lines, colours and the cursor within the last lines."""
 
 
 class Output:
@@ -67,8 +70,12 @@ class Output:
         return states.state(word) if self.is_terminal else Text(word)
 
     def raw(self, data: bytes) -> None:
-        """Bytes as they are: a trial's own output, whose colours are its own business."""
-        self._stdout.write(data.decode("utf-8", errors="replace"))
+        """Bytes as they are: a trial's own output, whose colours are its own business. A terminal gets its colours and
+        progress bars, and no sequence that would do more: set a title, fill the clipboard, clear the screen."""
+        text = data.decode("utf-8", errors="replace")
+        self._stdout.write(
+            _COMMANDS.sub(lambda found: repr(found[0])[1:-1], text) if self.is_terminal else text
+        )
         self._stdout.flush()
 
     def json(self, value: Any, *, indent: int | None = 2) -> None:

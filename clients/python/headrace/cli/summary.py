@@ -305,7 +305,7 @@ def show_summary(summary: Summary, output: Output) -> None:
     """Prints the summary for people."""
     study = summary.study
     said = wording.ended(study.state, study.detail) + wording.waits(study)
-    head = Text.assemble(("Study ", ""), (study.name, "bold"), " ", said)
+    head = Text.assemble(("Study ", ""), (study.name, "bold"), " ", clean(said))
     output.line()
     output.line(head)
     if output.is_terminal:
