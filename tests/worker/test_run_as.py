@@ -285,3 +285,23 @@ def test_what_it_takes_is_out_of_the_trials_reach(user: OtherUser, open_folder: 
     taken = user.take(root / "1", root=root, into=into)
     assert not (root / "1").exists()
     assert {(p.stat().st_uid, p.stat().st_mode & 0o077) for p in (taken, *taken.rglob("*"))} == {(0, 0)}
+
+
+@as_root
+def test_a_file_that_the_trial_has_open_is_not_the_one_that_is_kept(
+    user: OtherUser, open_folder: Path
+) -> None:
+    root, into = open_folder / "checkpoints", open_folder / "taken"
+    (root / "1").mkdir(parents=True)
+    (root / "1" / "state").write_bytes(b"x" * 100_000)
+    (root / "1" / "empty").touch()
+    (root / "linked").hardlink_to(root / "1" / "state")
+    into.mkdir()
+    user.give(root)
+    with (root / "1" / "state").open("r+b") as held:
+        taken = user.take(root / "1", root=root, into=into)
+        held.write(b"changed")
+        held.flush()
+    (root / "linked").write_bytes(b"changed too")
+    assert (taken / "state").read_bytes() == b"x" * 100_000
+    assert sorted(path.name for path in taken.iterdir()) == ["empty", "state"]

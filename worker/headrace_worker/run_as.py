@@ -31,6 +31,7 @@ from headrace_worker.disk import clear_away
 
 _FIELD = "--run-as"
 _PASSING = 0o711
+_CHUNK_BYTES = 1 << 24
 _DEEPEST = 50
 _NO_WAY = 3
 _NO_PROGRAM = 4
@@ -142,27 +143,28 @@ class OtherUser:
         return taken
 
     def _seal(self, descriptor: int, shown: Path, depth: int) -> None:
-        """Makes a folder root's, and then what is in it: from then on nothing in it changes."""
+        """Makes a folder root's, and then what is in it: from then on nothing in it changes. Files are copied, since a
+        process of the user's may have them open to write."""
         if os.fstat(descriptor).st_uid != self.uid or depth > _DEEPEST:
             raise CheckpointInvalidError(f"checkpoint folder {shown} is not the trial's own, or is too deep")
         os.fchown(descriptor, 0, 0)
         os.fchmod(descriptor, 0o700)
-        with os.scandir(descriptor) as entries:
-            for entry in entries:
-                found = entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(found.st_mode):
-                    inner = os.open(entry.name, _DIRECTORY, dir_fd=descriptor)
-                    try:
-                        self._seal(inner, shown / entry.name, depth + 1)
-                    finally:
-                        os.close(inner)
-                elif stat.S_ISREG(found.st_mode) and found.st_uid == self.uid:
-                    os.chown(entry.name, 0, 0, dir_fd=descriptor, follow_symlinks=False)
-                    os.chmod(entry.name, 0o600, dir_fd=descriptor)
-                else:
-                    raise CheckpointInvalidError(
-                        f"checkpoint folder {shown}: {entry.name} is not a regular file of user {self.name}"
-                    )
+        with os.scandir(descriptor) as scanned:
+            entries = list(scanned)  # as they are now: copies come in between
+        for entry in entries:
+            found = entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(found.st_mode):
+                inner = os.open(entry.name, _DIRECTORY, dir_fd=descriptor)
+                try:
+                    self._seal(inner, shown / entry.name, depth + 1)
+                finally:
+                    os.close(inner)
+            elif stat.S_ISREG(found.st_mode) and found.st_uid == self.uid:
+                _copy_in_place(descriptor, entry.name)
+            else:
+                raise CheckpointInvalidError(
+                    f"checkpoint folder {shown}: {entry.name} is not a regular file of user {self.name}"
+                )
 
     def seal(self, folder: Path) -> None:
         """Makes a folder of its root's, with all that is in it: everybody may read it, and nobody else change it. No
@@ -180,6 +182,23 @@ class OtherUser:
                     os.chown(name, 0, 0, dir_fd=descriptor, follow_symlinks=False)
                 if stat.S_ISREG(mode):
                     os.chmod(name, 0o755 if mode & stat.S_IXUSR else 0o644, dir_fd=descriptor)
+
+
+def _copy_in_place(folder: int, name: str) -> None:
+    """Puts a copy that is root's in the place of a file, in a folder that is root's already."""
+    copy = f".{uuid.uuid4().hex}"
+    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    try:
+        target = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+        try:
+            left = os.fstat(source).st_size  # whoever has it open may write on
+            while left > 0 and (sent := os.sendfile(target, source, None, min(left, _CHUNK_BYTES))):
+                left -= sent
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+    os.rename(copy, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def uid_of(spelled: str) -> int:
