@@ -328,6 +328,22 @@ async def test_a_client_that_does_not_know_what_it_runs_is_refused_until_it_star
     assert isinstance(outcome, Accepted)
 
 
+async def test_a_client_that_does_not_know_what_it_runs_is_marked_and_its_study_pauses(
+    engine: AsyncEngine,
+) -> None:
+    site = CodeSite(engine, make_spec(template=None, policy=RUN_ALL, on_code_change="pause"))
+    await site.create()
+    (asked,) = await site.step(Suggest(client_id="a", ttl_s=600.0))
+    assert isinstance(asked, Suggested)
+    assert asked.lease
+    report = site.running(asked.lease, 1, 0.5, code(run=not_known.new_digest()), saved=False)
+    (outcome,) = await site.step(replace(report, sequence=None))
+    assert isinstance(outcome, Accepted)
+    study = await site.study()
+    assert (study.state, (await site.marks())[0]) == ("PAUSED", ["run.py?"])
+    assert f"not known. Start it again, then `headrace resume {site.name}`" in study.detail
+
+
 async def test_a_client_that_runs_edited_code_is_told(engine: AsyncEngine) -> None:
     for policy in ("refuse", "pause"):
         site = CodeSite(engine, make_spec(template=None, policy=RUN_ALL, on_code_change=policy))

@@ -1,6 +1,5 @@
 """What a process says of files that it loaded before it imported Headrace."""
 
-import os
 import subprocess
 import sys
 from importlib import import_module, invalidate_caches
@@ -18,9 +17,9 @@ from pathlib import Path
 folder = Path(__file__).parent
 {early}
 {edit}
-from headrace import trial
-{late}
 from headrace import sources
+sources.notice()  # what `from headrace import trial` does in a trial's process
+{late}
 for path, digest in sources.watch(str(folder)).take():
     print(path, digest)
 """
@@ -49,9 +48,8 @@ def run(folder: Path, early: str, edit: str, late: str = "") -> dict[str, str]:
         (folder / name / "linked.py").write_text(f"VALUE = '{name}'")
     (folder / "current").symlink_to("one")
     (folder / "program.py").write_text(PROGRAM.format(early=early, edit=edit, late=late))
-    env = os.environ | {"HEADRACE_RUNTIME": "unix:/nowhere"}
     done = subprocess.run(
-        [sys.executable, str(folder / "program.py")], env=env, capture_output=True, text=True, check=True
+        [sys.executable, str(folder / "program.py")], capture_output=True, text=True, check=True
     )
     return dict(line.split() for line in done.stdout.splitlines())
 

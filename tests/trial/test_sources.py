@@ -21,6 +21,7 @@ from headrace.bounds.numbers import SOURCES
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of modules, on the path; what was imported from it is forgotten afterwards."""
+    sources.notice()
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sources, "_watched", {})
     monkeypatch.setattr(sources, "_executed", {}, raising=False)

@@ -220,7 +220,8 @@ def test_a_file_that_is_edited_while_the_program_starts_is_not_known(service: Se
     study = STUDY.replace("{callable: PROGRAM:train}", command)
     file = service.folder / f"{name}.yaml"
     file.write_text(f"name: {name}\n{study}parallel: 1\non_code_change: {policy}\n")
-    assert service.cli("run", str(file), "--detach").code == 0
+    done = service.cli("run", str(file), *(["--detach"] if policy == "refuse" else []))
+    assert done.code == 0, done
     until(lambda: state(service, name) != "active", "the study ends or pauses")
     if policy == "refuse":
         assert state(service, name) == "paused"
@@ -236,6 +237,9 @@ def test_a_file_that_is_edited_while_the_program_starts_is_not_known(service: Se
         assert ({trial["failures"] for trial in trials}, len({trial["code"] for trial in trials})) == ({0}, 1)
     else:
         assert state(service, name) == "completed"
+        assert done.out.count("Warning: trial 0 may run other code than the study began with: ") == 1, (
+            done.out
+        )
         trials = by_number(service, name)
         assert [trial["value"] for trial in trials] == [5.0, 1.25, 2.25, 3.25]
         assert [trial["code_changed"] for trial in trials] == [[f"{helper}.py?"], [], [], []]

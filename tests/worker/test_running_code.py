@@ -10,7 +10,7 @@ from other_user_site import USER, as_root
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
 
-from headrace import sources
+from headrace import not_known, sources
 from headrace.sources import SourceFile
 from headrace.v1 import event_pb2, spec_pb2
 from headrace_worker.run_as import other_user
@@ -132,6 +132,10 @@ def test_an_edit_is_seen_where_the_file_was_seen_before() -> None:
     assert not told.take("another", [SourceFile("a.py", "2")])
     assert told.take("s", [SourceFile("a.py", "2")])
     assert not told.take("s", [SourceFile("a.py", "2")])
+    unknown = SourceFile("first.py", not_known.new_digest())
+    assert told.take("s", [unknown])
+    assert not told.take("s", [unknown])
+    assert told.take("s", [SourceFile("first.py", not_known.new_digest())])
 
 
 async def test_a_program_without_the_sdk_is_told_with_the_first_report_and_an_edit_at_once(

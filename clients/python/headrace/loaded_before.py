@@ -52,11 +52,9 @@ def is_what_was_loaded(file: str, spec: object, content: bytes | None, began_ns:
         found = os.stat(file)
     except OSError:
         return False
-    if by_file and _bytecode_is_of_another(spec, found):
-        return False
-    if began_ns is None or not (_is_since(found, began_ns) or _is_relinked(file, began_ns)):
-        return True
-    return _runs_now(file, content)
+    changed = began_ns is not None and (_is_since(found, began_ns) or _is_relinked(file, began_ns))
+    changed = changed or (by_file and _bytecode_is_of_another(spec, found))
+    return not changed or _runs_now(file, content)
 
 
 def began_ns() -> int | None:

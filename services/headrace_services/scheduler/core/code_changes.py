@@ -261,6 +261,8 @@ def _changed(state: CycleState, paths: Sequence[str]) -> str:
     """What changed, and what can be done. What is not known is told where nothing is known to have changed."""
     resume = f"`headrace resume {state.study.name}`"
     if all(map(not_known.is_marked, paths)):
+        if state.study.spec.template is None:
+            return f"{not_known.in_words(paths)}. Start it again, then {resume}"
         return (
             f"{not_known.in_words(paths)}. {resume} starts the trial again. `from headrace import trial` at the top "
             "of a script keeps that time short"
