@@ -299,7 +299,7 @@ def test_a_study_of_one_step_has_nothing_to_check(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_a_function_is_named_as_in_a_study_file(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(PLAIN + "\ndef more(t):\n    train(t)\n    t.report(total=1.0)\n")
-    done = checked(tmp_path, "plain.py:train", "--param", "rate=0.5")
+    done = checked(tmp_path, "plain.py:train", "--param", "rate=0.5", "--steps", "3")
     assert done.returncode == 0, done.stderr
 
 
