@@ -279,3 +279,64 @@ def test_only_where_every_pause_was_tested_nothing_is_said_to_depend_on_a_variab
     assert "0 after the restore. No metric and no end depends on it" in render(check(source=short))
     said = render(check(source=short.replace("steps=3", "steps=9")))
     assert "Pauses after steps 1, 2 change nothing up to step 3; what others change was not tested" in said
+
+
+BEST_AT_THE_END = """
+from headrace import trial
+
+class Model:
+    weight = 0.0
+    def state_dict(self): return {"weight": self.weight}
+    def load_state_dict(self, state): self.weight = state["weight"]
+
+def train(t):
+    model = Model()
+    t.track(model=model)
+    t.state.setdefault("best", float("inf"))
+    t.state.setdefault("bad", 0)
+    BEFORE
+    for step in t.steps():
+        if t.state["bad"] >= 3: break
+        model.weight += 1.0
+        loss = abs(model.weight - 2) + 1
+        if loss < t.state["best"]:
+            t.state["best"], t.state["bad"] = loss, 0
+            BETTER
+        else:
+            t.state["bad"] += 1
+        t.report(loss=loss)
+    AFTER
+
+trial.main(train, steps=12)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "better", "after", "passes"),
+    [
+        (
+            "best = None",
+            "best = model.state_dict()",
+            "if best is not None: model.load_state_dict(best)",
+            False,
+        ),
+        (
+            "t.state.setdefault('weight', 0.0)",
+            "t.state['weight'] = model.weight",
+            "model.weight = t.state['weight']",
+            True,
+        ),
+        ("pass", "pass", "model.weight += 5", True),
+    ],
+    ids=["in a variable", "in the state", "changed alike"],
+)
+def test_what_a_script_leaves_at_its_end_is_compared(
+    check: Check, before: str, better: str, after: str, *, passes: bool
+) -> None:
+    """The weights of the best step, put back after the loop, are what is kept of the trial."""
+    source = BEST_AT_THE_END.replace("BEFORE", before).replace("BETTER", better).replace("AFTER", after)
+    report = check(source=source, steps=None)
+    assert report.passed == passes, render(report)
+    if not passes:
+        assert "keep it in t.state['best'], which is saved" in [missing.remedy for missing in report.missing]
+        assert "of Model when the script has ended" in render(report)

@@ -280,6 +280,20 @@ def _first_state_difference(straight: SegmentResult, chain: Sequence[SegmentResu
             return Difference(
                 step=mine.step, what=f"{piece.kind.value} of {piece.subject}", straight=one, other=two
             )
+    return _difference_at_the_end(straight, chain[-1])
+
+
+def _difference_at_the_end(straight: SegmentResult, last: SegmentResult) -> Difference | None:
+    """What is kept of a trial that ends by itself is what its script left, after its last report too."""
+    mine, other = straight.last(Moment.RETURNED), last.last(Moment.RETURNED)
+    if mine is None or other is None:
+        return None
+    for pieces in _by_object(mine, other):
+        piece, parts = pieces[0]
+        if piece.saved_as and piece.kind not in (Kind.RNG, Kind.STEP):
+            one, _, two = parts[0].partition(", then ")
+            what = f"{piece.kind.value} of {piece.subject} when the script has ended"
+            return Difference(step=mine.step, what=what, straight=one, other=two)
     return None
 
 

@@ -172,6 +172,8 @@ class Segment:
     def finish(self, *, error: str, traceback: str, own: OwnEnd = TOLD) -> None:  # noqa: ARG002  (its runtime's signature)
         """Keeps how the script ended."""
         self._error, self._traceback = error, traceback
+        if not error and self._end is End.RETURNED and self._trial is not None:
+            self._take(self._trial, Moment.RETURNED, self._trial.step)
 
     def seeding(self, name: str, frame: FrameType | None) -> None:
         """A global generator is being seeded: after the restore, that undoes it."""

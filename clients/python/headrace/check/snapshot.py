@@ -76,6 +76,8 @@ class Moment(StrEnum):
     REPORTED = "reported"
     # When the script came back to `t.steps()`.
     BODY_ENDED = "body ended"
+    # When the script had ended by itself: what is kept of the trial.
+    RETURNED = "returned"
 
 
 class Framework(StrEnum):
