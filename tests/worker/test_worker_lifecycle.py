@@ -479,6 +479,30 @@ async def test_a_later_process_of_the_same_attempt_counts_its_reports_from_1_aga
     assert (await stream.get("exited")).outcome == worker_pb2.EXIT_OUTCOME_FINISHED
 
 
+async def test_a_later_process_may_report_behind_a_rung_that_an_earlier_one_has_reported(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    body = """
+        import subprocess, sys
+        from headrace import trial
+        t = trial.current()
+        t.state["kept"] = 1
+        first = "again" not in sys.argv
+        for step in ((1, 2, 3) if first else (4, 5)):
+            t.report(loss=float(step), step=step)
+        if first:
+            subprocess.run([sys.executable, sys.argv[0], "again"], check=True)
+        """
+    command = site.program(body, prelude=False)
+    stream.send(assign=site.assign(command, milestone=2, rungs=[2, 9]))
+    report = await stream.get("report", 2)
+    stream.decide(report, CONTINUE, next_milestone=9)
+    assert [(await stream.get("report", n)).step for n in (3, 4, 5)] == [3, 4, 5]
+    assert (await stream.get("exited")).outcome == worker_pb2.EXIT_OUTCOME_FINISHED
+
+
 async def test_processes_that_report_other_values_of_one_step_at_once_are_refused(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:

@@ -228,7 +228,7 @@ class Attempt:
             parameters=assign.parameters,
             restore_dir=str(self._restore_dir) if self._restore_dir else "",
             resume_step=assign.resume_step,
-            last_step=assign.last_step,
+            last_step=max(assign.last_step, self.reports.reported_step if self.has_reported else 0),
             next_milestone=self.reports.next_milestone,
             max_steps=assign.max_steps,
             rungs=assign.rungs,

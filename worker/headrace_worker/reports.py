@@ -111,6 +111,11 @@ class Reports:
         self.trouble = ""
 
     @property
+    def reported_step(self) -> int:
+        """The furthest step that was reported, or the one that the trial continues from."""
+        return self._reported_step
+
+    @property
     def pending(self) -> bool:
         """Says whether the trial waits for an answer now: its silence is not its own."""
         return self._unanswered > 0

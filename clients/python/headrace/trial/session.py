@@ -473,7 +473,8 @@ class Trial(OneOfAKind):
         step = implied if given is None else whole(given)
         refused = refusal(
             step,
-            since=self._furthest_step,
+            # An earlier process of the same attempt may have been further.
+            since=max(self._furthest_step, self._assignment.last_step),
             rungs=self._assignment.rungs,
             max_steps=self.max_steps if given is not None else max(self.max_steps, step),
             turn=self._step if self._looping and given is not None else None,
