@@ -262,6 +262,20 @@ async def test_a_process_whose_first_thread_has_ended_is_no_zombie(
     assert not _threads_that_run(left.pid)
 
 
+async def test_a_trial_runs_nothing_that_another_one_left_in_the_users_home(
+    open_folder: Path, marks: Path, user: OtherUser
+) -> None:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    planted = open_folder / ".local" / "lib" / version / "site-packages"
+    planted.mkdir(parents=True)
+    (planted / "usercustomize.py").write_text(f"open({str(marks / 'ran')!r}, 'w')")
+    for shut, ran in ((user.variables, False), ({}, True)):
+        env = {**shut, "HOME": str(open_folder)}
+        process = await started(open_folder, [interpreter(), "-c", "pass"], env, user)
+        assert await process.wait() == 0
+        assert (marks / "ran").exists() == ran
+
+
 async def test_a_trial_gains_nothing_by_setuid_programs(
     open_folder: Path, marks: Path, user: OtherUser
 ) -> None:

@@ -73,8 +73,9 @@ class OtherUser:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What its environment says of it."""
-        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+        """What its environment says of it. Python takes nothing from the user's home, where trials of other projects
+        may have left something; a study can turn that on again."""
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "PYTHONNOUSERSITE": "1"}
 
     def give(self, path: Path) -> None:
         """Gives it a file or a folder with all that is in it, which it cannot reach before."""
