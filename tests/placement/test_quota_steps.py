@@ -28,7 +28,7 @@ async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
 async def limit(engine: AsyncEngine, project: str, slots: int | None) -> None:
     async with transaction(engine) as conn:
         await quotas.make(conn, project)
-        await quotas.limit(conn, project, slots=slots, studies=None)
+        await quotas.limit(conn, project, slots=slots, studies=None, code_mib=None)
 
 
 async def held(engine: AsyncEngine, project: str) -> float:

@@ -219,7 +219,7 @@ async def expire(site: RpcSite, number: int) -> None:
 @asynccontextmanager
 async def serving(engine: AsyncEngine) -> AsyncIterator[Replica]:
     """A replica on a port of its own."""
-    server = grpc.aio.server(interceptors=make_server_interceptors(deadline_s=5.0))
+    server = grpc.aio.server(interceptors=make_server_interceptors())
     ready: asyncio.Future[Hub] = asyncio.get_running_loop().create_future()
     over = asyncio.Event()
 

@@ -31,7 +31,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace.code.sizes import size
 from headrace.errors import QuotaExceededError
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.store import tables
@@ -97,6 +96,8 @@ async def require_room(
     most_bytes = (DEFAULT_MIB if mib is None else mib) << 20
     held_bytes = int((await conn.execute(held_by(project))).scalar_one())
     if held_bytes + max(1, size_bytes) > most_bytes:
+        from headrace.code.sizes import size  # what only those who ship code need
+
         raise QuotaExceededError(
             f"project '{project}' has {size(held_bytes)} of code kept, and may have {size(most_bytes)}: no room for "
             f"{size(size_bytes) if size_bytes else 'more'}",
