@@ -30,10 +30,10 @@ sys.path[:0] = [
 ]
 
 from benchmark_site import postgres, scheduler  # noqa: E402  their folders are on the path from here on
-from certificates import self_signed  # noqa: E402
-from strangers import ATTACKS, MIB, Crowd  # noqa: E402
+from certificates import self_signed  # noqa: E402  as above
+from strangers import ATTACKS, MIB, Crowd  # noqa: E402  as above
 
-from headrace.v1 import identity_pb2, identity_pb2_grpc  # noqa: E402
+from headrace.v1 import identity_pb2, identity_pb2_grpc  # noqa: E402  as above
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ def _attacked(name: str, url: str, token: str, certificate: tuple[Path, Path] | 
         for one in watching:
             one.start()
         ATTACKS[name](crowd)
-        time.sleep(3)
+        time.sleep(3)  # what is left when all has settled: `held`
         held = process.memory_info().rss - seen.base
         seen.over = True
         for one in watching:
@@ -146,13 +146,13 @@ def _attacked(name: str, url: str, token: str, certificate: tuple[Path, Path] | 
 def _measure(process: psutil.Process, seen: Seen) -> None:
     while not seen.over:
         seen.peak = max(seen.peak, process.memory_info().rss)
-        time.sleep(0.02)
+        time.sleep(0.02)  # a sample of the peak every 20 ms
 
 
 def _call(honest: Honest, seen: Seen) -> None:
     while not seen.over:
         honest.call(seen)
-        time.sleep(0.05)
+        time.sleep(0.05)  # an honest client is no load itself
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ MOST_STREAMS: Final = 16
 def enable(names: Iterable[str], server: grpc.aio.Server) -> None:
     """Serve reflection of these services, and of itself."""
     servicer = _Bounded([*names, reflection.SERVICE_NAME])
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]  # generated
 
 
 class _Bounded(reflection.aio.ReflectionServicer):

@@ -74,7 +74,7 @@ class OpenLines:
         self._scheduler = grpc.insecure_channel(site.scheduler)
         self._planner = grpc.insecure_channel(site.planner)
         self._runtime: tuple[str, grpc.Channel] | None = None
-        self.stub: Any = StudyServiceStub(self._scheduler)  # type: ignore[no-untyped-call]
+        self.stub: Any = StudyServiceStub(self._scheduler)  # type: ignore[no-untyped-call]  # generated
 
     def weight(self, method: MethodDescriptor) -> int:  # noqa: ARG002  # all are served
         return 1
@@ -127,7 +127,7 @@ class ClosedLines:
         self.honest = _token(site, ends[caller.project])
         self.worker = "w1" if caller.place is Place.WORKERS else ""
         self._users = self._opened(site.addresses.users, certificate=False)
-        self.stub: Any = StudyServiceStub(self._users)  # type: ignore[no-untyped-call]
+        self.stub: Any = StudyServiceStub(self._users)  # type: ignore[no-untyped-call]  # generated
 
     def weight(self, method: MethodDescriptor) -> int:
         """What is refused at the gate is called now and then."""

@@ -216,9 +216,14 @@ class Attempt:
 
     # What the trial says.
 
-    def attach(self, pid: int = 0) -> runtime_pb2.AttachResponse:
-        """Answers with the configuration. `pid`: of the process that asks, if it calls Finish at any end but a kill."""
-        self.attached_elsewhere = pid not in (0, self.host.leader)
+    def asked_by(self, pid: int) -> None:
+        """A process that calls Finish at any end but a kill is about to ask for the configuration; 0: another kind of
+        program. Of a gang the leader knows how each rank ended."""
+        is_gang = self.assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT
+        self.attached_elsewhere = not is_gang and pid not in (0, self.host.leader)
+
+    def attach(self) -> runtime_pb2.AttachResponse:
+        """Answers with the configuration."""
         self.host.attached()
         self.begun = True
         assign = self.assign

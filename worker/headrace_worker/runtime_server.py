@@ -63,7 +63,8 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
     ) -> runtime_pb2.AttachResponse:
         attempt = await self._attempt(request.lease_id, context)
         caller = self._callers.of(context.peer())
-        return attempt.attach(caller.pid if request.finishes and caller is not None else 0)
+        attempt.asked_by(caller.pid if request.finishes and caller is not None else 0)
+        return attempt.attach()
 
     async def Restored(  # noqa: N802 - generated for both kinds of server
         self,

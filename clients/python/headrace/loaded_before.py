@@ -136,7 +136,7 @@ def _runs_now(file: str, content: bytes) -> bool:
         code = frame.f_code
         if code.co_name == "<module>" and os.path.abspath(code.co_filename) == file:
             return _compiled(content, code.co_filename) == code
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back  # type: ignore[assignment]  # the loop ends where there is none
     return False
 
 

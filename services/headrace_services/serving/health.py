@@ -32,7 +32,7 @@ class Health(health_pb2_grpc.HealthServicer):
         """Nothing is served any more."""
         self._left.set()
 
-    async def Check(  # noqa: N802
+    async def Check(  # noqa: N802  (the contract names it)
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> health_pb2.HealthCheckResponse:
         """The status of a service."""
@@ -41,10 +41,10 @@ class Health(health_pb2_grpc.HealthServicer):
             return health_pb2.HealthCheckResponse()
         return self._status()
 
-    async def Watch(  # noqa: N802
+    async def Watch(  # noqa: N802  (as above)
         self,
         request: health_pb2.HealthCheckRequest,
-        context: Context,  # noqa: ARG002
+        context: Context,  # noqa: ARG002  (the servicer's signature)
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         """The status of a service now, and when it leaves. It stays open, for clients whose watch ends begin another
         at once."""

@@ -137,6 +137,6 @@ def _files(folder: str) -> Iterator[tuple[str, int]]:
 def _changed_ns(path: str) -> int:
     """When it was written or renamed last; 0 where it is not there."""
     try:
-        return os.stat(path).st_ctime_ns  # noqa: PTH116
+        return os.stat(path).st_ctime_ns  # noqa: PTH116  (as above)
     except (OSError, ValueError):
         return 0

@@ -1,6 +1,6 @@
 """`headrace project create|list|set`: who shares the cluster, and how much each may have at once."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,27 +15,17 @@ NO_LIMIT = "none"
 project = typer.Typer(help="Divide the cluster among projects.", no_args_is_help=True)
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The project's name.", show_default=False)]
-_Slots = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N",
-        help=f"The most slots that its studies hold at once, or {NO_LIMIT}.",
-        show_default=False,
-    ),
-]
-_Studies = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N", help=f"The most studies that have not ended, or {NO_LIMIT}.", show_default=False
-    ),
-]
+
+
+def _most_option(what: str) -> Any:
+    return typer.Option(metavar="N", help=f"The most {what}.", show_default=False)
+
+
+_Slots = Annotated[str | None, _most_option(f"slots that its studies hold at once, or {NO_LIMIT}")]
+_Studies = Annotated[str | None, _most_option(f"studies that have not ended, or {NO_LIMIT}")]
 _CodeMib = Annotated[
     str | None,
-    typer.Option(
-        metavar="N",
-        help=f"The most MiB that the archives of its code have together, or {NO_LIMIT}, which is 10240.",
-        show_default=False,
-    ),
+    _most_option(f"MiB that the archives of its code have together, or {NO_LIMIT}, which is 10240"),
 ]
 
 
