@@ -31,7 +31,7 @@ class _Bounded(reflection.aio.ReflectionServicer):
     ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
         """Answer questions until one is too long."""
         if self._open >= MOST_STREAMS:
-            refuse(context, BusyError(f"{self._open} callers use reflection, and that is the most"))
+            refuse(context, BusyError(f"{self._open} reflection streams are open, which is the limit"))
             return
         self._open += 1
         try:

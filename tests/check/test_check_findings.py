@@ -11,7 +11,7 @@ from headrace.check import CheckError, CheckReport, Kind, render, run_check
 Check = Callable[..., CheckReport]
 
 TRACK = "t.track(model=model, optimizer=opt, lr_scheduler=sched, batches=batches, noise=noise)"
-PUT_BACK = "and call t.track(), which puts the random generators back"
+PUT_BACK = "and call t.track(), which restores the random generators"
 LOOP = "for epoch in t.steps():"
 REPORT = "t.report(loss=loss, luck=random.random() + numpy.random.rand())"
 GROW = "data = inputs, targets[:, 0]; forest.n_estimators += 1; forest.fit(*data); "

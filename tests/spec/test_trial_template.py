@@ -67,5 +67,5 @@ def test_an_option_that_would_take_the_next_argument_is_refused(option: str) -> 
 
 
 def test_a_program_that_may_not_be_there_is_refused() -> None:
-    with pytest.raises(InvalidFieldError, match="it is the program"):
+    with pytest.raises(InvalidFieldError, match="is the program"):
         study_with("{momentum}", "t.py")

@@ -188,7 +188,7 @@ def drawing_loop(t: Trial) -> list[float]:
 def test_random_numbers_that_begin_anew_in_a_loop_of_ones_own_are_told(
     recording: RecordingRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = "the random generators begin anew"
+    told = "the random generators start over"
     first = seeded(recording)
     first.state["kept"] = 1
     drawn = drawing_loop(first)

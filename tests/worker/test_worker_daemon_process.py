@@ -87,7 +87,7 @@ async def test_signals_of_a_batch_system_neither_end_the_daemon_nor_are_kept_fro
     exited = await stream.get("exited")
     assert exited.error == "killed by SIGUSR1"
     assert daemon.returncode is None
-    assert (site.root / "daemon.log").read_text().count("nothing to do") == 2
+    assert (site.root / "daemon.log").read_text().count(" is ignored") == 2
 
 
 async def test_a_second_daemon_on_the_same_home_is_refused(

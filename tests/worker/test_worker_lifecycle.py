@@ -521,7 +521,7 @@ async def test_processes_that_report_other_values_of_one_step_at_once_are_refuse
     assert (await stream.get("report")).metrics["loss"] == 0.5
     exited = await stream.get("exited")
     assert exited.outcome == worker_pb2.EXIT_OUTCOME_FAILED
-    assert "step 1 was reported already, with other values: several processes report" in exited.error
+    assert "step 1 was already reported with different values: several processes report" in exited.error
 
 
 @pytest.mark.parametrize(

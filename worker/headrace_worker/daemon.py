@@ -215,7 +215,7 @@ class Daemon:
         loop.add_signal_handler(signal.SIGTERM, self._leaving.terminate)
         # What a batch system tells its job would end the worker, were it not handled. Trials have the default.
         for number in _NOT_OURS:
-            loop.add_signal_handler(number, log.info, "%s: nothing to do", number.name)
+            loop.add_signal_handler(number, log.info, "%s is ignored", number.name)
         async with AsyncExitStack() as stack:
             owner = owner_of(held.identity, identity.incarnation)
             note = settings.home / "runtime"

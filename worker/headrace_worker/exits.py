@@ -124,14 +124,14 @@ def classify(
             exit_code=exit_code,
         )
     if exit_code == 0 and finished is None and left_by_trainer:
-        error = "the process that trained ended without a word, and its program with 0: was it killed?"
+        error = "the training process was probably killed: it ended without a word, although its program exited with 0"
         return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
     if exit_code == 0 or succeeded:
         # A crash after success is the teardown of some library, not the trial.
         return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FINISHED, exit_code=exit_code)
     by_shell = exit_code - _SHELLS
     if by_shell in _FROM_OUTSIDE:
-        error = f"{who}a process that it ran was killed by {signal_name(by_shell)} (exit status {exit_code})".strip()
+        error = f"{who}a process that it started was killed by {signal_name(by_shell)} (exit status {exit_code})".strip()
         return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error, exit_code=exit_code)
     if exit_code < 0:
         outside = -exit_code in _FROM_OUTSIDE

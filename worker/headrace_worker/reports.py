@@ -180,8 +180,8 @@ class Reports:
             return number
         if said.metrics != metrics:
             raise ReportInvalidError(
-                f"step {request.step} was reported already, with other values: several processes report for one trial. "
-                "Let one of them do so, rank 0 for example, or ask for `processes: per_slot`"
+                f"step {request.step} was already reported with different values: several processes report for this "
+                "trial. Let only one report, such as rank 0, or use `processes: per_slot`"
             )
         return said.number
 

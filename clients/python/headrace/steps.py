@@ -135,10 +135,10 @@ def may_begin_anew(restored: int) -> str:
 
 
 def draws_anew(restored: int) -> str:
-    """What to say of a resumed trial that drew random numbers in a loop of its own, which tracks nothing."""
+    """The warning for a resumed trial whose own loop draws random numbers that were not restored."""
     return (
-        f"resumed after step {restored}, and the random generators begin anew: in a loop of your own nothing puts them "
-        "back. Loop over t.steps(), or call t.track() before the loop, with what the next step reads, or with nothing"
+        f"resumed after step {restored}, and the random generators start over: a loop of your own does not restore "
+        "them. Loop over t.steps(), or call t.track(...) before the loop, without arguments if there is nothing to track"
     )
 
 

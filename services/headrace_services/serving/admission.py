@@ -160,9 +160,7 @@ class _Method:
         except asyncio.CancelledError:
             if not one.gave_way or one.task.uncancel():
                 raise
-            return refuse(
-                context, BusyError("calls without an identity have taken all places that they may have")
-            )
+            return refuse(context, BusyError("too many calls without a token or a certificate are open"))
         finally:
             one.wait_for_the_client()
 

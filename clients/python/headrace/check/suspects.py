@@ -118,8 +118,8 @@ def _loop_of_its_own(straight: SegmentResult) -> Iterator[Missing]:
         yield Missing(
             kind=Kind.STEP,
             finding="it reports outside t.steps(): a loop of its own, as over range(...), begins anew in each process",
-            remedy="loop over t.steps(), or begin after t.step, read before the loop, and call t.track(), which puts "
-            "the random generators back",
+            remedy="loop over t.steps(), or begin after t.step, read before the loop, and call t.track(), which "
+            "restores the random generators",
             step=0,
         )
 

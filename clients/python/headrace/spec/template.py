@@ -140,7 +140,7 @@ def _left_alone(args: Sequence[str], index: int, name: str) -> Problem | None:
     """What would be left where the argument of a conditional parameter is left out."""
     loc, arg = ("template", "command", "args", index), args[index]
     if index == 0:
-        message = f"is left out where {name} does not exist, and it is the program"
+        message = f"is the program, and is left out when {name} is inactive"
         return Problem(loc=loc, value=arg, message=message, remedy="Name a program that is always there.")
     option = args[index - 1]
     if not _OPTION.fullmatch(option):
@@ -148,7 +148,7 @@ def _left_alone(args: Sequence[str], index: int, name: str) -> Problem | None:
     return Problem(
         loc=loc,
         value=arg,
-        message=f"is left out where {name} does not exist, but {option} before it is not",
+        message=f"is left out when {name} is inactive, but {option} before it is not",
         remedy=f"Write both as one argument: {option}={arg}",
     )
 
