@@ -131,7 +131,8 @@ def classify(
         return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FINISHED, exit_code=exit_code)
     by_shell = exit_code - _SHELLS
     if by_shell in _FROM_OUTSIDE:
-        error = f"{who}a process that it started was killed by {signal_name(by_shell)} (exit status {exit_code})".strip()
+        killed = f"a process that it started was killed by {signal_name(by_shell)}"
+        error = f"{who}{killed} (exit status {exit_code})"
         return Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error, exit_code=exit_code)
     if exit_code < 0:
         outside = -exit_code in _FROM_OUTSIDE

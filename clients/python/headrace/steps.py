@@ -138,7 +138,7 @@ def draws_anew(restored: int) -> str:
     """The warning for a resumed trial whose own loop draws random numbers that were not restored."""
     return (
         f"resumed after step {restored}, and the random generators start over: a loop of your own does not restore "
-        "them. Loop over t.steps(), or call t.track(...) before the loop, without arguments if there is nothing to track"
+        "them. Loop over t.steps(), or call t.track(...) before the loop, empty if there is nothing to track"
     )
 
 
