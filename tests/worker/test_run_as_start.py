@@ -4,6 +4,7 @@ worker's rights for a moment, and no process of it is left."""
 import asyncio
 import ctypes
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -265,15 +266,33 @@ async def test_a_process_whose_first_thread_has_ended_is_no_zombie(
 async def test_a_trial_runs_nothing_that_another_one_left_in_the_users_home(
     open_folder: Path, marks: Path, user: OtherUser
 ) -> None:
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    planted = open_folder / ".local" / "lib" / version / "site-packages"
-    planted.mkdir(parents=True)
-    (planted / "usercustomize.py").write_text(f"open({str(marks / 'ran')!r}, 'w')")
+    program = _with_user_site()
+    _plant(program, open_folder, f"open({str(marks / 'ran')!r}, 'w')")
     for shut, ran in ((user.variables, False), ({}, True)):
         env = {**shut, "HOME": str(open_folder)}
-        process = await started(open_folder, [interpreter(), "-c", "pass"], env, user)
+        process = await started(open_folder, [program, "-c", "pass"], env, user)
         assert await process.wait() == 0
         assert (marks / "ran").exists() == ran
+
+
+def _plant(program: str, home: Path, code: str) -> None:
+    """Leaves code in a home, where this Python runs it at its start."""
+    asks = "import site; print(site.getusersitepackages())"
+    env = {"HOME": str(home)}
+    told = subprocess.run([program, "-c", asks], env=env, capture_output=True, text=True, check=True)
+    folder = Path(told.stdout.strip())
+    folder.mkdir(parents=True)
+    (folder / "usercustomize.py").write_text(code)
+
+
+def _with_user_site() -> str:
+    """A Python that loads what lies in its user's home: a virtual environment does not."""
+    for program in ("/usr/bin/python3", "/usr/local/bin/python3"):
+        if Path(program).exists() and "True" in subprocess.run(
+            [program, "-c", "import site; print(site.ENABLE_USER_SITE)"], env={}, capture_output=True, text=True
+        ).stdout:  # fmt: skip
+            return program
+    pytest.skip("no Python outside of virtual environments")
 
 
 async def test_a_trial_gains_nothing_by_setuid_programs(
