@@ -53,7 +53,7 @@ def test_an_extension_names_the_trials_that_only_wait(fake: FakeStudyService, in
     script.final.trials[2].milestone = 81  # it waits for a slot
     fake.add(script)
     said = " ".join(invoke("extend", "waits", "--steps", "81").out.split())
-    assert "Trials 0, 1 wait to be promoted before continuing: `headrace why waits 0` says for what." in said
+    assert "Trials 0, 1 wait for the policy to continue them: `headrace why waits 0` says more." in said
     script.final.study.state = study_pb2.STUDY_STATE_COMPLETED
     script.final.study.detail = "all trials have finished"
     assert (

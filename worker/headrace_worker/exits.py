@@ -1,5 +1,6 @@
 """How a trial's process ended, and who is to blame. Pure."""
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,13 @@ _ERROR: Final = Told(2000, end=True)
 _DAEMON_GONE = 75
 # A shell ends with this and the signal's number, where what it ran was killed.
 _SHELLS = 128
+# What libraries say of a process of theirs that was killed, as the OOM killer does; a crash of one reads otherwise.
+_CHILD_KILLED = re.compile(
+    r"DataLoader worker \(pid \d+\) is killed by signal: Killed"
+    r"|died with <Signals\.SIGKILL"  # subprocess
+    r"|\bprocess \d+ terminated with signal SIGKILL"  # torch.multiprocessing
+    r"|exit codes of the workers are \{SIGKILL\(-9\)\}"  # joblib
+)
 # It tries for at least so long: a script that ends so at once has a reason of its own.
 _LONG_S = 5.0
 
@@ -91,8 +99,8 @@ def classify(
     merely in the way of a stopping daemon. A program that fails behind a decision has failed, and one that somebody but
     its worker killed there (`signalled` is false) is lost: the scheduler knows whether that matters.
 
-    Then the program's word, except that a full disk is the machine's failure, and that a checkpoint which its library
-    cannot read is the store's. Then the exit code, which of a gang is that of the rank that ended it. A script that was
+    Then the program's word, except that a full disk and a process of its own that was killed are the machine's
+    failure, and that a checkpoint which its library cannot read is the store's. Then the exit code, which of a gang is that of the rank that ended it. A script that was
     exiting did not know its exit code, so that one counts.
 
     An error that names a variable which the trial was not given (`withheld`) says so. `waited_s` is how long it lived,
@@ -116,7 +124,7 @@ def classify(
         outcome = worker_pb2.EXIT_OUTCOME_FAILED
         if finished.unreadable:
             outcome = worker_pb2.EXIT_OUTCOME_UNREADABLE_CHECKPOINT
-        elif says_full(finished.error):
+        elif says_full(finished.error) or _CHILD_KILLED.search(f"{finished.error}\n{finished.traceback}"):
             outcome = worker_pb2.EXIT_OUTCOME_LOST
         return Verdict(
             outcome=outcome,

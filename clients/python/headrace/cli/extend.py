@@ -85,7 +85,7 @@ def _tell_who_waits(session: Session, study: StudyInfo, waiting: Sequence[TrialI
     if not waiting:
         return
     shown = first_few([str(one.number) for one in waiting], 8)
-    some = f"Trial {shown} waits" if len(waiting) == 1 else f"Trials {shown} wait"
+    some, them = (f"Trial {shown} waits", "it") if len(waiting) == 1 else (f"Trials {shown} wait", "them")
     session.output.line(
-        f"{some} to be promoted before continuing: `headrace why {study.name} {waiting[0].number}` says for what."
+        f"{some} for the policy to continue {them}: `headrace why {study.name} {waiting[0].number}` says more."
     )

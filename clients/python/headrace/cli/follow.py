@@ -4,13 +4,14 @@ A terminal gets the live picture; `--json` one line an event; anything else one 
 trial and new best value. Ctrl-C leaves by `KeyboardInterrupt`; the study does not notice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 
 from rich.live import Live
 
 from headrace.cli import views, wording
+from headrace.cli.hindered import watched
 from headrace.cli.live import DETACHES, Picture, event_text, noteworthy, once
 from headrace.cli.output import Output
 from headrace.client import Client, Study
@@ -48,10 +49,19 @@ def follow(
     if mode is Mode.LIVE:
         expected = _expected_steps(client, now)
         picture = Picture(now, expected_steps=expected, now=datetime.now(UTC), leaving=leaving)
-        return _live(study.watch(after, on_break=picture.lose), picture, output)
+        with watched(client, study.name, picture.hinder):
+            return _live(study.watch(after, on_break=picture.lose), picture, output)
 
     updates = _updates(study, after, output)
-    return _json(updates, now, output) if mode is Mode.JSON else _lines(updates, now, output)
+    if mode is Mode.JSON:
+        return _json(updates, now, output)
+    with watched(client, study.name, lambda said: _tell(said, output)):
+        return _lines(updates, now, output)
+
+
+def _tell(said: Sequence[str], output: Output) -> None:
+    for line in said:
+        output.note(line)
 
 
 def _updates(study: Study, after: int, output: Output) -> Iterator[Update]:

@@ -7,6 +7,7 @@ import typer
 from rich.text import Text
 
 from headrace.cli import certificates, views, wording
+from headrace.cli.hindered import said_of
 from headrace.cli.loads import HEADS, load_cells
 from headrace.cli.output import Cell, Output
 from headrace.cli.session import AsJson, Session, StudyArgument
@@ -94,6 +95,7 @@ def trials(
             for trial in Outcome(info).best_first(listed)
             if not state or {trial.outcome, trial.state.value} & set(state)
         ][:limit]
+        said = [] if as_json or info.state.ended else said_of(client.workers(), study)
     note_unshown(session.output, info, listed)
     if as_json:
         session.output.json([views.trial(trial) for trial in found])
@@ -107,6 +109,8 @@ def trials(
         right=["TRIAL", "STEP", "RUNG AT STEP", *metrics, "AT STEP"],
         below=["PARAMETERS", "WHY"],
     )
+    for line in said:
+        session.output.note(line)
 
 
 def workers(context: typer.Context, as_json: AsJson = False) -> None:

@@ -68,12 +68,17 @@ class Picture:
         self._began_steps = study.steps_spent
         self._last: deque[Event] = deque(maxlen=LAST_EVENTS)
         self._trouble: str | None = None
+        self._hindered: Sequence[str] = ()
         self._fallen = ""
         self._told_once: dict[str, str] = {}
 
     def lose(self, error: HeadraceError) -> None:
         """The connection broke; the next one is being tried."""
         self._trouble = error.message
+
+    def hinder(self, said: Sequence[str]) -> None:
+        """What keeps the study's workers from their work; empty while nothing does."""
+        self._hindered = said
 
     def update(self, update: Update) -> None:
         """Takes in what `watch()` yields."""
@@ -116,6 +121,8 @@ class Picture:
             lines += [line for event in list(self._last)[-events:] for line in _event_lines(event, width)]
         for told in self._told_once.values():
             lines += [Text(), *_folded(Text(told, style="yellow"), width)]
+        for said in self._hindered:
+            lines += [Text(), *_folded(clean(Text(said, style="yellow")), width)]
         if self._trouble is not None:
             trouble = Text(f"The connection is lost; trying again. {self._trouble}", style="yellow")
             lines += [Text(), *_folded(trouble, width)]

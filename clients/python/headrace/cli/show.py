@@ -7,6 +7,7 @@ import typer
 from rich.text import Text
 
 from headrace.cli import gates, scales, views, wording
+from headrace.cli.hindered import said_of
 from headrace.cli.importance import show_importance
 from headrace.cli.live import BAR_WIDTH, rung_bar
 from headrace.cli.output import Output
@@ -54,6 +55,9 @@ def show(
         handle = client.study(study).trial(trial) if trial is not None else None
         one = in_order(handle.info(), info) if handle is not None else None
         reports = handle.reports() if handle is not None and not as_json else []
+        said = (
+            [] if as_json or (one is not None and not one.worker) else said_of(client.workers(), study, trial)
+        )
     if one is not None:
         note_unshown(session.output, one)
         if as_json:
@@ -73,6 +77,8 @@ def show(
         _show_study(Summary(study=info, transferred=taken, schedule=trained), session.output)
         if not (gates.is_gate(info) or scales.is_pilot(info)):  # run for what they find out, not to search
             show_importance(matters, session.output)
+    for line in said:
+        session.output.note(line)
 
 
 def in_order(trial: TrialInfo, study: StudyInfo) -> TrialInfo:

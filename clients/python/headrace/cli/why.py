@@ -6,11 +6,11 @@ import typer
 from rich.text import Text
 
 from headrace.cli import views, wording
+from headrace.cli.hindered import said_of
 from headrace.cli.output import Output, clean
 from headrace.cli.session import AsJson, Session, StudyArgument, TrialArgument
 from headrace.cli.show import in_order
 from headrace.cli.unshown import note_unshown
-from headrace.client import Client
 from headrace.client.events import (
     CodeChanged,
     DecisionMade,
@@ -25,7 +25,6 @@ from headrace.client.events import (
     TrialWarned,
 )
 from headrace.client.model import TrialInfo
-from headrace.client.names import trial_name
 from headrace.last_words import error_line, without_attempt
 from headrace.spec import StudySpec
 
@@ -55,7 +54,7 @@ def why(
     with session.client() as client:
         info = client.study(study).status()
         story = client.study(study).trial(trial).explain()
-        prepares = _preparing(client, story.trial) if not as_json else ""
+        said = said_of(client.workers(), study, trial) if story.trial.worker and not as_json else ()
     note_unshown(session.output, story.trial)
     story = replace(story, trial=in_order(story.trial, info))
     if as_json:
@@ -69,20 +68,8 @@ def why(
         )
         return
     _show(story, info.spec, session.output)
-    if prepares:
-        session.output.line(f"Its worker {story.trial.worker} {prepares}.")
-
-
-def _preparing(client: Client, trial: TrialInfo) -> str:
-    """What the trial's worker says that it does for it before its program starts; nothing for all others."""
-    if not trial.worker:
-        return ""
-    name = f"{trial_name(trial.study, trial.number)}: "
-    for worker in client.workers():
-        for said in worker.trouble.split("; "):
-            if worker.name == trial.worker and said.startswith(name):
-                return said.removeprefix(name)
-    return ""
+    for line in said:
+        session.output.line(line)
 
 
 def _show(story: TrialStory, spec: StudySpec, output: Output) -> None:
