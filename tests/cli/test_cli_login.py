@@ -74,6 +74,7 @@ def test_the_first_token_a_login_and_what_follows(
         (identity,) = [one for one in json.loads(checked.out) if one["what"] == "identity"]
         assert identity["level"] == "ok"
         assert "admin of project default" in identity["text"]
+        assert "its certificate" in checked.out, "of the login's scheduler, whose authority the login keeps"
 
         viewer = json.loads(
             invoke("token", "create", "--role", "viewer", "--project", "p", "--expires", "3d", "--json").out

@@ -149,6 +149,23 @@ def test_headraceignore_stands_in_the_place_of_gitignore(tmp_path: Path) -> None
     assert paths(root) == [".gitignore", ".headraceignore", "data.csv", "train.py"]
 
 
+def test_what_trackers_write_is_left_out_unless_a_pattern_keeps_it(tmp_path: Path) -> None:
+    written = {
+        "runs/first/events.out.tfevents.1.host": "",
+        "lightning_logs/version_0/hparams.yaml": "",
+        "wandb/run-1/files/config.yaml": "",
+        "mlruns/0/meta.yaml": "",
+        "outputs/2026-11-28/10-00-00/.hydra/config.yaml": "",
+        "multirun/2026-11-28/10-00-00/multirun.yaml": "",
+    }
+    root = folder_with(tmp_path, {"train.py": "", "sub/runs/__init__.py": "", **written})
+    found = read_folder(root)
+    assert paths(root) == ["sub/runs/__init__.py", "train.py"], "a package that is only called so is shipped"
+    assert set(found.left_out) == {f"{path.partition('/')[0]}/" for path in written}
+    folder_with(tmp_path, {".headraceignore": "!/runs/\n"})
+    assert "runs/first/events.out.tfevents.1.host" in paths(root)
+
+
 def test_a_study_in_an_ignored_folder_ships_what_is_in_it(tmp_path: Path) -> None:
     folder_with(tmp_path, {".git/HEAD": "", ".gitignore": "runs/\n", "runs/mine/train.py": ""})
     assert paths(tmp_path / "runs" / "mine") == ["train.py"]

@@ -148,22 +148,18 @@ def _service(session: Session) -> Iterator[Finding]:
     if info is not None:
         yield from _upkeep(info, workers)
     yield kept
+    yield from _certificates(session, workers)
     connected = [worker for worker in workers if worker.connected]
     slots = sum(len(worker.slots) for worker in connected)
-    if not slots:
-        yield Finding(
-            Level.WARN,
-            "workers",
-            f"none connected ({wording.plural(len(workers), 'worker')} known), so trials wait",
-            "headrace worker --scheduler HOST:PORT",
+    if slots:
+        busy = sum(
+            slot.trial is not None or slot.elsewhere > 0 for worker in connected for slot in worker.slots
         )
-        return
-    busy = sum(slot.trial is not None or slot.elsewhere > 0 for worker in connected for slot in worker.slots)
-    yield Finding(
-        Level.OK,
-        "workers",
-        f"{len(connected)} connected, {wording.plural(slots, 'slot')}, {busy} of them busy",
-    )
+        text = f"{len(connected)} connected, {wording.plural(slots, 'slot')}, {busy} of them busy"
+        yield Finding(Level.OK, "workers", text)
+    else:
+        text = f"none connected ({wording.plural(len(workers), 'worker')} known), so trials wait"
+        yield Finding(Level.WARN, "workers", text, "headrace worker --scheduler HOST:PORT")
     yield from _kept_off(connected)
     for worker in connected:
         if worker.trouble.startswith("studies/"):  # it prepares a trial's program
@@ -176,7 +172,6 @@ def _service(session: Session) -> Iterator[Finding]:
                 "Fix what it names (make room on that disk, mount the store, or let it reach a scheduler); the worker "
                 "continues by itself.",
             )
-    yield from _certificates(session, workers)
     for worker in workers:
         if worker.set_aside:
             yield Finding(
@@ -214,7 +209,7 @@ def _identity(who: WhoIs, where: str) -> Finding:
 
 
 def _certificates(session: Session, workers: Sequence[Worker]) -> Iterator[Finding]:
-    end = certificates.server_end(Target.of(session.address))
+    end = certificates.server_end(Target.of_user(session.address))
     if end is not None:
         soon = end - datetime.now(UTC) < certificates.SERVER_SOON
         yield Finding(

@@ -89,17 +89,26 @@ class Outcome:
         return max(0.0, (now - self.study.created).total_seconds() - self.study.over_s)
 
     def improvement_text(self) -> str | None:
-        """`0.0134 better than the baseline (1.4 %)`, or that there is none."""
+        """`0.0134 better than the baseline (1.4 %)`, or that there is none; at which steps, where these differ."""
         gain, baseline = self.improvement, self.study.baseline
         if gain is None or baseline is None:
             return None
         relative = f" ({100 * abs(gain) / abs(baseline.score):.1f} %)" if baseline.score else ""
         than = "the baseline's best" if self.study.spec.objective.scope is Scope.BEST else "the baseline"
+        where = self._unequal_steps()
         if gain > 0:
-            return f"{number(gain, 4)} better than {than}{relative}"
+            return f"{number(gain, 4)} better than {than}{relative}{where}"
         if gain < 0:
-            return f"none: {number(-gain, 4)} worse than {than}{relative}"
-        return f"none: equal to {than}"
+            return f"none: {number(-gain, 4)} worse than {than}{relative}{where}"
+        return f"none: equal to {than}{where}"
+
+    def _unequal_steps(self) -> str:
+        """At which steps the two scores are, where they count as of the last step and these differ."""
+        best, baseline = self.study.best, self.study.baseline
+        if best is None or baseline is None or self.study.spec.objective.scope is Scope.BEST:
+            return ""
+        at, its = best.score_step, baseline.score_step
+        return "" if at == its or None in (at, its) else f", at step {at}; the baseline is at step {its}"
 
     def marked(self) -> frozenset[int]:
         """The numbers of the trials that views mark: those on the Pareto front, or the best one."""

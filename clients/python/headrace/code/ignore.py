@@ -2,7 +2,8 @@
 
 Some is never shipped: version control, virtual environments, caches. Of the rest `.headraceignore` decides, in the
 syntax of `.gitignore`. Where the folder has none, the `.gitignore` files decide as they do for git: those of the
-folder, of the folders below it, and of those above it up to the repository's root.
+folder, of the folders below it, and of those above it up to the repository's root. Folders into which trackers write
+are left out unless a pattern keeps them (`!/runs/`): they grow with each run, and would be other code each time.
 """
 
 import os
@@ -24,6 +25,15 @@ ALWAYS: Final = frozenset(
 """The names of what is never shipped."""
 _ENVIRONMENTS: Final = ("pyvenv.cfg", "conda-meta")
 """What only the root of a Python environment has."""
+_OUTPUTS: Final = {
+    "runs": ("events.out.tfevents.*", "*/events.out.tfevents.*", "*/*/events.out.tfevents.*"),
+    "lightning_logs": ("version_*",),
+    "wandb": ("run-*", "offline-run-*"),
+    "mlruns": ("meta.yaml", "*/meta.yaml"),
+    "outputs": ("*/*/.hydra",),
+    "multirun": ("*/*/multirun.yaml",),
+}
+"""The folders into which TensorBoard, Lightning, Weights & Biases, MLflow and Hydra write, and what they write there."""
 _FILE: Final = UserFile(largest_bytes=MIB, remedy="Correct it or remove it.")
 
 
@@ -71,7 +81,8 @@ class Ignored:
         for rules in reversed(self._rules):  # the innermost file has the last word
             if (verdict := rules.verdict(asked)) is not None:
                 return verdict
-        return False
+        marks = _OUTPUTS.get(name, ()) if is_folder else ()
+        return any(any((self._folder / path).glob(mark)) for mark in marks)
 
 
 def _above(folder: Path) -> Iterator[_Rules]:
