@@ -100,8 +100,8 @@ def classify(
     its worker killed there (`signalled` is false) is lost: the scheduler knows whether that matters.
 
     Then the program's word, except that a full disk and a process of its own that was killed are the machine's
-    failure, and that a checkpoint which its library cannot read is the store's. Then the exit code, which of a gang is that of the rank that ended it. A script that was
-    exiting did not know its exit code, so that one counts.
+    failure, and that a checkpoint which its library cannot read is the store's. Then the exit code, which of a gang is
+    that of the rank that ended it. A script that was exiting did not know its exit code, so that one counts.
 
     An error that names a variable which the trial was not given (`withheld`) says so. `waited_s` is how long it lived,
     where it never asked for its configuration; 0 where it did. `left_by_trainer`: its configuration went to another

@@ -33,7 +33,7 @@ _OUTPUTS: Final = {
     "outputs": ("*/*/.hydra",),
     "multirun": ("*/*/multirun.yaml",),
 }
-"""The folders into which TensorBoard, Lightning, Weights & Biases, MLflow and Hydra write, and what they write there."""
+"""The folders of TensorBoard, Lightning, Weights & Biases, MLflow and Hydra, and what they write there."""
 _FILE: Final = UserFile(largest_bytes=MIB, remedy="Correct it or remove it.")
 
 
