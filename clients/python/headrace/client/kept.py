@@ -129,8 +129,8 @@ def open_store(url: str) -> CheckpointStore:
     """The store at an address. Raises `MissingExtraError` for one on S3 where its library is not installed."""
     try:
         return store_from_url(url)
-    except ModuleNotFoundError:
-        raise MissingExtraError.of("A checkpoint on S3", "worker") from None
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of("A checkpoint on S3", "worker", error.name) from None
 
 
 def copy(trial: TrialInfo, found: list[Checkpoint], out: Path) -> Checkpoint:

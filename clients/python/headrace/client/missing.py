@@ -30,10 +30,13 @@ class MissingExtraError(HeadraceError):
     """A package that an optional feature needs is not installed."""
 
     @classmethod
-    def of(cls, what: str, extra: str) -> "MissingExtraError":
-        """`what` begins the sentence: what needs the extra."""
+    def of(cls, what: str, extra: str, module: str | None = None) -> "MissingExtraError":
+        """`what` begins the sentence: what needs the extra. `module` is the one that was not found, where that is
+        known."""
+        named = f": {module}" if module else ""
         return cls(
-            f"{what} needs packages that are not installed.", remedy=f"Run `pip install 'headrace[{extra}]'`."
+            f"{what} needs packages that are not installed{named}.",
+            remedy=f"Run `pip install 'headrace[{extra}]'`.",
         )
 
     @classmethod
@@ -48,5 +51,5 @@ class MissingExtraError(HeadraceError):
 
 def require(what: str, extra: str, *modules: str) -> None:
     """Raises `MissingExtraError` unless all modules can be found; `what` begins its sentence."""
-    if any(find_spec(module) is None for module in modules):
-        raise MissingExtraError.of(what, extra)
+    if absent := [module for module in modules if find_spec(module) is None]:
+        raise MissingExtraError.of(what, extra, ", ".join(absent))

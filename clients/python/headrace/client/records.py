@@ -78,8 +78,8 @@ def dataframe(study: StudyInfo, trials: Listing[TrialInfo]) -> "pd.DataFrame":
     """
     try:
         import pandas as pd
-    except ImportError:
-        raise MissingExtraError.of("A data frame", "report") from None
+    except ImportError as error:
+        raise MissingExtraError.of("A data frame", "report", error.name) from None
     for line in left_out(trials):
         warn(line)
     rows = trial_rows(study, trials)

@@ -90,8 +90,8 @@ class Result:
     def _data(self, what: str) -> "StudyData":
         try:
             import plotly  # noqa: F401 - asked for here, to say what is missing before any work is done
-        except ImportError:
-            raise MissingExtraError.of(what, "report") from None
+        except ImportError as error:
+            raise MissingExtraError.of(what, "report", error.name) from None
         from headrace.report.data import StudyData
 
         return StudyData(study=self.study, trials=tuple(self.trials), reports=tuple(self.reports), events=())

@@ -57,5 +57,5 @@ def new_engine(spec: StudySpec) -> Engine:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "headrace":
             raise
-        raise MissingExtraError.of("headrace.optimize", "services") from None
+        raise MissingExtraError.of("headrace.optimize", "services", error.name) from None
     return engine

@@ -19,8 +19,8 @@ def build_report(study: "Study") -> str:
     """The page, of a study that has ended or goes on."""
     try:
         import plotly  # noqa: F401 - asked for here, to say what is missing before any work is done
-    except ImportError:
-        raise MissingExtraError.of("A report", "report") from None
+    except ImportError as error:
+        raise MissingExtraError.of("A report", "report", error.name) from None
     from headrace.report.data import gather
     from headrace.report.page import render
 
