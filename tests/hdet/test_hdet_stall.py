@@ -16,6 +16,7 @@ from ranks_stall import RANKS, live
 from headrace.ports import any_port
 from headrace.trial import ends
 from headrace_torch.hdet import watch
+from headrace_torch.hdet.stacks import Line
 from headrace_torch.hdet.stall import Pulse, Seen, stalled
 from headrace_torch.hdet.watch import Watch
 
@@ -175,6 +176,7 @@ def test_a_thread_that_has_ended_is_not_asked_for_its_time(
 def test_a_rank_whose_device_has_work_left_waits(one_rank: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     done, now = False, 100.0
     monkeypatch.setattr(watch, "monotonic", lambda: now)
+    monkeypatch.setattr(watch, "stack_of", lambda _: (Line("train.py", 7, "train"),))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(query=lambda: done))
     one_rank.step(4)

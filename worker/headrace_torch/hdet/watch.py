@@ -25,20 +25,19 @@ import sys
 import sysconfig
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
-from types import FrameType
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 
 from headrace_torch.hdet.errors import StallError
+from headrace_torch.hdet.stacks import Line, formatted, stack_of
 from headrace_torch.hdet.stall import Pulse, Seen, State, stalled
 
 TIMEOUT_S = 60.0
@@ -164,15 +163,15 @@ class Watch:
                 self._store.set(str(self._rank), _packed(self._pulse()))
 
     def _pulse(self) -> Pulse:
-        frame = sys._current_frames().get(self._main)
+        stack = stack_of(self._main)
         place: object = ("waits", self._step, self._sync)
-        if self._state == "trains" and frame is not None:
-            place = (frame.f_code, frame.f_lasti, self._step)
-        if place != self._last_place or (frame is not None and self._works()):
+        if self._state == "trains" and stack:
+            place = (stack, self._step)
+        if place != self._last_place or (stack and self._works()):
             self._last_place = place
             self._moves += 1
             self._moved_at = monotonic()
-        where, blocked = _place(frame)
+        where, blocked = _place(stack)
         if not blocked and monotonic() - self._moved_at >= 2 * self._beat_s:
             blocked = self._waits_for_device()
         return Pulse(
@@ -220,10 +219,9 @@ class Watch:
     def _end(self, text: str) -> Literal[False]:
         """Ends this rank: by an exception where its main thread waits for it, else with the process."""
         self._heard_verdict = text
-        frame = sys._current_frames().get(self._main)
         waits, standing = self._state == "waits", self._last_place
         if not waits:
-            self._tell(text, frame)
+            self._tell(text, formatted(stack_of(self._main)))
         time.sleep(
             3 * self._beat_s
         )  # for the others to hear it, before this rank's end cuts their connections
@@ -240,9 +238,8 @@ class Watch:
             os._exit(EXIT_STATUS)
         return False
 
-    def _tell(self, text: str, frame: FrameType | None) -> None:
+    def _tell(self, text: str, stack: str) -> None:
         """Says where this rank stands, and last why it ends: an end without an exception is told by its last line."""
-        stack = "" if frame is None else "".join(traceback.format_stack(frame))
         print(
             f"{stack}headrace_torch.hdet: rank {self._rank} ends: {text}",
             file=sys.stderr,
@@ -271,7 +268,7 @@ def _watch(watch: "weakref.ref[Watch]", stop: threading.Event, beat_s: float) ->
             return
 
 
-def _place(frame: FrameType | None) -> tuple[str, bool]:
+def _place(stack: Sequence[Line]) -> tuple[str, bool]:
     """Where a thread is in the user's program, and whether it is inside a collective or a backward pass.
 
     Ranks that wait for an answer by other means (one for a scheduler, the others for that one) are at one place of the
@@ -281,18 +278,16 @@ def _place(frame: FrameType | None) -> tuple[str, bool]:
     libraries = [places["stdlib"], places["purelib"], places["platlib"], str(Path(torch.__file__).parent)]
     packages = (sys.modules.get(name) for name in ("headrace", "headrace_torch"))
     libraries += [str(Path(found.__file__).parent) for found in packages if found and found.__file__]
-    innermost, blocked = frame, False
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((*libraries, "<frozen")):
-            return _told(frame), blocked
-        blocked |= any(part in file for part in _WAITS)
-        frame = frame.f_back
-    return "an unknown place" if innermost is None else _told(innermost), blocked
+    blocked = False
+    for call in stack:
+        if not call.file.startswith((*libraries, "<frozen")):
+            return _told(call), blocked
+        blocked |= any(part in call.file for part in _WAITS)
+    return _told(stack[0]) if stack else "an unknown place", blocked
 
 
-def _told(frame: FrameType) -> str:
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+def _told(call: Line) -> str:
+    return f"{Path(call.file).name}:{call.line} in {call.function}"
 
 
 def _packed(pulse: Pulse) -> str:

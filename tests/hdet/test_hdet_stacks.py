@@ -1,0 +1,103 @@
+"""Where a rank stands is read without stopping its process."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread, get_ident
+
+import pytest
+
+from headrace_torch.hdet import watch
+from headrace_torch.hdet.stacks import formatted, stack_of
+from headrace_torch.hdet.watch import Watch
+
+COLLECTS = """
+import gc
+import threading
+
+import torch.distributed as dist
+
+from headrace_torch.hdet import watch
+
+watch._default_store = dist.HashStore
+rank = watch.Watch([0], rank=0, name="one", timeout_s=60.0)
+rank._main = threading.get_ident()
+held = threading.Event()
+for _ in range(20):
+    threading.Thread(target=held.wait, daemon=True).start()
+gc.set_threshold(7, 1, 1)
+for _ in range(300):
+    own = threading.local()  # its end asks for the lock that guards the list of threads
+    ring = [own]
+    ring.append(ring)
+    rank._pulse()
+print("alive")
+"""
+
+
+@contextmanager
+def standing(target: object = None) -> Iterator[int]:
+    """A thread that waits; yields its number."""
+    free, there = Event(), Event()
+
+    def wait_here() -> None:
+        there.set()
+        free.wait()
+
+    thread = Thread(target=target or wait_here, args=(there, free) if target else ())
+    thread.start()
+    there.wait()
+    assert thread.ident is not None
+    try:
+        yield thread.ident
+    finally:
+        free.set()
+        thread.join()
+
+
+def test_a_collection_while_a_rank_is_looked_at_does_not_freeze_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTS], stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "alive\n"
+
+
+def test_a_stack_is_that_of_the_thread_with_its_lines() -> None:
+    with standing() as thread:
+        stack = stack_of(thread)
+    assert [call.function for call in stack][:2] == ["wait", "wait"]
+    (here,) = [call for call in stack if call.function == "wait_here"]
+    assert here.file == __file__
+    assert Path(__file__).read_text(encoding="utf-8").splitlines()[here.line - 1].strip() == "free.wait()"
+    text = formatted(stack)
+    assert text.index("in wait_here\n    free.wait()") < text.index("in wait\n")
+    assert stack_of(thread) == (), "it has ended"
+    assert stack_of(get_ident())[0].function == "stack_of"
+
+
+def test_names_that_are_not_ascii_are_kept(tmp_path: Path) -> None:
+    script = tmp_path / "größe.py"
+    script.write_text("def prüfe(there, free):\n    there.set()\n    free.wait()\n", encoding="utf-8")
+    names: dict[str, object] = {}
+    exec(compile(script.read_text(encoding="utf-8"), str(script), "exec"), names)
+    with standing(names["prüfe"]) as thread:
+        (here,) = [call for call in stack_of(thread) if call.function == "prüfe"]
+    assert (here.file, here.line) == (str(script), 3)
+
+
+def test_a_rank_that_cannot_be_seen_is_not_taken_for_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_default_store", watch.dist.HashStore)
+    rank = Watch([0], rank=0, name="one", timeout_s=60.0)
+    rank._main = get_ident()
+    assert rank._pulse().place != "an unknown place"
+    free = Event()
+    younger = [Thread(target=free.wait) for _ in range(110)]  # more than `faulthandler` shows
+    for thread in younger:
+        thread.start()
+    pulse = rank._pulse()
+    free.set()
+    for thread in younger:
+        thread.join()
+    assert (pulse.place, pulse.blocked) == ("an unknown place", False)
