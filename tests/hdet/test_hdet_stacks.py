@@ -24,15 +24,22 @@ from headrace_torch.hdet import watch
 watch._default_store = dist.HashStore
 rank = watch.Watch([0], rank=0, name="one", timeout_s=60.0)
 rank._main = threading.get_ident()
-held = threading.Event()
-for _ in range(20):
-    threading.Thread(target=held.wait, daemon=True).start()
-gc.set_threshold(7, 1, 1)
-for _ in range(300):
-    own = threading.local()  # its end asks for the lock that guards the list of threads
+gc.set_threshold(20, 1, 1)
+for number in range(60):
+    held = threading.Event()
+    fresh = [threading.Thread(target=held.wait) for _ in range(8)]  # a look makes objects of what it has not seen
+    for thread in fresh:
+        thread.start()
+    own = threading.local()
+    own.held = True  # its end asks for the lock that guards the list of threads
     ring = [own]
     ring.append(ring)
+    del own, ring
+    counted = [[] for _ in range(number % 20)]  # so that some collection begins within a look
     rank._pulse()
+    held.set()
+    for thread in fresh:
+        thread.join()
 print("alive")
 """
 
