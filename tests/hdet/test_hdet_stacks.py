@@ -25,7 +25,7 @@ watch._default_store = dist.HashStore
 rank = watch.Watch([0], rank=0, name="one", timeout_s=60.0)
 rank._main = threading.get_ident()
 gc.set_threshold(20, 1, 1)
-for number in range(60):
+for number in range(600):
     held = threading.Event()
     fresh = [threading.Thread(target=held.wait) for _ in range(8)]  # a look makes objects of what it has not seen
     for thread in fresh:
