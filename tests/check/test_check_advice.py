@@ -240,7 +240,7 @@ def test_a_script_that_fails_ends_with_its_traceback_and_the_remedy(tmp_path: Pa
     assert failed.returncode == 1
     *_, error, remedy = failed.stderr.splitlines()
     assert error == "ZeroDivisionError: division by zero"
-    assert remedy.startswith("Mend it")
+    assert remedy.startswith("Fix it")
 
 
 @pytest.mark.full

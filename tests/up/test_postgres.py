@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy
 
 from headrace.errors import HeadraceError
+from headrace_services.up import pgwheel
 from headrace_services.up.child import ChildFailedError
 from headrace_services.up.postgres import SOCKET_PATH_LIMIT, EmbeddedPostgres, clear_the_way
 from headrace_services.up.supervisor import Supervisor
@@ -118,3 +119,20 @@ async def test_a_folder_of_another_version_is_refused_with_a_remedy(embedded) ->
     with pytest.raises(ChildFailedError, match="was written by Postgres 12") as caught:
         await supervisor.run(asyncio.Event(), lambda: pytest.fail("not ready"))
     assert "--home" in caught.value.remedy
+
+
+def test_root_without_a_path_to_useradd_has_the_servers_user_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths: list[str] = []
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.setattr(pgwheel, "ensure_user_exists", lambda _: paths.append(os.environ["PATH"]))
+    pgwheel.make_user("pgserver")
+    assert paths == ["/usr/bin:/usr/sbin:/sbin"]
+    assert os.environ["PATH"] == "/usr/bin"
+
+    def nowhere(_: str) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "useradd")
+
+    monkeypatch.setattr(pgwheel, "ensure_user_exists", nowhere)
+    with pytest.raises(HeadraceError, match="there is no useradd") as caught:
+        pgwheel.make_user("pgserver")
+    assert caught.value.remedy == "Make a system user pgserver, or run as another user than root."

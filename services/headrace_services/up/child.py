@@ -65,7 +65,7 @@ class ChildFailedError(HeadraceError):
         """The same with the last line of its log alone."""
         super().__init__(
             f"{spec.name} {what}" + (f"; the end of its log:\n{tail}\n" if tail else ""),
-            remedy=remedy or f"Mend the cause and start again; the whole log is {spec.log_path}.",
+            remedy=remedy or f"Fix the cause and start again; the whole log is {spec.log_path}.",
         )
 
 

@@ -48,11 +48,27 @@ def programs() -> Path:
     return _copy() / PROGRAMS.relative_to(PROGRAMS.parents[2])
 
 
+def make_user(name: str) -> None:
+    """Makes the server's user where there is none, as root."""
+    kept = os.environ.get("PATH", os.defpath)
+    # A root who came by plain `su`, or runs from cron, may have no path to `useradd`.
+    os.environ["PATH"] = os.pathsep.join((kept, "/usr/sbin", "/sbin"))
+    try:
+        ensure_user_exists(name)
+    except FileNotFoundError:
+        raise HeadraceError(
+            f"under root the database runs as user {name}, who does not exist, and there is no useradd to make them",
+            remedy=f"Make a system user {name}, or run as another user than root.",
+        ) from None
+    finally:
+        os.environ["PATH"] = kept
+
+
 def provide() -> None:
     """Makes the server's user, and a copy of the programs if they need one. Does nothing where root is not at work."""
     if SYSTEM_USER is None:
         return
-    ensure_user_exists(SYSTEM_USER)
+    make_user(SYSTEM_USER)
     if programs() == PROGRAMS:
         return
     copy = _copy()

@@ -31,7 +31,7 @@ def require_sound(
     if result.error:
         raise CheckError(
             f"{name} fails by itself, without any pause: {result.error}\n{result.traceback}",
-            remedy=f"Mend it; it has to work without a pause.{_or_its_study(control)}",
+            remedy=f"Fix it; it has to work without a pause.{_or_its_study(control)}",
         )
     if not result.attached:
         raise CheckError(

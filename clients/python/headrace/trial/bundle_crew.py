@@ -357,6 +357,6 @@ def _runs_apart(group: Group) -> str:
     if getattr(group, "engine", None) != "separate" or report is None:
         return ""
     return (
-        f"the bundle trains its members one after the other, not fused: {report.reason}. Mend that, or leave out fuse: "
+        f"the bundle trains its members one after the other, not fused: {report.reason}. Fix that, or leave out fuse: "
         "processes of their own use more cores"
     )
