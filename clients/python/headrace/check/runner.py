@@ -66,6 +66,9 @@ def run_check(
     ignored: Collection[str] = (),
     folder: Path | None = None,
     ships: bool = False,
+    arguments: Sequence[str] | None = None,
+    module: str = "",
+    env: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     launch: Launch | None = None,
     limit_s: float = LIMIT_S,
@@ -82,8 +85,10 @@ def run_check(
     it: each must have an effect. Metrics that are `ignored` are not compared, and of others than the `objectives` those
     that differ without a pause. The script runs in `folder` (the current one), as a trial runs in its study's
     `working_dir`: what it writes there stays. Where the study `ships` that folder, each process runs in a fresh copy of
-    what is shipped, as on a worker. `progress(what, done, total)` is told before each process; the total is 0
-    where it is not known yet. Raises `CheckError` where the script fails without any pause.
+    what is shipped, as on a worker. With `arguments` it runs as `python SCRIPT ARGUMENTS` or, with a `module`,
+    `python -m MODULE ARGUMENTS` does, and asks for its trial itself; `env` is the study's. `progress(what, done,
+    total)` is told before each process; the total is 0 where it is not known yet. Raises `CheckError` where the
+    script fails without any pause.
     """
     script = script.resolve()
     if not script.is_file():
@@ -95,7 +100,7 @@ def run_check(
             f"steps={steps}: at least 2 are needed, one before a restore and one after",
             remedy="Give at least 2 steps.",
         )
-    target = callable or training_function(script) or ""
+    target = callable or (training_function(script) if arguments is None else "") or ""
     if target and ":" not in target:
         target = f"{script.stem}:{target}"
     folder = Path.cwd() if folder is None else folder.resolve()
@@ -117,6 +122,9 @@ def run_check(
             most=LEAST if steps is None and ranks > 1 else steps,
             limit_s=limit_s / 3 if steps is None and ranks == 1 else None,
             ranks=ranks,
+            arguments=tuple(arguments or ()),
+            module=module,
+            env=dict(env or {}),
         )
         check = _Check(
             control,

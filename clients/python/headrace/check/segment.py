@@ -248,6 +248,7 @@ class Segment:
 
 def run_segment(control: Control, rank: int = 0) -> SegmentResult:
     """Runs the script in this process, to the end of its segment."""
+    os.environ.update(control.env)
     segment = Segment(control, rank)
     install(segment)
     script = Path(control.script)
@@ -264,9 +265,13 @@ def run_segment(control: Control, rank: int = 0) -> SegmentResult:
             elif not segment.attached:  # else it asked when it was imported, and has run
                 run(function, segment, segment.attach(), segment)
         else:
-            sys.path.insert(0, str(script.parent))
-            sys.argv = [str(script)]
-            runpy.run_path(str(script), run_name="__main__")
+            sys.argv = [str(script), *control.arguments]
+            if control.module:
+                sys.path.insert(0, control.folder)
+                runpy.run_module(control.module, run_name="__main__", alter_sys=True)
+            else:
+                sys.path.insert(0, str(script.parent))
+                runpy.run_path(str(script), run_name="__main__")
     except SystemExit as error:
         if error.code not in (None, 0):
             finish_with(segment, error)

@@ -240,6 +240,11 @@ class Control:
     run_began_ns: int = 0
     # How many processes train together, each with a result file of its own (`result_of`).
     ranks: int = 1
+    # The arguments of a script that a command runs; and the name that `python -m` is given, if it is run so.
+    arguments: tuple[str, ...] = ()
+    module: str = ""
+    # What the study's `env` sets.
+    env: dict[str, str] = field(default_factory=dict)
 
 
 def name_of(path: str) -> str:
