@@ -58,7 +58,7 @@ def test_a_python_program_is_checked_with_its_arguments(
     done = headrace_command("check", "study.yaml", "--steps", "3", folder=folder)
     assert done.returncode == (1 if lost else 0), done.stderr
     assert ("FAILED" if lost else "PASSED") in done.stdout
-    assert ("1. state of the script: variable `count` is" in done.stdout) == bool(lost)
+    assert ("1. step: `count` is 1 at step 2" in done.stdout) == bool(lost)
     assert "configuration: lr=0.03" in done.stderr
 
 
