@@ -5,13 +5,16 @@ place among the nameless of its class: the same in every process, because every 
 to the same instant.
 """
 
+import io
 import sys
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from types import FrameType
+from pathlib import Path
+from types import FrameType, GeneratorType
 from typing import Any
 
+import headrace
 from headrace.check import discover
 from headrace.check.classes import Classes
 from headrace.check.digest import digest
@@ -30,6 +33,7 @@ from headrace.check.snapshot import (
 from headrace.trial import Trial, rng
 
 GLOBAL = "(global)"
+_HEADRACE = str(Path(headrace.__file__).parent)
 _MOST_UNREAD = 16
 _MOST_ELEMENTS = 1 << 22
 _MOST_ELEMENTS_IN_ALL = 1 << 25
@@ -354,4 +358,9 @@ def _elements(value: Any) -> int:
 
 
 def _is_iterator(value: Any) -> bool:
+    """Whether it may lose its place: a file that is only written has none, and `t.steps()` is restored."""
+    if isinstance(value, io.IOBase):
+        return not value.closed and value.readable()
+    if isinstance(value, GeneratorType) and value.gi_code.co_filename.startswith(_HEADRACE):
+        return False
     return hasattr(type(value), "__next__") and hasattr(type(value), "__iter__")
