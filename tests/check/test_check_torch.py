@@ -110,3 +110,36 @@ def test_persistent_workers_are_told_from_workers_that_fetch_ahead(check: Check)
 def test_the_remedy_for_persistent_workers_is_one(check: Check) -> None:
     report = check(source=LOADER.replace("PERSISTENT", "persistent_workers=False"))
     assert report.passed, render(report)
+
+
+WITHIN = """
+import torch
+from headrace import trial
+
+def train(t):
+    data = torch.utils.data.DataLoader(range(8), batch_size=2, shuffle=True)
+    t.state.setdefault("total", 0.0)
+    t.track()
+    ITERATE
+
+trial.main(train, steps=4)
+"""
+HIDDEN = """for batch in data:
+        t.state["total"] += batch[0].item() / (t.step + 1)
+        t.report(loss=t.state["total"])"""
+HELD = """batches = (batch for batch in data)
+    for step in t.steps():
+        t.state["total"] += next(batches)[0].item() / step
+        t.report(loss=t.state["total"])"""
+
+
+@pytest.mark.parametrize(
+    ("iterate", "finding"),
+    [
+        (HIDDEN, "DataLoader `data` is within an epoch at the report: after a pause it begins another"),
+        (HELD, "`batches` is an iterator, which no checkpoint can hold: it starts again"),
+    ],
+    ids=["in a loop", "in a variable"],
+)
+def test_a_loader_within_an_epoch_is_named_once(check: Check, iterate: str, finding: str) -> None:
+    assert only(check(source=WITHIN.replace("ITERATE", iterate)))[:2] == (Kind.DATA, finding)

@@ -5,7 +5,7 @@ always reported: where nothing that was compared depends on it, as a warning.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 
@@ -75,8 +75,8 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
             *_trainable_otherwise(straight, before, after),
             *_seeded_again(straight, after),
             *_variables_reset(before.begun, before.last(Moment.REPORTED), after.begun),
-            *_iterators_restarted(before, after),
-            *_of_loaders(before),
+            *(iterators := tuple(_iterators_restarted(before, after))),
+            *_of_loaders(before, but=(LoaderState.WITHIN,) if iterators else ()),
         )
         for missing in signs:
             # A variable is named once, whatever its values at later boundaries.
@@ -229,7 +229,8 @@ def _gradients_carried(straight: SegmentResult, after: SegmentResult) -> Iterato
             kind=Kind.GRADIENTS,
             finding=f"the step after a report adds to the gradients of {listed_briefly(names)}, which no checkpoint "
             "holds: after a pause they start from nothing",
-            remedy="call optimizer.step() and optimizer.zero_grad() before the report, so that none is left over",
+            remedy="begin each step with optimizer.zero_grad(), or end it with optimizer.step() and zero_grad() before "
+            "the report",
             step=after.resume_step,
         )
 
@@ -294,10 +295,11 @@ def _iterators_restarted(before: SegmentResult, after: SegmentResult) -> Iterato
         )
 
 
-def _of_loaders(before: SegmentResult) -> Iterator[Missing]:
+def _of_loaders(before: SegmentResult, *, but: Collection[LoaderState]) -> Iterator[Missing]:
+    """What a pause loses of loaders, but for what is told of the script's own iterators over them."""
     saved = before.last(Moment.REPORTED)
     for name, states in saved.loaders.items() if saved is not None else ():
-        for state in states:
+        for state in (state for state in states if state not in but):
             finding, remedy = _OF_LOADERS[state]
             yield Missing(
                 kind=Kind.DATA,
