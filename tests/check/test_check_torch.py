@@ -49,6 +49,30 @@ def test_gradients_that_a_step_clears_first_are_not_blamed(check: Check) -> None
     assert check(CLEARED, (STEP, STEP + "            opt.zero_grad()\n")).passed
 
 
+SPARSE = """
+import torch
+from headrace import trial
+
+def train(t):
+    model = torch.nn.Embedding(4, 2, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    t.track(model=model, optimizer=optimizer)
+    for step in t.steps():
+        optimizer.zero_grad()
+        loss = model(torch.tensor([step % 4])).square().sum()
+        loss.backward()
+        optimizer.step()
+        t.report(loss=loss)
+
+trial.main(train, steps=4)
+"""
+
+
+def test_sparse_gradients_are_left_alone(check: Check) -> None:
+    report = check(source=SPARSE)
+    assert report.passed, render(report)
+
+
 @pytest.mark.parametrize("when", ["==", ">="])
 def test_a_layer_that_is_unfrozen_once_is_named(check: Check, when: str) -> None:
     report = check(

@@ -29,7 +29,8 @@ class Gradients:
             parameter.register_post_accumulate_grad_hook(self._seen(name, parameter.grad, step))
             for name, parameter in _parameters(modules)
             if parameter.is_leaf and parameter.requires_grad
-            if parameter.grad is not None and bool(parameter.grad.count_nonzero())
+            if (gradient := parameter.grad) is not None and not gradient.is_sparse
+            if bool(gradient.count_nonzero())
         ]
 
     def _seen(self, name: str, gradient: Any, step: int) -> Any:
