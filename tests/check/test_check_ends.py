@@ -7,7 +7,7 @@ import pytest
 from forked import launch_segment
 
 from headrace.check import CheckReport, Kind, render, run_check
-from headrace.check.plan import RESTORES, affordable, planned
+from headrace.check.plan import RESTORES, affordable, limit_for_all, planned
 from headrace.check.report import Verdict
 from headrace.check.segment import Segment
 from headrace.check.snapshot import LEAST, Control, End
@@ -196,6 +196,17 @@ def test_slow_imports_leave_time_for_the_restores_that_tell_most() -> None:
     assert affordable(RESTORES, limit_s=60.0, spent_s=45.0, train_s=15.0) == LEAST
     assert affordable(RESTORES, limit_s=60.0, spent_s=10.0, train_s=5.0) == 9
     assert affordable(RESTORES, limit_s=60.0, spent_s=1.0, train_s=1.0) == RESTORES
+
+
+def test_the_time_limit_that_covers_all_is_told() -> None:
+    """It was 600 s for everybody, also for those who had given more."""
+    run = {"straight_s": 25.0, "train_s": 20.0, "process_s": 10.0}
+    enough_s = limit_for_all(RESTORES, tried_s=60.0, share=0.1, **run)
+    assert enough_s == 15 * 60, "of 200 s of training in a third of it, and half as much again"
+    assert limit_for_all(RESTORES, tried_s=900.0, share=1.0, **run) == 1800
+    assert limit_for_all(RESTORES, tried_s=60.0, share=1.0, **run) == 5 * 60
+    told = affordable(RESTORES, limit_s=enough_s, spent_s=205.0, train_s=200.0)
+    assert told == RESTORES
 
 
 def test_the_time_limit_ends_a_run_at_a_report_but_not_before_three_steps(tmp_path: Path) -> None:

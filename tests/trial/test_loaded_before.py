@@ -1,5 +1,6 @@
 """What a process says of files that it loaded before it imported Headrace."""
 
+import os
 import subprocess
 import sys
 from importlib import import_module, invalidate_caches
@@ -137,6 +138,31 @@ def test_bytecode_that_python_does_not_keep_up_to_date_shows_nothing(
     module.write_text("VALUE = 20")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     assert known(module, after)
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before headrace", "after it"])
+def test_bytecode_of_a_file_of_the_same_second_and_size_is_not_taken_for_the_file(
+    tmp_path: Path, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python runs VALUE = 1, and the digest was that of VALUE = 2."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    helper, load = tmp_path / "helper.py", "import helper; assert helper.VALUE == {}"
+    program = tmp_path / "program.py"
+
+    def told(value: int) -> bool:
+        known = load.format(value)
+        program.write_text(PROGRAM.format(early=known if early else "", edit="", late="" if early else known))
+        done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True)
+        return not_known.is_digest(dict(line.split() for line in done.stdout.splitlines())["helper.py"])
+
+    for value in (1, 2):
+        helper.write_text(f"VALUE = {value}")
+        os.utime(helper, (1_000_000_000 + value / 10, 1_000_000_000 + value / 10))
+        assert told(1) == (value == 2)
+    assert not told(2)  # the old bytecode is gone
+    assert not told(2)
+    helper.chmod(0o600)  # a change that changes nothing
+    assert not told(2)
 
 
 def test_a_file_system_that_keeps_whole_seconds_is_read_as_it_may_be() -> None:

@@ -10,12 +10,17 @@ content counts only where all evidence says that it does:
 
 A script that is running is on the stack: if its file compiles to the same code, the change does not matter.
 
+Python itself may run bytecode of another content: it takes bytecode for that of a file which has the same size, and was
+modified in the same second. So bytecode that is older than the file's last change is compared with what the file
+compiles to. If it differs, it is removed, and the next process runs the file.
+
 The start is that of the process in which the interpreter began: a forked one holds what its parent had loaded. Where
 the system does not say when a process began (without /proc), the bytecode alone is looked at.
 """
 # Paths are texts here, as in `sources`.
-# ruff: noqa: PTH100, PTH112, PTH116, PTH120, PTH123
+# ruff: noqa: PTH100, PTH108, PTH112, PTH116, PTH120, PTH123
 
+import marshal
 import os
 import stat
 import sys
@@ -23,7 +28,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.machinery import SOURCE_SUFFIXES, ModuleSpec, SourceFileLoader
-from importlib.util import MAGIC_NUMBER
+from importlib.util import MAGIC_NUMBER, cache_from_source
 from types import CodeType
 from typing import Any, Final
 
@@ -54,7 +59,30 @@ def is_what_was_loaded(file: str, spec: object, content: bytes | None, began_ns:
         return False
     changed = began_ns is not None and (_is_since(found, began_ns) or _is_relinked(file, began_ns))
     changed = changed or (by_file and _bytecode_is_of_another(spec, found))
-    return not changed or _runs_now(file, content)
+    if changed or (by_file and ran_old_bytecode(file, content)):
+        return _runs_now(file, content)
+    return True
+
+
+def ran_old_bytecode(file: str, content: bytes, code: CodeType | None = None) -> bool:
+    """Whether Python ran bytecode of another content, as it takes it for the file's; then removes that bytecode.
+
+    `code` is what was executed; without it, the file was imported by its name.
+    """
+    try:
+        cached = cache_from_source(file)
+        found, written = os.stat(file), os.stat(cached)
+        if found.st_ctime_ns < written.st_ctime_ns or _header(cached) != _header_of(found):
+            return False
+        with open(cached, "rb") as opened:
+            kept = marshal.loads(opened.read()[_HEADER_BYTES:])  # noqa: S302 - Python has just run it
+        ran = kept if code is None else code
+        if ran != kept or kept == _compiled(content, kept.co_filename):
+            return False
+        os.unlink(cached)
+    except (OSError, NotImplementedError, ValueError, EOFError, TypeError, AttributeError):
+        return False
+    return True
 
 
 def began_ns() -> int | None:
@@ -117,16 +145,25 @@ def _bytecode_is_of_another(spec: Any, found: os.stat_result) -> bool:
     cached = spec.cached
     if sys.dont_write_bytecode or not cached or not os.access(os.path.dirname(cached), os.W_OK):
         return False
+    header = _header(cached)
+    return header is not None and header != _header_of(found)
+
+
+def _header(cached: str) -> tuple[int, int] | None:
+    """The time of modification and the size of the file that bytecode is of; None where Python compares neither."""
     try:
         with open(cached, "rb") as opened:
             header = opened.read(_HEADER_BYTES)
     except OSError:
-        return False
+        return None
     magic, flags, modified, size = (header[at : at + 4] for at in range(0, _HEADER_BYTES, 4))
     if magic != MAGIC_NUMBER or any(flags):
-        return False
-    now = (int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
-    return (int.from_bytes(modified, "little"), int.from_bytes(size, "little")) != now
+        return None
+    return int.from_bytes(modified, "little"), int.from_bytes(size, "little")
+
+
+def _header_of(found: os.stat_result) -> tuple[int, int]:
+    return int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF
 
 
 def _runs_now(file: str, content: bytes) -> bool:

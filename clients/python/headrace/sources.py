@@ -90,7 +90,11 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         file = os.path.abspath(name)
         if _installed(file) and not any(one.within(file) for one in list(_watched.values())):
             return
-        _note(file, _digest(file))
+        content = _content(file)
+        if content is None:
+            return
+        is_old = code.co_name == "<module>" and loaded_before.ran_old_bytecode(file, content, code)
+        _note(file, not_known.new_digest() if is_old else _digest_of_content(content))
 
 
 def _note(file: str, digest: str | None) -> None:

@@ -27,6 +27,11 @@ class Copies:
     def __init__(self, script: Path, folder: Path, scratch: Path) -> None:
         """Reads the folder now: an edit during the check changes nothing. Raises `FolderError`, and `CheckError` where
         the script is not shipped."""
+        if not script.is_relative_to(folder):
+            raise CheckError(
+                f"{script} lies outside {folder}, so it is not shipped",
+                remedy="Move it into the folder, or name its folder in trial.working_dir.",
+            )
         found = read_folder(folder)
         self._script = script.relative_to(folder)
         if self._script.as_posix() not in {entry.path for entry in found.manifest.entries}:

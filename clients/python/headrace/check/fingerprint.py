@@ -5,32 +5,35 @@ place among the nameless of its class: the same in every process, because every 
 to the same instant.
 """
 
-import random
+import io
 import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
-from types import FrameType
+from pathlib import Path
+from types import FrameType, GeneratorType
 from typing import Any
 
+import headrace
 from headrace.check import discover
+from headrace.check.classes import Classes
 from headrace.check.digest import digest
+from headrace.check.loaders import LoaderState, states
+from headrace.check.settings import settings_of
 from headrace.check.snapshot import (
     Framework,
     Kind,
     Moment,
     Owner,
-    OwnerKind,
     Piece,
     Snapshot,
     by_name,
     name_of,
 )
-from headrace.trial import ResumableBatches, Trial, rng
+from headrace.trial import Trial, rng
 
 GLOBAL = "(global)"
-_LIGHTNING = ("pytorch_lightning", "lightning.pytorch")
+_HEADRACE = str(Path(headrace.__file__).parent)
 _MOST_UNREAD = 16
 _MOST_ELEMENTS = 1 << 22
 _MOST_ELEMENTS_IN_ALL = 1 << 25
@@ -39,26 +42,28 @@ _MOST_ELEMENTS_AT_A_GLANCE = 1 << 16
 
 def nameless_classes() -> tuple[type, ...]:
     """What is looked for on the heap, even where no variable leads to it."""
-    found = _Classes.imported()
+    found = Classes.imported()
     return (*found.module, *found.optimizer, *found.schedule, *found.scaler, *found.loader)
 
 
 def heap_classes() -> tuple[type, ...]:
     """All that is looked for on the heap."""
-    return (*nameless_classes(), *_Classes.imported().callback)
+    return (*nameless_classes(), *Classes.imported().callback)
 
 
 def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment, step: int) -> Snapshot:
     """All the state that can be found from here."""
     frames = discover.script_frames(frame)
     finds = _Finds(t.tracked_objects(), t.shared_objects())
-    ahead = []
+    iterators = heap.find(finds.classes.loader_iterator)
+    saved = {id(value) for value in t.tracked_objects().values()}
+    lost: dict[str, tuple[LoaderState, ...]] = {}
     closed = _held_by_savers(t.tracked_objects())
     values = _Variables(finds.classes)
     for found in discover.walk(discover.variables_of(frames), _is_plain, closed, values.unread):
         finds.add(found.value, found.path)
-        if issubclass(type(found.value), finds.classes.loader) and getattr(found.value, "num_workers", 0) > 0:
-            ahead.append(found.path)
+        if issubclass(type(found.value), finds.classes.loader):
+            lost[found.path] = states(found.value, iterators, saved)
         values.add(found)
     hidden = values.named(heap.find((*finds.classes.module, *finds.classes.callback)))
     for found in discover.walk(hidden, _is_plain, closed, values.unread):
@@ -78,14 +83,21 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         owners=values.owners,
         unread=tuple(islice(dict.fromkeys(map(name_of, values.unread)), _MOST_UNREAD)),
         iterators=tuple(sorted(name for name, value in local.items() if _is_iterator(value))),
-        ahead=tuple(ahead),
+        settings=settings_of(finds.modules()),
+        loaders={path: found for path, found in lost.items() if found},
     )
+
+
+def tracked_modules(t: Trial) -> dict[str, Any]:
+    """The modules that are tracked, by their names in `t.track(...)`."""
+    modules = Classes.imported().module
+    return {name: value for name, value in t.tracked_objects().items() if issubclass(type(value), modules)}
 
 
 def glance(frame: FrameType | None) -> dict[str, int]:
     """The values of the script's variables by name, hashed: what can be looked at in each step. Large arrays are left
     out."""
-    values = _Variables(_Classes.imported(), room=_MOST_ELEMENTS_AT_A_GLANCE)
+    values = _Variables(Classes.imported(), room=_MOST_ELEMENTS_AT_A_GLANCE)
     variables = discover.variables_of(discover.script_frames(frame))
     for found in discover.walk(variables, _is_plain, own_only=True):
         values.add(found)
@@ -95,7 +107,7 @@ def glance(frame: FrameType | None) -> dict[str, int]:
 class _Variables:
     """The values of the script's own variables, and what the frameworks save of them."""
 
-    def __init__(self, classes: "_Classes", *, room: int = _MOST_ELEMENTS_IN_ALL) -> None:
+    def __init__(self, classes: "Classes", *, room: int = _MOST_ELEMENTS_IN_ALL) -> None:
         self._classes = classes
         self._reached: set[int] = set()
         self._room = room
@@ -146,68 +158,12 @@ def _held_by_savers(tracked: dict[str, Any]) -> set[int]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Classes:
-    """The classes that matter, as far as the script has imported what they come from."""
-
-    module: tuple[type, ...] = ()
-    optimizer: tuple[type, ...] = ()
-    schedule: tuple[type, ...] = ()
-    scaler: tuple[type, ...] = ()
-    loader: tuple[type, ...] = ()
-    sampler: tuple[type, ...] = (ResumableBatches,)
-    generator: tuple[type, ...] = (random.Random,)
-    lightning_callback: tuple[type, ...] = ()
-    lightning_module: tuple[type, ...] = ()
-    trainer_callback: tuple[type, ...] = ()
-
-    @property
-    def callback(self) -> tuple[type, ...]:
-        return (*self.lightning_callback, *self.trainer_callback)
-
-    def owner(self, value: Any) -> OwnerKind | None:
-        """What it is to a framework that saves its state."""
-        kinds = {
-            OwnerKind.LIGHTNING_CALLBACK: self.lightning_callback,
-            OwnerKind.LIGHTNING_MODULE: self.lightning_module,
-            OwnerKind.TRAINER_CALLBACK: self.trainer_callback,
-        }
-        return next((kind for kind, classes in kinds.items() if issubclass(type(value), classes)), None)
-
-    @classmethod
-    def imported(cls) -> "_Classes":
-        generators: list[type] = [random.Random]
-        if (numpy := sys.modules.get("numpy")) is not None:
-            generators += [numpy.random.Generator, numpy.random.RandomState]
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return cls(generator=tuple(generators))
-        return cls(
-            module=(torch.nn.Module,),
-            optimizer=(torch.optim.Optimizer,),
-            schedule=(torch.optim.lr_scheduler.LRScheduler,),
-            scaler=(torch.amp.GradScaler,),
-            loader=(torch.utils.data.DataLoader,),
-            sampler=(torch.utils.data.Sampler, ResumableBatches),
-            generator=(*generators, torch.Generator),
-            lightning_callback=_named("Callback", *_LIGHTNING),
-            lightning_module=_named("LightningModule", *_LIGHTNING),
-            trainer_callback=_named("TrainerCallback", "transformers.trainer_callback"),
-        )
-
-
-def _named(name: str, *modules: str) -> tuple[type, ...]:
-    """The class of this name in those of the modules that are imported."""
-    found = (getattr(sys.modules.get(module), name, None) for module in modules)
-    return tuple(kind for kind in found if isinstance(kind, type))
-
-
 class _Finds:
     """The objects found, each once, and the names they are known by."""
 
     def __init__(self, tracked: dict[str, Any], shared: frozenset[str]) -> None:
         self._shared = shared
-        self.classes = _Classes.imported()
+        self.classes = Classes.imported()
         self._tracked = tracked
         self._found: dict[int, tuple[Any, str]] = {}
         self._global = discover.global_generators()
@@ -227,13 +183,24 @@ class _Finds:
         _, known = self._found.get(id(value), (None, ""))
         self._found[id(value)] = (value, known or path)
 
-    def pieces(self) -> Iterator[Piece]:
+    def modules(self) -> dict[str, Any]:
+        """The modules that no other holds, by variable or by their names in `t.track(...)`."""
+        found = {
+            path or self._name(value): value for value, path in self._roots() if self._is(value, "module")
+        }
+        found.pop("", None)
+        return found
+
+    def _roots(self) -> list[tuple[Any, str]]:
         parts = {id(part) for value, _ in self._found.values() for part in self._parts(value)}
-        roots = [
+        return [
             (value, path)
             for value, path in self._found.values()
             if id(value) not in parts or self._name(value)
         ]
+
+    def pieces(self) -> Iterator[Piece]:
+        roots = self._roots()
         nameless: dict[str, int] = {}
         for value, path in roots:
             label = type(value).__name__
@@ -391,4 +358,9 @@ def _elements(value: Any) -> int:
 
 
 def _is_iterator(value: Any) -> bool:
+    """Whether it may lose its place: a file that is only written has none, and `t.steps()` is restored."""
+    if isinstance(value, io.IOBase):
+        return not value.closed and value.readable()
+    if isinstance(value, GeneratorType) and value.gi_code.co_filename.startswith(_HEADRACE):
+        return False
     return hasattr(type(value), "__next__") and hasattr(type(value), "__iter__")

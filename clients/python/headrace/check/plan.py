@@ -9,9 +9,12 @@ not have. Those after that are a sample: where the script saves on its way, in f
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from headrace.check.snapshot import LEAST, Phase
 
+STRAIGHT_SHARE = 3
+"""The straight run is cut after one part in so many of the time limit."""
 RESTORES = 10
 """The sample fills up to so many restores where no number of steps is given."""
 
@@ -98,6 +101,19 @@ def affordable(wanted: int, *, limit_s: float, spent_s: float, train_s: float) -
     start_s = max(spent_s - train_s, 0.0)
     left_s = limit_s - spent_s - train_s
     return min(wanted, max(LEAST, int(left_s / start_s) if start_s > 0 else wanted))
+
+
+def limit_for_all(
+    restores: int, *, tried_s: float, straight_s: float, train_s: float, share: float, process_s: float
+) -> int:
+    """The time limit, in seconds, that covers all: at this run's speed and half as much again, in whole minutes.
+
+    The straight run took `straight_s`, of which it trained `train_s` for a `share` of the budget, and each process of
+    the resumed run `process_s`. More than the limit that was `tried_s`, whatever else took time.
+    """
+    whole_s = train_s / share
+    needed_s = max(STRAIGHT_SHARE * whole_s, straight_s + 2 * whole_s + (restores + 1) * process_s)
+    return 60 * ceil(max(1.5 * needed_s, 2 * tried_s) / 60)
 
 
 def _reports(found: Sequence[int], steps: Iterable[int]) -> list[int]:

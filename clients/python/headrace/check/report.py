@@ -13,7 +13,6 @@ from headrace.trial.shared_files import is_checkpoint, is_numbered, listed, told
 
 UNTRACKED = "nothing is tracked: the script saves no checkpoint, so a trial starts again after a pause"
 """The finding on a script that leaves nothing to resume from."""
-_NO_TIME = "for want of time: --time-limit 600 allows ten minutes, --steps N runs N steps"
 THE_END = "the end"
 """What parts where two runs end at another step, or in another way."""
 
@@ -104,6 +103,8 @@ class CheckReport:
     # Those after which it would have been, had there been time, and those of them that something points to.
     not_restored_after: tuple[int, ...] = ()
     pointed_at: tuple[int, ...] = ()
+    # The time limit that covers all, by the speed of this run; a whole number of minutes.
+    enough_s: int = 0
     # The steps after which the study pauses trials.
     pauses: tuple[int, ...] = ()
     # The one configuration that was trained.
@@ -194,8 +195,12 @@ def _coverage(report: CheckReport) -> Iterator[str]:
     if report.params:
         values = " ".join(f"{name}={plain(value)}" for name, value in report.params.items())
         yield f"        one configuration was tried, {values}: another may take another way through the script"
-    if report.not_restored_after:
-        yield f"        NOT COVERED: pauses after {_steps(report.not_restored_after)}, {_NO_TIME}"
+    no_time = f"for want of time: --time-limit {report.enough_s} covers all, at the speed of this run"
+    if report.pointed_at:
+        where = "where the study pauses, or a variable holds what a fresh start does not have"
+        yield f"        NOT COVERED: pauses after {_steps(report.pointed_at)}, {where}, {no_time}"
+    if sample := tuple(step for step in report.not_restored_after if step not in report.pointed_at):
+        yield f"        NOT COVERED: pauses after {_steps(sample)}, {no_time}"
     if report.limit is None:
         return
     if report.limit is Limit.UNKNOWN:
@@ -205,7 +210,7 @@ def _coverage(report: CheckReport) -> Iterator[str]:
         )
         return
     why = {
-        Limit.TIME: _NO_TIME,
+        Limit.TIME: no_time,
         Limit.STEPS: "as --steps says",
         Limit.GANG: "as several ranks run 3 steps: --steps N runs more",
     }[report.limit]

@@ -13,9 +13,6 @@ study pauses, and while the script's variables hold what a restore may lose (`ph
 and restores were not covered. A metric that differs between two straight runs alone, such as a time, is left out.
 """
 
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -31,14 +28,14 @@ from headrace.check.copies import Copies, in_its_folder
 from headrace.check.folder_reads import stamp
 from headrace.check.gangs import Ranks, by_rank, chain_of, failed
 from headrace.check.judge import Judged, files_read, is_measured, metrics_of, noise_of, without
-from headrace.check.plan import Plan, affordable, planned, possible, saved_at
+from headrace.check.launch import launch as _launch
+from headrace.check.plan import STRAIGHT_SHARE, Plan, affordable, limit_for_all, planned, possible, saved_at
 from headrace.check.populations import unused_parameter
 from headrace.check.report import CheckReport, Limit, Missing
 from headrace.check.snapshot import LEAST, Control, End, SegmentResult, result_of
 from headrace.check.sound import CheckError, require_sound
 from headrace.check.source import training_function
 from headrace.check.suspects import resets, suspects
-from headrace.grants import WORLD_SIZE
 from headrace.trial.runtime import Value
 from headrace.trial.shared_files import times
 
@@ -66,6 +63,9 @@ def run_check(
     ignored: Collection[str] = (),
     folder: Path | None = None,
     ships: bool = False,
+    arguments: Sequence[str] | None = None,
+    module: str = "",
+    env: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     launch: Launch | None = None,
     limit_s: float = LIMIT_S,
@@ -82,8 +82,10 @@ def run_check(
     it: each must have an effect. Metrics that are `ignored` are not compared, and of others than the `objectives` those
     that differ without a pause. The script runs in `folder` (the current one), as a trial runs in its study's
     `working_dir`: what it writes there stays. Where the study `ships` that folder, each process runs in a fresh copy of
-    what is shipped, as on a worker. `progress(what, done, total)` is told before each process; the total is 0
-    where it is not known yet. Raises `CheckError` where the script fails without any pause.
+    what is shipped, as on a worker. With `arguments` it runs as `python SCRIPT ARGUMENTS` or, with a `module`,
+    `python -m MODULE ARGUMENTS` does, and asks for its trial itself; `env` is the study's. `progress(what, done,
+    total)` is told before each process; the total is 0 where it is not known yet. Raises `CheckError` where the
+    script fails without any pause.
     """
     script = script.resolve()
     if not script.is_file():
@@ -95,7 +97,7 @@ def run_check(
             f"steps={steps}: at least 2 are needed, one before a restore and one after",
             remedy="Give at least 2 steps.",
         )
-    target = callable or training_function(script) or ""
+    target = callable or (training_function(script) if arguments is None else "") or ""
     if target and ":" not in target:
         target = f"{script.stem}:{target}"
     folder = Path.cwd() if folder is None else folder.resolve()
@@ -115,8 +117,11 @@ def run_check(
             result_file="",
             # The clocks of a gang's ranks differ, and its ranks must end at the same report.
             most=LEAST if steps is None and ranks > 1 else steps,
-            limit_s=limit_s / 3 if steps is None and ranks == 1 else None,
+            limit_s=limit_s / STRAIGHT_SHARE if steps is None and ranks == 1 else None,
             ranks=ranks,
+            arguments=tuple(arguments or ()),
+            module=module,
+            env=dict(env or {}),
         )
         check = _Check(
             control,
@@ -202,6 +207,7 @@ class _Check:
             unread=tuple({name: None for at in first.snapshots for name in at.unread}),
         )
         plan = self._plan(first)
+        straight_s = self._clock() - self._began
         # The same budget, whatever ends the runs that follow; and no longer than it takes to see that one goes on.
         bounded = replace(
             self._control, max_steps=first.max_steps, most=len(first.steps) + LEAST, limit_s=None
@@ -216,6 +222,7 @@ class _Check:
             restored_after=made,
             not_restored_after=tuple(step for step in sorted(plan.order) if step not in made),
             pointed_at=tuple(sorted(plan.pointed_at.difference(made))),
+            enough_s=self._enough_s(first, len(plan.order), straight_s, len(chain)),
             pauses=tuple(rung for rung in self._rungs if self._pauses),
             kept_files=() if self._control.is_copy else files_read(chain),
         )
@@ -347,6 +354,17 @@ class _Check:
         spent_s = self._clock() - self._began
         return affordable(wanted, limit_s=self._deadline_s, spent_s=spent_s, train_s=first.train_s)
 
+    def _enough_s(self, first: SegmentResult, restores: int, straight_s: float, processes: int) -> int:
+        """The time limit that would cover all."""
+        return limit_for_all(
+            restores,
+            tried_s=self._deadline_s or 0.0,
+            straight_s=straight_s,
+            train_s=first.train_s,
+            share=first.steps[-1] / first.max_steps if first.end is End.CUT else 1.0,
+            process_s=(self._clock() - self._began - straight_s) / max(processes, 1),
+        )
+
     def _is_late(self) -> bool:
         return self._deadline_s is not None and self._clock() - self._began > self._deadline_s
 
@@ -368,20 +386,6 @@ class _Check:
             raise CheckError(f"the {what} ended without a word (killed?); its output ends:\n{tail}")
         self._reported.update(metrics_of(results))
         return without(results, self._left_out)
-
-
-def _launch(control_file: Path, log_file: Path, ranks: int) -> None:
-    segment = [sys.executable, "-m", "headrace.check.segment", str(control_file)]
-    gang = [sys.executable, "-m", "headrace.trial.gang"] if ranks > 1 else []
-    with log_file.open("wb") as log:
-        subprocess.run(
-            [*gang, *segment],
-            env={**os.environ, WORLD_SIZE: str(ranks)},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
 
 
 def _silent(what: str, done: int, total: int) -> None:

@@ -23,6 +23,7 @@ from headrace.check import digest, fingerprint
 from headrace.check.discover import Heap, script_frames
 from headrace.check.folder_reads import FolderReads
 from headrace.check.phases import Phases
+from headrace.check.settings import Gradients
 from headrace.check.snapshot import (
     LEAST,
     Control,
@@ -71,6 +72,7 @@ class Segment:
         self._heap = Heap()
         self._phases = Phases()
         self._files = FolderReads(control, rank)
+        self._gradients = Gradients()
         self._looked_s = 0.0
         self._params: dict[str, Value] = {}
         self.attached = False
@@ -138,6 +140,8 @@ class Segment:
         self._trial, self._reported_in = t, t.step
         if self._is_photographed(step):
             self._take(t, Moment.REPORTED, step)
+            if self._control.watched and self._control.ranks == 1:  # sharded ones have their own ways
+                self._gradients.watch(fingerprint.tracked_modules(t), step)
         if self._is_looked_at(step):
             began = self._clock()
             self._phases.saw(step, self._glance(sys._getframe(1)))
@@ -201,6 +205,7 @@ class Segment:
             train_s=self._clock() - self._began,
             params=self._params,
             phases=self._phases.found(),
+            carried=self._gradients.carried,
             checkpoint_every=self._trial._checkpoint_every if self._trial else None,
             seeded=tuple(self._seeded),
             framework=fingerprint.framework_of(self._trial.tracked_objects()) if self._trial else None,
@@ -248,6 +253,7 @@ class Segment:
 
 def run_segment(control: Control, rank: int = 0) -> SegmentResult:
     """Runs the script in this process, to the end of its segment."""
+    os.environ.update(control.env)
     segment = Segment(control, rank)
     install(segment)
     script = Path(control.script)
@@ -264,9 +270,13 @@ def run_segment(control: Control, rank: int = 0) -> SegmentResult:
             elif not segment.attached:  # else it asked when it was imported, and has run
                 run(function, segment, segment.attach(), segment)
         else:
-            sys.path.insert(0, str(script.parent))
-            sys.argv = [str(script)]
-            runpy.run_path(str(script), run_name="__main__")
+            sys.argv = [str(script), *control.arguments]
+            if control.module:
+                sys.path.insert(0, control.folder)
+                runpy.run_module(control.module, run_name="__main__", alter_sys=True)
+            else:
+                sys.path.insert(0, str(script.parent))
+                runpy.run_path(str(script), run_name="__main__")
     except SystemExit as error:
         if error.code not in (None, 0):
             finish_with(segment, error)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from headrace.check.loaders import LoaderState
+
 # What follows a container's name on the way to one of its items.
 _ITEMS = re.compile(r"(\[[^\[\]]*\])+$")
 
@@ -17,6 +19,8 @@ class Kind(StrEnum):
     """What a piece of state is; the value is its name in a report, the order that of suspicion."""
 
     WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    MODULE = "module settings"
     MOMENTS = "optimizer moments"
     SETTINGS = "optimizer settings"
     SCHEDULE = "schedule position"
@@ -114,8 +118,10 @@ class Snapshot:
     variables: dict[str, str]
     # Variables that hold a generator or an iterator.
     iterators: tuple[str, ...]
-    # Loaders whose worker processes fetch ahead of the loop.
-    ahead: tuple[str, ...] = ()
+    # Loaders of which a pause loses something.
+    loaders: dict[str, tuple[LoaderState, ...]] = field(default_factory=dict)
+    # What the modules have beside their state_dict(): see `settings`.
+    settings: dict[str, str] = field(default_factory=dict)
     # Variables that are a framework's to save, with what they are.
     owners: dict[str, Owner] = field(default_factory=dict)
     # Variables that are too large, too deep or too many to be looked at.
@@ -183,6 +189,8 @@ class SegmentResult:
     params: dict[str, bool | int | float | str] = field(default_factory=dict)
     # Of the straight run: when variables hold what a fresh start does not have, the most telling of each first.
     phases: tuple[Phase, ...] = ()
+    # Of the straight run: by step, the parameters whose gradients the next step added to.
+    carried: dict[int, list[str]] = field(default_factory=dict)
     # What the script gave `t.steps(checkpoint_every=...)`.
     checkpoint_every: int | None = None
     # Where a global generator was seeded after the restore, as `torch.manual_seed (train.py:12)`.
@@ -240,6 +248,11 @@ class Control:
     run_began_ns: int = 0
     # How many processes train together, each with a result file of its own (`result_of`).
     ranks: int = 1
+    # The arguments of a script that a command runs; and the name that `python -m` is given, if it is run so.
+    arguments: tuple[str, ...] = ()
+    module: str = ""
+    # What the study's `env` sets.
+    env: dict[str, str] = field(default_factory=dict)
 
 
 def name_of(path: str) -> str:

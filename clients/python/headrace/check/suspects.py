@@ -5,16 +5,32 @@ always reported: where nothing that was compared depends on it, as a warning.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 
 from headrace.check.compare import first_difference, reported_by_step, reported_in
+from headrace.check.loaders import LoaderState
 from headrace.check.report import Missing
+from headrace.check.settings import FROZEN, TRAINED, listed_briefly
 from headrace.check.snapshot import Kind, Moment, Owner, OwnerKind, SegmentResult, Snapshot, by_name
 
 _GENERATORS = {"random": "global python", "numpy.random": "global numpy", "torch": "global torch"}
 """The module whose functions seed a generator, and the generator's key."""
+_OF_LOADERS = {
+    LoaderState.AHEAD: (
+        "the workers of DataLoader `{name}` fetch batches ahead of the loop: a save skips them",
+        "report at the end of an epoch of the loader, or use num_workers=0",
+    ),
+    LoaderState.PERSISTENT: (
+        "a pause ends the persistent workers of DataLoader `{name}`, with their generators and copies of the dataset",
+        "use persistent_workers=False: then each epoch has new workers, without a pause too",
+    ),
+    LoaderState.WITHIN: (
+        "DataLoader `{name}` is within an epoch at the report: after a pause it begins another",
+        "report at the end of an epoch of the loader, or draw batches from trial.ResumableBatches, and track it",
+    ),
+}
 _SAVED_BY = {
     OwnerKind.LIGHTNING_CALLBACK: "return `{attribute}` from {label}.state_dict() and set it in load_state_dict(): "
     "Lightning saves what a callback returns there",
@@ -55,17 +71,19 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
     found: dict[str, Missing] = {}
     for before, after in pairwise(chain):
         signs = (
+            *_gradients_carried(straight, after),
+            *_trainable_otherwise(straight, before, after),
             *_seeded_again(straight, after),
             *_variables_reset(before.begun, before.last(Moment.REPORTED), after.begun),
-            *_iterators_restarted(before, after),
-            *_fetched_ahead(before),
+            *(iterators := tuple(_iterators_restarted(before, after))),
+            *_of_loaders(before, but=(LoaderState.WITHIN,) if iterators else ()),
         )
         for missing in signs:
             # A variable is named once, whatever its values at later boundaries.
             found.setdefault(missing.remedy if missing.kind is Kind.VALUE else missing.finding, missing)
     for missing in resets(straight, chain):
         found.setdefault(missing.remedy, missing)
-    return tuple(found.values()) or tuple(_loop_of_its_own(straight))
+    return tuple(found.values()) or tuple(_modes(chain)) or tuple(_loop_of_its_own(straight))
 
 
 def _steps_repeated(straight: SegmentResult) -> Iterator[Missing]:
@@ -205,6 +223,65 @@ def _how_kept(name: str, saved: _Values, modules: set[str], owners: Mapping[str,
     return remedy
 
 
+def _gradients_carried(straight: SegmentResult, after: SegmentResult) -> Iterator[Missing]:
+    if names := sorted(straight.carried.get(after.resume_step, ())):
+        yield Missing(
+            kind=Kind.GRADIENTS,
+            finding=f"the step after a report adds to the gradients of {listed_briefly(names)}, which no checkpoint "
+            "holds: after a pause they start from nothing",
+            remedy="begin each step with optimizer.zero_grad(), or end it with optimizer.step() and zero_grad() before "
+            "the report",
+            step=after.resume_step,
+        )
+
+
+def _trainable_otherwise(
+    straight: SegmentResult, before: SegmentResult, after: SegmentResult
+) -> Iterator[Missing]:
+    """What is frozen, or trained, after a restore only, and is so still at the next report."""
+    saved, unpaused = before.last(Moment.REPORTED), reported_by_step([straight])
+    shown = next((at for at in reported_in(after) if at.step in unpaused), None)
+    if saved is None or after.begun is None or shown is None:
+        return
+    for was, now in ((TRAINED, FROZEN), (FROZEN, TRAINED)):
+        names = [
+            name
+            for name, value in after.begun.settings.items()
+            if value == now and saved.settings.get(name) == was
+            if shown.settings.get(name) != unpaused[shown.step].settings.get(name)
+        ]
+        if names:
+            yield Missing(
+                kind=Kind.MODULE,
+                finding=f"requires_grad of {listed_briefly(names)} is {was} when saved, and {now} after the restore: "
+                "no state_dict() holds it",
+                remedy="set requires_grad in every step by the step's number, as in `layer.requires_grad_(step >= 3)`, "
+                "not once",
+                step=saved.step,
+            )
+
+
+def _modes(chain: Sequence[SegmentResult]) -> Iterator[Missing]:
+    """Modules that a restore puts into another mode: what is left to suspect, as most steps set the mode first."""
+    for before, after in pairwise(chain):
+        saved = before.last(Moment.REPORTED)
+        if saved is None or after.begun is None:
+            continue
+        now = after.begun.settings
+        names = [name for name, mode in saved.settings.items() if name in now and now[name] != mode]
+        modules = [name for name in names if saved.settings[name] not in (TRAINED, FROZEN)]
+        if modules:
+            first = modules[0]
+            yield Missing(
+                kind=Kind.MODULE,
+                finding=f"module {listed_briefly(modules)} is {saved.settings[first]} when saved, and {now[first]} "
+                "after the restore: no state_dict() holds the mode",
+                remedy="begin each step with model.train(), if it is to train so",
+                step=saved.step,
+            )
+            return
+
+
 def _iterators_restarted(before: SegmentResult, after: SegmentResult) -> Iterator[Missing]:
     saved, restored = before.last(Moment.REPORTED), after.begun
     if saved is None or restored is None:
@@ -218,12 +295,15 @@ def _iterators_restarted(before: SegmentResult, after: SegmentResult) -> Iterato
         )
 
 
-def _fetched_ahead(before: SegmentResult) -> Iterator[Missing]:
+def _of_loaders(before: SegmentResult, *, but: Collection[LoaderState]) -> Iterator[Missing]:
+    """What a pause loses of loaders, but for what is told of the script's own iterators over them."""
     saved = before.last(Moment.REPORTED)
-    for name in saved.ahead if saved is not None else ():
-        yield Missing(
-            kind=Kind.DATA,
-            finding=f"the workers of DataLoader `{name}` fetch batches ahead of the loop: a save skips them",
-            remedy="report at the end of an epoch of the loader, or use num_workers=0",
-            step=saved.step if saved is not None else 0,
-        )
+    for name, states in saved.loaders.items() if saved is not None else ():
+        for state in (state for state in states if state not in but):
+            finding, remedy = _OF_LOADERS[state]
+            yield Missing(
+                kind=Kind.DATA,
+                finding=finding.format(name=name),
+                remedy=remedy,
+                step=saved.step if saved is not None else 0,
+            )

@@ -4,9 +4,10 @@ The proof itself is `headrace.check`; here are its options, a study file as anot
 outcome as text, JSON and exit code.
 """
 
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -18,11 +19,17 @@ from headrace.cli.session import AsJson, Session
 from headrace.client.missing import MissingExtraError
 from headrace.client.model import Value
 from headrace.client.shipping import ships
+from headrace.commands import Program, python_program
 from headrace.home import DEFAULT_ADDRESS, NotRunningError, StartingError, address
 from headrace.spec import StudySpec, load_study_file
 from headrace.spec.configuration import configuration_of, mutations_of
 from headrace.spec.resources import Processes
 from headrace.spec.yaml import read_yaml
+
+_OPAQUE_REMEDY: Final = (
+    "write the command as `python SCRIPT ...` or `python -m MODULE ...`, with `resources: {processes: per_slot}` in "
+    "place of torchrun, so that Headrace starts the ranks itself; or check the script alone: `headrace check SCRIPT`"
+)
 
 
 def check(
@@ -93,6 +100,9 @@ def check(
 ) -> None:
     """Prove that pausing and resuming does not change what a script computes, or name what is missing.
 
+    A study whose trials run a command is checked where that is a Python script or module with arguments, filled in
+    with the configuration. Of any other command, such as a shell or torchrun, the result is UNDECIDED.
+
     A study file also says which configuration to train: its baseline, else the first of `enqueue`, else one drawn from
     its space. One with `code: ship` is checked as on a worker: each process runs in a
     fresh copy of what is shipped. So is any other that `headrace run` would ship to the same address.
@@ -145,6 +155,8 @@ def _checked(
         script, function = Path(path), named
     given = dict(_param(text) for text in param or ())
     values, max_steps, mutations, world, folder = given, None, {}, 1, None
+    command: Program | None = None
+    env: dict[str, str] = {}
     wanted: tuple[str, ...] = ()
     rungs: tuple[int, ...] = ()
     pauses = is_shipped = False
@@ -156,12 +168,22 @@ def _checked(
                 remedy="Give the study 2 `steps` or more, or check the script itself: `headrace check SCRIPT`.",
             )
         wanted = spec.metrics
-        script, folder, named = _program(spec, script)
-        function = function or named
-        if is_shipped := _is_shipped(spec, session.address):
-            output.note("each process runs in a fresh copy of what is shipped, as on a worker")
+        file = script
         found, origin = configuration_of(spec)
         values = {**found, **given}
+        program = _program(spec, file, values, function)
+        if isinstance(program, str):
+            _say_undecided(output, file.name, program, as_json=as_json)
+            return False
+        folder = Path(spec.template.working_dir) if spec.template is not None else None
+        env = dict(spec.template.env) if spec.template is not None else {}
+        if isinstance(program, Program):
+            command, script = program, program.script
+        else:
+            script, named = program
+            function = function or named
+        if is_shipped := _is_shipped(spec, session.address):
+            output.note("each process runs in a fresh copy of what is shipped, as on a worker")
         rungs, pauses = spec.due_rungs(0)[:-1], spec.pauses
         max_steps, mutations = spec.max_steps, mutations_of(spec, values)
         world = spec.resources.of(values).slots if spec.resources.processes is Processes.PER_SLOT else 1
@@ -178,6 +200,8 @@ def _checked(
         folder,
         wanted,
         output,
+        command=command,
+        env=env,
         pauses=pauses,
         is_shipped=is_shipped,
         as_json=as_json,
@@ -197,6 +221,8 @@ def _run(
     wanted: tuple[str, ...],
     output: Output,
     *,
+    command: Program | None,
+    env: dict[str, str],
     pauses: bool,
     is_shipped: bool,
     as_json: bool,
@@ -231,6 +257,9 @@ def _run(
             ignored=length.ignored,
             folder=folder,
             ships=is_shipped,
+            arguments=command.arguments if command is not None else None,
+            module=command.module if command is not None else "",
+            env=env,
             progress=progress,
         )
     except CheckError as error:
@@ -260,17 +289,43 @@ def _is_shipped(spec: StudySpec, given: str | None) -> bool:
     return spec.template is not None and ships(spec.template, to, None)
 
 
-def _program(spec: StudySpec, file: Path) -> tuple[Path, Path, str]:
-    """The script of a study file, the folder that its trials run in, and the function."""
-    if spec.template is None or spec.template.callable is None:
+def _program(
+    spec: StudySpec, file: Path, values: dict[str, Value], function: str | None
+) -> tuple[Path, str] | Program | str:
+    """The script of a study file and its function; of a command, its program, or why that cannot be looked into."""
+    template = spec.template
+    if template is None:
         raise CommandError(
-            f"{file} names no callable, so there is nothing to check.",
+            f"{file} names no program: its trials are asked for and told, so Headrace pauses none.",
             remedy="Give the training script instead.",
             code=USAGE,
         )
-    module, _, function = spec.template.callable.partition(":")
-    folder = Path(spec.template.working_dir)
-    return folder.joinpath(*module.split(".")).with_suffix(".py"), folder, function
+    folder = Path(template.working_dir)
+    if template.callable is not None:
+        module, _, named = template.callable.partition(":")
+        return folder.joinpath(*module.split(".")).with_suffix(".py"), named
+    args = template.command.fill(values, trial=0, seed=0) if template.command is not None else []
+    if function is not None:
+        raise CommandError(
+            f"--callable {function}: {file} runs a command, which calls its functions itself.",
+            remedy="Leave the option out, or check the script: `headrace check SCRIPT --callable FUNCTION`.",
+            code=USAGE,
+        )
+    program = python_program(args, folder)
+    return program if isinstance(program, Program) else f"`{shlex.join(args)}`: {program}"
+
+
+def _say_undecided(output: Output, name: str, why: str, *, as_json: bool) -> None:
+    """That nothing was run, as the check could not see what a pause loses."""
+    if as_json:
+        output.json({"passed": False, "verdict": "undecided", "reason": why, "remedy": _OPAQUE_REMEDY})
+        return
+    output.line(f"UNDECIDED  {name}: check cannot look into its command, so nothing was run")
+    output.line(f"        {why}")
+    output.line(
+        "        NOT COVERED: whether a pause changes anything: check sees only the Python process that it starts"
+    )
+    output.line(f"     remedy: {_OPAQUE_REMEDY}")
 
 
 def _param(text: str) -> tuple[str, Value]:
