@@ -135,6 +135,7 @@ def test_what_a_trial_is_told_of_its_places(tmp_path: Path) -> None:
     assert Path(env["HOME"]).is_relative_to(tmp_path / "homes")
     assert Path(env["TMPDIR"]).is_relative_to(tmp_path / "tmp")
     assert not {"TMP", "XDG_CACHE_HOME"} & env.keys()
+    assert Path(env["TORCHINDUCTOR_CACHE_DIR"]).is_relative_to(env["HOME"])
 
 
 def test_the_study_and_the_operator_may_say_otherwise(tmp_path: Path) -> None:
@@ -142,6 +143,7 @@ def test_the_study_and_the_operator_may_say_otherwise(tmp_path: Path) -> None:
     assert (of_study["HOME"], of_study["TMPDIR"], of_study["XDG_CACHE_HOME"]) == (
         *("/data/home", "/scratch", "/data/cache"),
     )
+    assert launched(tmp_path, TORCHINDUCTOR_CACHE_DIR="/data").env["TORCHINDUCTOR_CACHE_DIR"] == "/data"
     of_operator = launched(tmp_path, "TMPDIR", "XDG_*").env
     assert (of_operator["TMPDIR"], of_operator["XDG_CACHE_HOME"]) == ("/fast", "/root/cache")
     assert Path(of_operator["HOME"]).is_relative_to(tmp_path / "homes")

@@ -149,15 +149,20 @@ def _of_another_user(
 ) -> dict[str, str]:
     """The environment of a process of another user: the worker's places for files are not its own, unless the worker's
     operator names them."""
-    own = {**user.variables, **(quarters.variables if quarters is not None else {})}
+    own, defaults = dict(user.variables), {}
+    if quarters is not None:
+        own |= quarters.variables
+        defaults = dict(quarters.defaults)
     kept = {
         name: value
         for name, value in env.items()
         if is_named(name, pass_env) or not (name.startswith("XDG_") or name in _TEMPORARY)
     }
-    return kept | {
-        name: value for name, value in own.items() if name not in kept or not is_named(name, pass_env)
-    }
+    return (
+        defaults
+        | kept
+        | {name: value for name, value in own.items() if name not in kept or not is_named(name, pass_env)}
+    )
 
 
 def _spelled(user: OtherUser | None, quarters: Quarters | None) -> str:

@@ -49,6 +49,11 @@ class Quarters:
         """What the process's environment says of it."""
         return {"HOME": str(self.home), "TMPDIR": str(self.tmp)}
 
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """And what else, where nobody says otherwise: what PyTorch compiles would go with the temporary folder."""
+        return {"TORCHINDUCTOR_CACHE_DIR": str(self.home / ".cache" / "torchinductor")}
+
     def of_another_process(self) -> "Quarters":
         """The same home, and another temporary folder."""
         return replace(self, tmp=_new_tmp(self.tmp.parents[1]))
