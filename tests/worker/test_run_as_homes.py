@@ -111,7 +111,7 @@ async def test_the_next_worker_clears_the_temporary_folders_of_one_that_was_kill
 
 
 def user() -> OtherUser:
-    return OtherUser(name="trials", uid=71, gid=72, groups=(72,), home="/home/trials")
+    return OtherUser(name="trials", uid=71, gid=72, groups=(72,), home="/trials")
 
 
 def estate(folder: Path) -> Estate:
@@ -123,7 +123,7 @@ def launched(folder: Path, *pass_env: str, **env: str) -> Launch:
         lease=event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/0"),
         template=spec_pb2.TrialTemplate(callable="m:f", env=env),
     )
-    worker = {"HOME": "/root", "TMPDIR": "/fast", "TMP": "/fast", "XDG_CACHE_HOME": "/root/cache"}
+    worker = {"HOME": "/worker", "TMPDIR": "/fast", "TMP": "/fast", "XDG_CACHE_HOME": "/worker/cache"}
     return launch_of(
         assign, devices=(), runtime="", log_dir=folder, environ=worker, pass_env=pass_env, user=user(),
         quarters=estate(folder).quarters("project one"),
@@ -139,13 +139,13 @@ def test_what_a_trial_is_told_of_its_places(tmp_path: Path) -> None:
 
 
 def test_the_study_and_the_operator_may_say_otherwise(tmp_path: Path) -> None:
-    of_study = launched(tmp_path, HOME="/data/home", TMPDIR="/scratch", XDG_CACHE_HOME="/data/cache").env
+    of_study = launched(tmp_path, HOME="/data", TMPDIR="/scratch", XDG_CACHE_HOME="/data/cache").env
     assert (of_study["HOME"], of_study["TMPDIR"], of_study["XDG_CACHE_HOME"]) == (
-        *("/data/home", "/scratch", "/data/cache"),
+        *("/data", "/scratch", "/data/cache"),
     )
     assert launched(tmp_path, TORCHINDUCTOR_CACHE_DIR="/data").env["TORCHINDUCTOR_CACHE_DIR"] == "/data"
     of_operator = launched(tmp_path, "TMPDIR", "XDG_*").env
-    assert (of_operator["TMPDIR"], of_operator["XDG_CACHE_HOME"]) == ("/fast", "/root/cache")
+    assert (of_operator["TMPDIR"], of_operator["XDG_CACHE_HOME"]) == ("/fast", "/worker/cache")
     assert Path(of_operator["HOME"]).is_relative_to(tmp_path / "homes")
 
 
