@@ -100,32 +100,6 @@ async def test_looks_take_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPat
 
 
 @linux
-async def test_connections_to_be_closed_are_looked_for_half_of_the_time_at_most(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(looking, "LEAST_S", 0.001)
-    watched = Connections(1 << 20, 0)
-    watched.serve("127.0.0.1", 1)
-    began, looks = time.monotonic(), []
-
-    def look(*_: object) -> Seen:
-        start = time.monotonic()
-        time.sleep(0.02)
-        looks.append(time.monotonic() - start)
-        watched._ending.update({looking.Peer("127.0.0.1", 1000 + len(looks)): 0})  # the next one has come
-        return Seen(frozenset(), 0)
-
-    monkeypatch.setattr(watched, "look", look)
-    task = asyncio.create_task(watched.run())
-    watched.hang_up("ipv4:127.0.0.1:999")
-    while len(looks) < 10:
-        await asyncio.sleep(0.01)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert sum(looks[:-1]) < 0.6 * (time.monotonic() - began)
-
-
-@linux
 async def test_callers_that_want_too_many_connections_share_a_look() -> None:
     async with admission_site(known={"connections": 1}) as site, AsyncExitStack() as stack:
         first = await stack.enter_async_context(site.client("ann"))

@@ -35,8 +35,8 @@ LEAST_S = 0.02
 PRUNED_S = 60.0
 """How often those are forgotten that have left."""
 _SHARE = 10
-"""A look that took a second is followed by this many seconds without one; by one second, where connections are to be
-closed."""
+"""A look that took a second is followed by this many seconds without one, unless connections are to be closed: what
+those send costs more than looks."""
 _DESCRIPTORS = "/proc/self/fd"
 
 
@@ -148,7 +148,8 @@ class Connections:
                     await asyncio.sleep(1.0)
                     continue
                 looked = loop.time()
-                await asyncio.sleep((1 if self._ending else _SHARE) * (looked - began))
+                if not self._ending:
+                    await asyncio.sleep(_SHARE * (looked - began))
 
     def _is_crowded(self) -> bool:
         return len(os.listdir(_DESCRIPTORS)) > self._most + len(self._known)  # noqa: PTH208  # ten times as fast
