@@ -19,6 +19,7 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -111,8 +112,9 @@ class Estate:
     def clear_unused(self) -> None:
         """Deletes the homes that no trial has had for long. No trial may run."""
         for gate in self.homes.iterdir() if self.homes.exists() else ():
-            if gate.stat().st_mtime < time.time() - UNUSED_S:
-                clear_away(gate)
+            with suppress(OSError):  # an operator may delete there too
+                if gate.stat().st_mtime < time.time() - UNUSED_S:
+                    clear_away(gate)
 
 
 def _new_tmp(above: Path) -> Path:
