@@ -25,7 +25,7 @@ JOIN = "/headrace.v1.JoinService/Join"
 CHECK = "/grpc.health.v1.Health/Check"
 WATCH = "/grpc.health.v1.Health/Watch"
 STRANGERS = Strangers(connections=4, calls=4, messages=2, message_bytes=1000, within_s=60.0)
-KNOWN = Known(calls=4, streams=2, messages=1, within_s=60.0)
+KNOWN = Known(calls=4, streams=2, connections=64, messages=1, within_s=60.0)
 
 
 @dataclass(kw_only=True)

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import sys
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
@@ -12,6 +14,7 @@ from raw_http2 import message, text_field
 
 from headrace.error_status import from_rpc_error
 from headrace.errors import BusyError, DeadlineError, HeadraceError, InvalidFieldError, UnauthenticatedError
+from headrace_services.serving.connections import Connections
 
 HALF = message(b"x" * 100_000)[:-10]
 ASKED = health_pb2.HealthCheckRequest()
@@ -233,6 +236,37 @@ async def test_known_connections_over_ipv6_are_not_counted() -> None:
         for caller in known:
             caller.pump(0)
             assert not caller.closed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere connections are not counted")
+async def test_a_callers_connections_are_bounded_and_take_none_from_others() -> None:
+    async with admission_site(known={"connections": 3}) as site, AsyncExitStack() as stack:
+        held = []
+        for _ in range(3):
+            client = site.client("ann")
+            held.append(client)
+            assert await (await client.__aenter__()).call() == b"answer"
+        for client in held[1:]:
+            stack.push_async_exit(client)
+        fourth = await stack.enter_async_context(site.client("ann"))
+        error = await refusal(fourth.call())
+        assert isinstance(error, BusyError)
+        assert "this caller has 3 connections to this server already" in str(error)
+        assert error.remedy
+        async with site.client("bob") as bob:
+            assert await bob.call() == b"answer"
+        await held[0].__aexit__(None, None, None)
+        assert await fourth.call() == b"answer", "the place of one that was closed is free at once"
+        assert isinstance(
+            await refusal((await stack.enter_async_context(site.client("ann"))).call()), BusyError
+        )
+
+
+async def test_the_connections_of_a_small_process_are_shared() -> None:
+    connections = Connections(1000, 2048)
+    connections.share(400)
+    connections.share(8000)
+    assert connections._most_each == 100
 
 
 async def test_strangers_behind_a_proxy_share_the_places_and_end_alone() -> None:

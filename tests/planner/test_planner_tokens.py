@@ -19,6 +19,7 @@ from headrace.errors import (
     HeadraceError,
     InvalidFieldError,
     PermissionDeniedError,
+    TooLargeError,
     UnauthenticatedError,
 )
 from headrace.v1 import identity_pb2, identity_pb2_grpc, planner_pb2_grpc
@@ -62,7 +63,8 @@ class Scheduler(identity_pb2_grpc.IdentityServiceServicer):
 class Site:
     """A planner without processes, beside a scheduler."""
 
-    def __init__(self, channel: grpc.aio.Channel, scheduler: Scheduler) -> None:
+    def __init__(self, channel: grpc.aio.Channel, scheduler: Scheduler, scheduler_address: str) -> None:
+        self.scheduler_address = scheduler_address
         self.channel = channel
         self.stub = planner_pb2_grpc.PlannerServiceStub(channel)
         self.health = health_pb2_grpc.HealthStub(channel)
@@ -89,7 +91,7 @@ async def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
     port = server.bind("--listen", "127.0.0.1:0", None)
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        found = Site(channel, known)
+        found = Site(channel, known, address)
         yield found
     await server.stop(0)
     await scheduler.stop(0)
@@ -163,3 +165,35 @@ def test_a_planner_with_tls_that_knows_no_tokens_does_not_start() -> None:
     check(Settings(listen="127.0.0.1:7441"))
     with pytest.raises(InvalidFieldError):
         check(Settings(listen="127.0.0.1:7441", auth=Auth.TOKENS))
+
+
+class Noted:
+    """A pool that notes whose calls it gets, and answers none."""
+
+    def __init__(self) -> None:
+        self.callers: list[str] = []
+
+    async def result(self, task: str, request: bytes, *, caller: str) -> bytes:  # noqa: ARG002  # a pool's
+        self.callers.append(caller)
+        raise TooLargeError("noted")
+
+
+async def test_a_token_is_one_caller_over_all_its_connections(site: Site) -> None:
+    """Else whoever opens many takes the processes of others."""
+    pool = Noted()
+    tokens = SchedulersTokens(site.scheduler_address, lambda: 0.0)
+    server = make_server(pool, Health(), Gate(tokens))  # type: ignore[arg-type]  # a pool as far as calls need one
+    port = server.bind("--listen", "127.0.0.1:0", None)
+    await server.start()
+    question = pb.PlanQuestion(model_name="gpt3-2.7b", cluster_name="a100-16", batch=32)
+    metadata = (("authorization", f"Bearer {next(iter(TOKENS))}"),)
+    for _ in range(2):
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
+            stub = planner_pb2_grpc.PlannerServiceStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError, match="noted"):
+                await stub.Explain(pb.ExplainRequest(question=question), timeout=60, metadata=metadata)
+    await server.stop(0)
+    assert len(pool.callers) == 2
+    assert len(set(pool.callers)) == 1
+    assert ":" not in pool.callers[0], "no address"

@@ -61,14 +61,14 @@ async def test_a_process_that_dies_fails_its_call_and_is_replaced() -> None:
 
 
 async def test_callers_take_turns() -> None:
-    queue: Queue[str] = Queue(LIMITS)
+    queue: Queue[str] = Queue(LIMITS, 9)
     names = {queue.join(caller): f"{caller}{place}" for place, caller in enumerate("aaabbc")}
     taken = [names[place] for place in iter(queue.next, None)]
     assert taken == ["a0", "b3", "c5", "a1", "b4", "a2"]
 
 
 async def test_who_is_new_goes_before_the_caller_that_was_served_last() -> None:
-    queue: Queue[str] = Queue(LIMITS)
+    queue: Queue[str] = Queue(LIMITS, 9)
     queue.join("a")
     queue.next()
     queue.join("a")
@@ -77,7 +77,7 @@ async def test_who_is_new_goes_before_the_caller_that_was_served_last() -> None:
 
 
 async def test_a_caller_may_have_so_many_calls_wait_and_others_more() -> None:
-    queue: Queue[str] = Queue(LIMITS)
+    queue: Queue[str] = Queue(LIMITS, 9)
     for _ in range(LIMITS.each):
         queue.join("a")
     with pytest.raises(TooLargeError, match="4 calls of this caller wait"):
@@ -89,10 +89,42 @@ async def test_a_caller_may_have_so_many_calls_wait_and_others_more() -> None:
 
 
 async def test_who_has_gone_away_has_no_turn() -> None:
-    queue: Queue[str] = Queue(LIMITS)
+    queue: Queue[str] = Queue(LIMITS, 9)
     first, second = queue.join("a"), queue.join("b")
     first.cancel()
     assert queue.next() is second
+
+
+async def test_of_several_processes_one_is_left_to_other_callers() -> None:
+    queue: Queue[str] = Queue(LIMITS, 2)
+    first, second = queue.join("a"), queue.join("a")
+    assert queue.next() is first
+    assert queue.next() is None
+    other = queue.join("b")
+    assert queue.next() is other
+    queue.ended("a")
+    assert queue.next() is second
+
+
+async def test_who_asks_much_holds_up_nobody_else() -> None:
+    """All calls of one caller take longer than this test may."""
+    pool = Pool(sleeping, 2, replace(LIMITS, time_s=DEADLINE_S * 2))
+    busy: list[asyncio.Future[bytes]] = []
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            busy += [asyncio.ensure_future(pool.result("any", b"600", caller="a")) for _ in range(4)]
+            assert [await pool.result("any", b"0", caller="b") for _ in range(3)] == [b"0"] * 3
+            first, *others = busy
+            first.cancel()  # its caller gets the next of its own
+            assert await pool.result("any", b"0", caller="b") == b"0"
+            for one in others:
+                one.cancel()
+            await asyncio.gather(*busy, return_exceptions=True)
+            assert await pool.result("any", b"0", caller="a") == b"0"
+    finally:
+        await pool.close()
+        await asyncio.gather(*busy, return_exceptions=True)
+    assert not pool._queue._served
 
 
 async def test_a_wait_has_its_limit_in_which_no_start_is_counted() -> None:

@@ -39,9 +39,9 @@ def reads(path):
 home = Path(me.checkpoint_dir).parents[2]
 seen = {
     "ids": [*os.getresuid(), *os.getresgid()],
-    # But for the user's: the groups of the home and of the trial, by which its processes are known.
+    # But for the user's: the groups of the home and of the trial, by which its processes are known, and its project's.
     "groups": sorted(group >> 27 for group in set(os.getgroups()) - {os.getgid()}),
-    "user": [os.environ["USER"], os.environ["HOME"]],
+    "user": [os.environ["USER"], Path.home().is_relative_to(home / "homes")],
     "outbox": reads(home / "outbox.sqlite"),
     "worker's secret": reads(home / "secret"),
     "logs": os.access(home / "logs", os.R_OK | os.X_OK),
@@ -134,8 +134,8 @@ async def test_trials_of_another_user(
         for step, restored in ((0, None), (3, {"step": 3})):
             assert json.loads((site.marks / f"seen-{step}").read_text()) == {
                 "ids": [user.uid] * 3 + [user.gid] * 3,
-                "groups": [0x70000000 >> 27, 0x78000000 >> 27],
-                "user": [USER, user.home],
+                "groups": [0x70000000 >> 27, 0x70000000 >> 27, 0x78000000 >> 27],
+                "user": [USER, True],
                 "outbox": "PermissionError",
                 "worker's secret": "PermissionError",
                 "logs": False,

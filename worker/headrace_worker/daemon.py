@@ -28,6 +28,7 @@ from typing import assert_never
 
 from headrace.bounds.sessions import TROUBLE
 from headrace.checkpoints import CheckpointStore, store_from_url
+from headrace.environment import is_named
 from headrace.grants import WHOLE
 from headrace.scraping import scraped
 from headrace.target import Target
@@ -75,6 +76,7 @@ from headrace_worker.metrics import registry_of
 from headrace_worker.outbox import DurableOutbox, Outbox, RecordedLease
 from headrace_worker.place import Place
 from headrace_worker.programs import Programs
+from headrace_worker.quarters import Estate
 from headrace_worker.reach import explained_without_certificate
 from headrace_worker.retention import Retention
 from headrace_worker.retries import Retries
@@ -115,6 +117,7 @@ class Daemon:
         self._no_room = ""
         self._set_aside = ""
         self._renewal: Renewal | None = None
+        self._estate: Estate | None = None
         # A thread of its own: a driver that hangs blocks nothing else.
         self._meter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="telemetry")
 
@@ -160,6 +163,8 @@ class Daemon:
     ) -> None:
         settings = self._settings
         user = settings.run_as
+        estate = None if user is None else _estate(settings)
+        self._estate = estate
         if user is not None:
             if own_groups.exist():
                 ours = own_groups.of_family(family(settings.home))
@@ -260,6 +265,7 @@ class Daemon:
                 pass_env=settings.pass_env,
                 trial_umask=settings.trial_umask,
                 user=user,
+                estate=estate,
                 taken_dir=settings.taken_dir,
                 store=store,
                 require_store=self._store_watch.require,
@@ -324,9 +330,12 @@ class Daemon:
     async def _succeed(self, succession: Succession, runtime: RuntimeServer, tidying: Tidying) -> None:
         """Takes over from the daemon before; then deletes, now and then, what nobody needs any more."""
         settings = self._settings
-        await succession.run(runtime.clear_up, (settings.scratch_dir, settings.taken_dir))
+        folders = [settings.scratch_dir, settings.taken_dir, settings.tmp_dir]
+        await succession.run(runtime.clear_up, folders)
         if settings.run_as is not None:
             await asyncio.to_thread(prepare, settings.run_as, settings.home)
+        if self._estate is not None:
+            await asyncio.to_thread(self._estate.clear_unused)
         succession.over.set()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._sweep(), name="sweep uploads")
@@ -516,6 +525,14 @@ def _shorten(writers: Sequence[Attempt | Bundle]) -> None:
             writer.shorten_log()
         except (OSError, ValueError) as error:  # a full disk; closed by now
             log.debug("a log is not cut: %s", error)
+
+
+def _estate(settings: WorkerSettings) -> Estate:
+    """Where trials of another user live; says what may not work there."""
+    estate = Estate(settings.homes_dir.absolute(), settings.tmp_dir.absolute(), family(settings.home))
+    if (wrong := estate.too_long()) and not is_named("TMPDIR", settings.pass_env):
+        log.warning("%s", wrong)
+    return estate
 
 
 def _identity(settings: WorkerSettings, devices: Sequence[worker_pb2.Device], held: Home) -> Identity:

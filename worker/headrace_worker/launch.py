@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.environment import select
+from headrace.environment import is_named, select
 from headrace.folders import study_folder
 from headrace.grants import BUNDLE, CPUS, GPU_MEMORY_BYTES, GPU_SHARE, WHOLE, WORLD_SIZE
 from headrace.v1 import spec_pb2, worker_pb2
+from headrace_worker.quarters import Quarters
 from headrace_worker.run_as import OtherUser
 
 # Marks every process of a trial, its children's children too.
@@ -18,6 +19,7 @@ LEASE_VARIABLE = "HEADRACE_LEASE_ID"
 TRIAL_VARIABLE = "HEADRACE_TRIAL"
 # The stage whose idle windows all trials of this worker work in; set by whoever starts the worker.
 GATE_VARIABLE = "HEADRACE_BUBBLE_GATE"
+_TEMPORARY = ("TMPDIR", "TMP", "TEMP")
 _TRIAL = re.compile(r"studies/([^/]+)/trials/(\d+)")
 _UID = re.compile(r"[0-9A-Za-z]*")
 
@@ -40,6 +42,8 @@ class Launch:
     target: str = ""
     # The code that is unpacked into `working_dir` before the start, and deleted at the end; None: the folder is there.
     archive: Path | None = None
+    # Where a process of another user lives; None: where its user does.
+    quarters: Quarters | None = None
 
 
 def study_and_number(trial: str) -> tuple[str, int]:
@@ -89,13 +93,15 @@ def launch_of(
     pass_env: Sequence[str] = (),
     umask: int | None = None,
     user: OtherUser | None = None,
+    quarters: Quarters | None = None,
     archive: Path | None = None,
     working_dir: str = "",
     made_python: Path | None = None,
 ) -> Launch:
     """Works out how to start an assigned trial. Of the daemon's `environ` it gets what `headrace.environment` says, and
-    of the machine's `cores` what its slots bring; `gates` are the stages' files of slots in bubbles. Shipped code is an
-    `archive`, for `working_dir`. An environment that was made for the program has `made_python`.
+    of the machine's `cores` what its slots bring; `gates` are the stages' files of slots in bubbles. Another `user` has
+    `quarters`. Shipped code is an `archive`, for `working_dir`. An environment that was made for the program has
+    `made_python`.
 
     Raises `ValueError`, in words for the user, where the template names no program.
     """
@@ -105,7 +111,7 @@ def launch_of(
     selection = select(environ, pass_env)
     env = dict(selection.passed)
     if user is not None:
-        env = {name: value for name, value in env.items() if not name.startswith("XDG_")} | user.variables
+        env = _of_another_user(env, user, quarters, pass_env)
     env.setdefault("PYTHONUNBUFFERED", "1")  # a log that is followed must not lag
     in_bubbles = [gates[index] for index in assign.grant.slots if gates and index in gates]
     if gate := next(iter(in_bubbles), environ.get(GATE_VARIABLE, "")):
@@ -130,11 +136,39 @@ def launch_of(
         working_dir=working_dir or template.working_dir,
         log_path=log_path(log_dir, assign),
         umask=umask,
-        user=user.spelled if user is not None else "",
+        user=_spelled(user, quarters),
         withheld=tuple(name for name in selection.withheld if name not in template.env),
         target="" if in_bubbles else _target(assign),  # what is imported ahead is not gated
         archive=archive,
+        quarters=quarters,
     )
+
+
+def _of_another_user(
+    env: Mapping[str, str], user: OtherUser, quarters: Quarters | None, pass_env: Sequence[str]
+) -> dict[str, str]:
+    """The environment of a process of another user: the worker's places for files are not its own, unless the worker's
+    operator names them."""
+    own, defaults = dict(user.variables), {}
+    if quarters is not None:
+        own |= quarters.variables
+        defaults = dict(quarters.defaults)
+    kept = {
+        name: value
+        for name, value in env.items()
+        if is_named(name, pass_env) or not (name.startswith("XDG_") or name in _TEMPORARY)
+    }
+    return (
+        defaults
+        | kept
+        | {name: value for name, value in own.items() if name not in kept or not is_named(name, pass_env)}
+    )
+
+
+def _spelled(user: OtherUser | None, quarters: Quarters | None) -> str:
+    if user is None:
+        return ""
+    return user.spelled if quarters is None else quarters.user(user.spelled)
 
 
 def _target(assign: worker_pb2.Assign) -> str:

@@ -1,14 +1,16 @@
 """How the processes of a trial that runs as another user are known, whatever they do: by groups of their own.
 
     the daemon's home → a group          all its trials have it, those of a daemon that was killed too
+    a project         → a group          its trials have it, who alone may pass to their home (`quarters`)
     a trial's process → a further group  its descendants have it, and no other trial's
 
 A process inherits its supplementary groups, keeps them over exec, and needs root's rights to change them. Everybody may
 read them in /proc. So a child that has left the session, that nobody is the parent of any more and that has cleared its
 environment is still found, and told from those of other trials of the same user.
 
-No file belongs to these groups. Their numbers lie where neither distributions nor systemd nor container engines give
-any away (https://systemd.io/UIDS-GIDS/). A user namespace may lack them: there, trials have none.
+No file but the gates of such homes belongs to these groups. Their numbers lie where neither distributions nor systemd
+nor container engines give any away (https://systemd.io/UIDS-GIDS/). A user namespace may lack them: there, trials
+have none.
 """
 
 import hashlib
@@ -44,13 +46,22 @@ class Group:
 
 def of_family(family: str) -> int:
     """The group of all trials of the daemons on a home, by the name of its processes (`standby.family`)."""
-    digest = hashlib.sha256(family.encode()).digest()
-    return _HOMES + int.from_bytes(digest[:8]) % (_TRIALS - _HOMES)
+    return _drawn(family)
+
+
+def of_project(family: str, owner: str) -> int:
+    """The group of a project's trials on a home."""
+    return _drawn(f"{family}\0{owner}")
 
 
 def of_new_process() -> int:
     """A group that no other process has."""
     return _TRIALS + secrets.randbelow(_END - _TRIALS)
+
+
+def _drawn(name: str) -> int:
+    digest = hashlib.sha256(name.encode()).digest()
+    return _HOMES + int.from_bytes(digest[:8]) % (_TRIALS - _HOMES)
 
 
 def exist() -> bool:

@@ -18,7 +18,8 @@ from headrace_worker.exits import Verdict, on_failed_device, perhaps_of_device
 from headrace_worker.launch import Launch, launch_of
 from headrace_worker.logs import AttemptLog
 from headrace_worker.memory import KernelKills
-from headrace_worker.programs import Prepared, Programs
+from headrace_worker.programs import Prepared, Programs, owner_of
+from headrace_worker.quarters import Estate
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import Retries
 from headrace_worker.run_as import OtherUser
@@ -47,6 +48,8 @@ class Place:
     trial_umask: int | None
     # Whom trials run as; None: the daemon's user.
     user: OtherUser | None
+    # Where such trials live; None: no other user.
+    estate: Estate | None
     # Where checkpoints of such trials go before they are in the store.
     taken_dir: Path
     store: CheckpointStore
@@ -84,6 +87,7 @@ class Place:
             pass_env=self.pass_env,
             umask=self.trial_umask,
             user=self.user,
+            quarters=None if self.estate is None else self.estate.quarters(owner_of(assign)),
             archive=prepared.archive,
             working_dir=own,
             made_python=prepared.python,

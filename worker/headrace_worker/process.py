@@ -70,8 +70,8 @@ class TrialProcess:
     _process: asyncio.subprocess.Process
     # What it and its descendants alone have; None where it runs as the daemon's user.
     group: Group | None = None
-    # Where it was started.
-    working_dir: str = ""
+    # How it was started.
+    launch: Launch | None = None
 
     @classmethod
     async def spawn(cls, launch: Launch, output: BinaryIO, inherited: tuple[int, ...] = ()) -> "TrialProcess":
@@ -116,7 +116,7 @@ class TrialProcess:
             raise CannotStartError(text, by_machine=int(code) in _OF_THE_MACHINE)
         mark = launch.env.get(LEASE_VARIABLE, "")
         marks = (mark,) if mark else ()
-        return cls(process.pid, marks, _start_time(process.pid), process, group, launch.working_dir)
+        return cls(process.pid, marks, _start_time(process.pid), process, group, launch)
 
     @property
     def runs(self) -> bool:

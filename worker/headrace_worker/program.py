@@ -3,8 +3,8 @@
 It ends by itself, or when those that it runs for say so (`end_in`): SIGTERM after one time, SIGKILL after another. A
 later word can only make it quicker. A process that is silent for longer than its template allows is reported to them.
 
-Shipped code is unpacked into a folder of its own for each process, which is deleted with it. One that stood by has its
-folder already.
+Shipped code is unpacked into a folder of its own for each process, which is deleted with it, as is its TMPDIR where it
+runs as another user. One that stood by has its folders already (`own_folders`).
 
 It is over when no process of its group runs any more.
 """
@@ -13,12 +13,10 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 
 from headrace.grants import DEFAULT_GRACE_S
 from headrace.v1 import spec_pb2
-from headrace_worker.code_cache import unpack
-from headrace_worker.disk import clear_away
+from headrace_worker import own_folders
 from headrace_worker.launch import Launch
 from headrace_worker.logs import AttemptLog
 from headrace_worker.process import TrialProcess
@@ -77,6 +75,8 @@ class Program:
         self._attached = False
         # Where it runs, if that is not the folder that its template names.
         self.own_dir = ""
+        # How its process was started, if not by its own launch.
+        self._stood_by: Launch | None = None
 
     async def run(
         self,
@@ -89,9 +89,9 @@ class Program:
         try:
             return await self._run(launch, output, started, when_there_is_room)
         finally:
-            if launch.archive is not None:
-                for folder in {launch.working_dir, self.own_dir or launch.working_dir}:
-                    await asyncio.to_thread(clear_away, Path(folder))
+            for one in (launch, self._stood_by):
+                if one is not None and own_folders.has_some(one):
+                    await asyncio.to_thread(own_folders.clear, one)
 
     async def _run(
         self,
@@ -105,16 +105,17 @@ class Program:
         process = await self._standbys.take(launch, self._slots, output)
         self._imported = process is not None
         if process is None:
+            if own_folders.has_some(launch):
+                await when_there_is_room(partial(own_folders.make, launch))
             if launch.archive is not None:
-                await when_there_is_room(
-                    partial(unpack, launch.archive, Path(launch.working_dir), launch.user)
-                )
                 self.own_dir = launch.working_dir  # now: it may attach before it is known to run
             process = await TrialProcess.spawn(launch, output.file)
+        else:
+            self._stood_by = process.launch
         try:
             self.process = process
-            if launch.archive is not None:
-                self.own_dir = process.working_dir
+            if launch.archive is not None and process.launch is not None:
+                self.own_dir = process.launch.working_dir
             began_at = _now()
             await started(process)
             exit_code = await self._supervise(process)

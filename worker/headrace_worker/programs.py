@@ -93,13 +93,18 @@ class Programs:
         if len(content) > MOST_BYTES:
             raise UnpreparedError(f"trial.requirements: {name!r} has more than {MOST_BYTES >> 20} MiB")
         return Required(
-            owner=f"project {assign.project}" if assign.project else f"study {assign.study_uid}",
+            owner=owner_of(assign),
             name=name,
             content=content,
             python=assign.template.python,
             beside=(lambda: archive.stem) if archive else partial(state_of, folder, name, self._may_read),
             source=partial(_unpacked, archive) if archive else lambda _, __: folder,
         )
+
+
+def owner_of(assign: worker_pb2.Assign) -> str:
+    """Whose trials share what lies here: a project's. An older scheduler names none: then each study is alone."""
+    return f"project {assign.project}" if assign.project else f"study {assign.study_uid}"
 
 
 def _unpacked(archive: Path, place: Path, owner: str) -> Path:

@@ -7,6 +7,7 @@
         restore/       the trial's: what it continues from
         plan/          the trial's
       taken/           root's alone: checkpoints that the daemon has taken over, until they are in the store
+      homes/, tmp/     where trials live (`quarters`)
 
 The daemon reads nothing by a path that a trial can change. A checkpoint is moved out of the trial's reach first. Then
 it becomes root's from the top down, and whatever is no file of the trial's is refused. So no link leads the daemon to

@@ -72,6 +72,16 @@ class WorkerSettings:
         return self.home / "scratch"
 
     @property
+    def homes_dir(self) -> Path:
+        """The homes of projects, whose trials run as another user."""
+        return self.home / "homes"
+
+    @property
+    def tmp_dir(self) -> Path:
+        """The temporary folders of such trials; emptied at every start."""
+        return self.home / "tmp"
+
+    @property
     def taken_dir(self) -> Path:
         """Checkpoints taken over from trials of another user; emptied at every start."""
         return self.home / "taken"

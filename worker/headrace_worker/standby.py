@@ -5,9 +5,9 @@
 The next trial on a slot is nearly always of the same study; then all that separates its program from another start of
 it is the lease. So a process is taken only by a launch that is equal in everything else: program, environment (and
 with it the devices that it may see), working directory, slots. Any other launch on one of its slots throws it away
-first, and so do a slot that stays idle, and the daemon's end. Where code was shipped, the process that stands by has
-a folder with it, as every process has, and the trial that takes it runs there. What it imported is checked by itself
-(`headrace.trial.standby`), which starts anew where a file has changed.
+first, and so do a slot that stays idle, and the daemon's end. Where each process has folders of its own
+(`own_folders`), the one that stands by has them too, and the trial that takes it runs there. What it imported is
+checked by itself (`headrace.trial.standby`), which starts anew where a file has changed.
 
 What the module starts while it is imported carries, where other processes name their lease, a name of the process
 that stood by. With it such a child is found when the process ends, as a trial or thrown away, and when the next daemon
@@ -31,8 +31,7 @@ from pathlib import Path
 import psutil
 
 from headrace.grants import BUNDLE
-from headrace_worker.code_cache import unpack
-from headrace_worker.disk import clear_away
+from headrace_worker import own_folders
 from headrace_worker.launch import LEASE_VARIABLE, TRIAL_VARIABLE, Launch
 from headrace_worker.logs import AttemptLog
 from headrace_worker.process import CannotStartError, TrialProcess
@@ -83,7 +82,11 @@ class Standbys:
         if starting := self._starting.get(slots):
             await asyncio.wait({starting})
         found = self._ready.get(slots)
-        if found is not None and _alike(found.launch) == _alike(_nameless(launch)) and found.process.runs:
+        if (
+            found is not None
+            and own_folders.without(found.launch) == own_folders.without(_nameless(launch))
+            and found.process.runs
+        ):
             del self._ready[slots]
             if _tell(found, launch, attempt_log):
                 marks = (*found.process.marks, launch.env[LEASE_VARIABLE])
@@ -111,14 +114,12 @@ class Standbys:
         self._enabled = enabled
 
     async def _start(self, launch: Launch, slots: tuple[int, ...]) -> None:
-        if launch.archive is not None:
-            own = Path(launch.working_dir).with_name(f"code-{uuid.uuid4().hex[:12]}")
-            launch = replace(launch, working_dir=str(own))
+        launch = own_folders.of_another_process(launch)
         try:
             memory = psutil.virtual_memory()
             if memory.available >= MEMORY_KEPT_FREE * memory.total:
-                if launch.archive is not None:
-                    await asyncio.to_thread(unpack, launch.archive, Path(launch.working_dir), launch.user)
+                if own_folders.has_some(launch):
+                    await asyncio.to_thread(own_folders.make, launch)
                 self._ready[slots] = started = await _spawn(launch, self._family)
                 if slots in self._idle:
                     self._arm(started, slots)
@@ -164,11 +165,6 @@ def _nameless(launch: Launch) -> Launch:
     """All of a launch but the lease: what two launches must have in common to use one process."""
     env: Mapping[str, str] = {**launch.env, **dict.fromkeys(_names(launch), "")}
     return replace(launch, env=env, log_path=launch.log_path.parent)
-
-
-def _alike(launch: Launch) -> Launch:
-    """Where code was shipped each process has a folder of its own, with the same files."""
-    return launch if launch.archive is None else replace(launch, working_dir="")
 
 
 def _names(launch: Launch) -> list[str]:
@@ -217,5 +213,5 @@ async def _end(standby: _Standby) -> None:
 
 
 async def _clear(launch: Launch) -> None:
-    if launch.archive is not None:
-        await asyncio.to_thread(clear_away, Path(launch.working_dir))
+    if own_folders.has_some(launch):
+        await asyncio.to_thread(own_folders.clear, launch)

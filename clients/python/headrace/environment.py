@@ -85,6 +85,11 @@ def select(environ: Mapping[str, str], named: Iterable[str] = ()) -> Selection:
     return Selection(passed, tuple(sorted(withheld)))
 
 
+def is_named(name: str, named: Iterable[str]) -> bool:
+    """Whether a variable is among further names to pass."""
+    return bool(_matcher(named).fullmatch(name))
+
+
 def names_to_pass(text: str | None, *, field: str = "--pass-env") -> tuple[str, ...]:
     """The names in `NAME,PREFIX*`, which stand in `field`. Raises InvalidFieldError."""
     names = tuple(re.split(r"[,\s]+", text.strip(", \t\n"))) if text and text.strip(", \t\n") else ()

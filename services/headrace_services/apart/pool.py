@@ -62,7 +62,7 @@ class Pool:
         self._count = count
         self._limits = limits
         self._free: list[Worker] = []
-        self._queue: Queue[Worker] = Queue(limits)
+        self._queue: Queue[Worker] = Queue(limits, count)
         self._all: set[Worker] = set()
         self._starting: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -111,6 +111,7 @@ class Pool:
                     raise
                 raise TooLargeError(f"the answer takes longer than {self._limits.time_s:g} s") from None
         finally:
+            self._queue.ended(caller)
             if done and not self._closed:
                 self._give(worker)
             else:
@@ -138,6 +139,7 @@ class Pool:
             await asyncio.wait([place], timeout=self._limits.wait_s)
         except asyncio.CancelledError:
             if not place.cancel() and not place.exception():  # a process came at the same moment
+                self._queue.ended(caller)
                 self._give(place.result())
             raise
         finally:
@@ -179,6 +181,7 @@ class Pool:
         """Kill at once; the next one starts beside the event loop."""
         self._all.discard(worker)
         worker.kill()
+        self._serve()  # its caller may have another turn
         self._start_missing()
 
     def _start_missing(self) -> None:
@@ -203,8 +206,7 @@ class Pool:
         if task.cancelled() or (error := task.exception()) is None:
             return
         log.error("%s", error)
-        if (place := self._queue.next()) is not None:
-            place.set_exception(error)
+        self._queue.fail(error)
         if self._queue:
             self._start_missing()
 

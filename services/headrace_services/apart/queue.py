@@ -1,6 +1,9 @@
-"""Calls that wait for a process of a pool. Callers take turns, so nobody waits for all calls of another caller."""
+"""Calls that wait for a process of a pool. Callers take turns, so nobody waits for all calls of another caller. Of
+several processes no caller has all at once, so nobody waits for the end of another caller's long calls."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from headrace.errors import TooLargeError
@@ -12,8 +15,10 @@ _Item = TypeVar("_Item")
 class Queue(Generic[_Item]):
     """The places of the calls that wait."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, processes: int) -> None:
         self._limits = limits
+        self._at_once = max(1, processes - 1)
+        self._served = Counter[str]()
         self._callers: dict[asyncio.Future[_Item], str] = {}
         self._last: str | None = None
 
@@ -38,9 +43,30 @@ class Queue(Generic[_Item]):
     def next(self) -> asyncio.Future[_Item] | None:
         """Take the place out whose turn it is: the first one of another caller than the last time, if there is any.
 
-        The other calls of its caller go behind everybody else's.
+        The other calls of its caller go behind everybody else's. It has a process until `ended`.
         """
-        waiting = [place for place in self._callers if not place.done()]  # else the caller has gone away
+        place = self._take(lambda caller: self._served[caller] < self._at_once)
+        if place is not None and self._last is not None:
+            self._served[self._last] += 1
+        return place
+
+    def ended(self, caller: str) -> None:
+        """A call needs its process no more."""
+        self._served[caller] -= 1
+        if not self._served[caller]:
+            del self._served[caller]
+
+    def fail(self, error: BaseException) -> None:
+        """No process can be had: the call whose turn it is hears why."""
+        if (place := self._take(lambda _: True)) is not None:
+            place.set_exception(error)
+
+    def _take(self, may: Callable[[str], bool]) -> asyncio.Future[_Item] | None:
+        waiting = [
+            place
+            for place, caller in self._callers.items()
+            if not place.done() and may(caller)  # one that is done has gone away
+        ]
         if not waiting:
             return None
         place = next((place for place in waiting if self._callers[place] != self._last), waiting[0])

@@ -15,3 +15,10 @@ def admit(identity: Identity) -> None:
 def admitted() -> Identity | None:
     """Whose token it is; None where none is asked for."""
     return _identity.get()
+
+
+def who_pays(peer: str) -> str:
+    """Whose share of a server the current call takes: its token's, over whatever connections it comes. Where no token
+    is asked for, its connection's, named as gRPC names peers."""
+    who = _identity.get()
+    return peer if who is None or not who.token else who.token

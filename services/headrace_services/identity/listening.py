@@ -1,7 +1,9 @@
-"""Where a server listens, and whether its calls need a token by that."""
+"""Where a server listens, whether that works, and whether its calls need a token by that."""
 
 import ipaddress
+from collections.abc import Mapping
 
+from headrace.errors import Violation
 from headrace_services.identity.roles import Auth
 
 
@@ -13,6 +15,40 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def at_one_address(listen: Mapping[str, str | None]) -> list[Violation]:
+    """The options, each with its HOST:PORT, whose address an earlier one has already. A port of 0 is another one each
+    time; an option without an address is left out."""
+    given = [(option, *address.rpartition(":")[::2]) for option, address in listen.items() if address]
+    found = []
+    for place, (option, host, port) in enumerate(given):
+        for other, taken_host, taken in given[:place]:
+            if port == taken and port.isdecimal() and int(port) and _overlap(host, taken_host):
+                message = f"is the address of {other} ({taken_host}:{taken}) already"
+                found.append(
+                    Violation(
+                        field=option, value=f"{host}:{port}", message=message, remedy="Choose another port."
+                    )
+                )
+                break
+    return found
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two hosts stand for an address of both, as far as names tell."""
+    first, second = _canonical(one), _canonical(other)
+    return first == second or "" in (first, second)
+
+
+def _canonical(host: str) -> str:
+    """A host in one spelling; empty: every address."""
+    bare = host.strip("[]")
+    try:
+        found = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare)
+    except ValueError:
+        return bare
+    return "" if found.is_unspecified else str(found)
 
 
 def asks_for_tokens(auth: Auth | None, listen: str, *, tls: bool) -> bool:

@@ -28,7 +28,7 @@ from headrace.v1 import study_pb2
 from headrace_services.identity.gate import Gate
 from headrace_services.identity.known import KnownTokens
 from headrace_services.identity.lifetimes import WORKER_LIVES
-from headrace_services.identity.listening import asks_for_tokens, is_loopback
+from headrace_services.identity.listening import asks_for_tokens, at_one_address, is_loopback
 from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
 from headrace_services.monitoring.registry import REGISTRY
@@ -109,7 +109,13 @@ def check(settings: Settings) -> None:
     """Refuse settings that cannot work or are not safe. Raises InvalidFieldError."""
     if settings.metrics_listen:
         parse_listen(settings.metrics_listen)
-    problems = []
+    problems = at_one_address(
+        {
+            "--listen": settings.listen,
+            "--worker-listen": settings.worker_listen,
+            "--metrics-listen": settings.metrics_listen,
+        }
+    )
     host = settings.listen.rpartition(":")[0]
     if not _is_address(settings.listen):
         problems.append(

@@ -61,7 +61,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         """Of open streams the gate is asked again after so many seconds."""
         strangers = strangers or Strangers()
         self.gate = gate
-        self.connections = connections or Connections(strangers.connections)
+        self.connections = connections or Connections(strangers.connections, (known or Known()).connections)
         self.strangers = StrangersCalls(strangers, self.connections)
         self.known = KnownCallers(known or Known())
         self.asked_again_s = asked_again_s
@@ -93,10 +93,10 @@ class _Call:
         self._door = door
         self._is_known = False
 
-    def known_as(self, name: str, *, is_stream: bool) -> Slot:
+    async def known_as(self, name: str, *, is_stream: bool) -> Slot:
         """Its caller has shown who it is. Raises BusyError."""
+        await self._door.connections.know(self.peer, name)
         self._is_known = True
-        self._door.connections.know(self.peer)
         return _until_its_end(self.context, self._door.known.enter(name, is_stream=is_stream))
 
     def give_way(self) -> None:
@@ -168,14 +168,15 @@ class _Method:
         """The call's place with whoever makes it. Raises HeadraceError where they may not."""
         door, peer, context = self._door, one.peer, one.context
         if door.gate is None and (name := _certificate(context) or ("" if self._is_open else peer)):
-            return one.known_as(name, is_stream=self._is_stream)
+            return await one.known_as(name, is_stream=self._is_stream)
         strange = _until_its_end(context, door.strangers.enter(peer, one.give_way))
         if door.gate is None or self._is_open:
             return strange
         who = await _identified(door.gate, self._method, context)
         admit(who)
+        slot = await one.known_as(who.token, is_stream=self._is_stream)
         strange.leave()
-        return one.known_as(who.token, is_stream=self._is_stream)
+        return slot
 
     async def _request(self, context: Context, slot: Slot) -> Any:
         """The one request of a call. Raises HeadraceError."""

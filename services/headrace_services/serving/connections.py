@@ -1,4 +1,4 @@
-"""The connections to one listener: how many strangers have, and how one is closed. Linux only.
+"""The connections to one listener: how many strangers have, and each caller, and how one is closed. Linux only.
 
 gRPC has one bound for all connections together, and strangers must not take them from workers. It neither says who
 connects nor closes one connection. So this looks at the sockets of its own process: when strangers may have too many,
@@ -13,12 +13,15 @@ import os
 import socket
 import stat
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from headrace.errors import BusyError
+from headrace_services.serving.limits import SHARE
 from headrace_services.serving.measures import REFUSED
 from headrace_services.serving.peers import Peer, host_of, network_of, peer_of
 from headrace_services.serving.places import too_many
@@ -32,7 +35,8 @@ LEAST_S = 0.02
 PRUNED_S = 60.0
 """How often those are forgotten that have left."""
 _SHARE = 10
-"""A look that took a second is followed by this many seconds without one."""
+"""A look that took a second is followed by this many seconds without one, unless connections are to be closed: what
+those send costs more than looks."""
 _DESCRIPTORS = "/proc/self/fd"
 
 
@@ -48,26 +52,62 @@ class Seen:
 class Connections:
     """Those to one listener."""
 
-    def __init__(self, most_strangers: int) -> None:
+    def __init__(self, most_strangers: int, most_each: int) -> None:
         self._most = most_strangers
+        self._most_each = most_each
         self._port = 0
         self._hosts: frozenset[str] | None = frozenset()
         """Where it listens; None: at every address."""
-        self._known: set[Peer] = set()
+        self._known: dict[Peer, str] = {}
+        """And whose each is: the one's who was the first to show it there."""
+        self._counts = Counter[str]()
+        self._counted = asyncio.Event()
+        """Set at the end of the next look that begins; then there is another one."""
+        self._is_wanted = self._looks = False
         self._ending: dict[Peer, int] = {}
         """Which are to be closed, and how often they were looked for in vain."""
         self._wanted = asyncio.Event()
         self._peers: dict[int, Peer | None] = {}
         """By the inode of their socket, the oldest first; None for a socket that is no connection to this listener."""
 
+    def share(self, connections: int) -> None:
+        """The server has so many in all."""
+        self._most_each = min(self._most_each, max(1, connections // SHARE))
+
     def serve(self, host: str, port: int) -> None:
         """The server listens there."""
         self._port, self._hosts = port, _hosts(host)
 
-    def know(self, peer: str) -> None:
-        """Whoever calls over a connection, named as gRPC names peers, has shown who they are."""
-        if (key := peer_of(peer)) is not None:
-            self._known.add(key)
+    async def know(self, peer: str, name: str) -> None:
+        """Whoever calls over a connection, named as gRPC names peers, has shown who they are.
+
+        Raises BusyError where they have too many: it stays a stranger's then."""
+        key = peer_of(peer)
+        if key is None or key in self._known:
+            return
+        if self._looks and self._counts[name] >= self._most_each:
+            await self._look_again()  # some of them may be closed by now
+            if self._counts[name] >= self._most_each and key not in self._known:
+                REFUSED.labels("own connection").inc()
+                raise BusyError(
+                    f"this caller has {self._counts[name]} connections to this server already, and may have no more",
+                    remedy="Close some, or let the clients of a process share one.",
+                )
+        if key not in self._known:  # a call beside may have shown it meanwhile
+            self._known[key] = name
+            self._counts[name] += 1
+
+    async def _look_again(self) -> None:
+        counted = self._counted
+        self._is_wanted = True
+        self._wanted.set()
+        await counted.wait()
+
+    def _forget(self, peer: Peer) -> None:
+        name = self._known.pop(peer)
+        self._counts[name] -= 1
+        if not self._counts[name]:
+            del self._counts[name]
 
     def knows(self, peer: str) -> bool:
         """Whether they have."""
@@ -89,6 +129,7 @@ class Connections:
             return
         loop = asyncio.get_running_loop()
         looked = loop.time()
+        self._looks = True
         with ThreadPoolExecutor(1, "connections") as thread:
             while True:
                 await asyncio.sleep(LEAST_S)
@@ -97,7 +138,8 @@ class Connections:
                         await self._wanted.wait()
                 self._wanted.clear()
                 try:
-                    if not (self._ending or self._is_crowded() or loop.time() - looked > PRUNED_S):
+                    late = loop.time() - looked > PRUNED_S
+                    if not (self._ending or self._is_wanted or self._is_crowded() or late):
                         continue
                     began = loop.time()
                     await self._looked(thread)
@@ -114,13 +156,21 @@ class Connections:
 
     async def _looked(self, thread: ThreadPoolExecutor) -> None:
         known, ending = frozenset(self._known), frozenset(self._ending)
-        seen = await asyncio.get_running_loop().run_in_executor(thread, self.look, known, ending)
+        counted, self._counted, self._is_wanted = self._counted, asyncio.Event(), False
+        try:
+            seen = await asyncio.get_running_loop().run_in_executor(thread, self.look, known, ending)
+            self._take_in(seen, known, ending)
+        finally:
+            counted.set()
+
+    def _take_in(self, seen: Seen, known: frozenset[Peer], ending: frozenset[Peer]) -> None:
         if seen.excess:
             REFUSED.labels("connection").inc(seen.excess)
             log.info(
                 "%s connections without an identity were closed: %s are the most", seen.excess, self._most
             )
-        self._known -= known - seen.served
+        for peer in known - seen.served:
+            self._forget(peer)
         for peer in ending:
             tries = self._ending.pop(peer)
             if peer not in seen.served and not tries:  # it may have come while this looked

@@ -30,14 +30,18 @@ class Known:
     """A token may serve thousands of clients that ask and tell: each has one call at a time."""
     streams: int = 512
     """Such as studies that are watched. They have no deadline, so they are counted apart."""
+    connections: int = 2048
+    """Each takes 60 kB with TLS. Where the process has few descriptors, `SHARE` of its connections are the most."""
     messages: int = 32
     """Read at once; further ones wait for their turn. They hold up nobody else."""
     within_s: float = 300.0
     """So long a request may take to arrive, and an answer to be taken: one of 4 MB over a slow line."""
 
 
-WORKERS = Known(calls=256, streams=64)
+WORKERS = Known(calls=256, streams=64, connections=64)
 """What a worker has that shows its certificate: a session, and the codes that it fetches."""
+SHARE = 4
+"""One caller has a connection of so many, at most."""
 STREAMS_OF_A_CONNECTION = 1024
 """Further calls wait at the client. The clients of one process may share a connection."""
 WAITING = 1000

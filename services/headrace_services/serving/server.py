@@ -42,7 +42,9 @@ class Server:
         message_bytes: int = limits.MESSAGE_BYTES,
     ) -> None:
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_told)
-        self.grpc = grpc.aio.server(interceptors=interceptors, options=_options(message_bytes))
+        most = _most_connections()
+        self.grpc = grpc.aio.server(interceptors=interceptors, options=_options(message_bytes, most))
+        connections.share(most)
         self._connections = connections
         self._watch: asyncio.Task[None] | None = None
 
@@ -76,7 +78,7 @@ class Server:
             await asyncio.gather(self._watch, return_exceptions=True)
 
 
-def _options(message_bytes: int) -> list[tuple[str, int]]:
+def _options(message_bytes: int, connections: int) -> list[tuple[str, int]]:
     age_ms = int(CONNECTION_AGE_S * 1000 * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
     return [
         ("grpc.so_reuseport", 0),
@@ -96,7 +98,7 @@ def _options(message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.http.overload_protection", 0),
         ("grpc.server.max_pending_requests", limits.WAITING),
         ("grpc.server.max_pending_requests_hard_limit", limits.MOST_WAITING),
-        ("grpc.max_allowed_incoming_connections", _most_connections()),
+        ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.server_handshake_timeout_ms", int(limits.HANDSHAKE_S * 1000)),
         # A window that grows with the line would grow with a hostile one, for each call.
         ("grpc.http2.lookahead_bytes", limits.WINDOW_BYTES),

@@ -65,6 +65,7 @@ class Site:
 
     engine: AsyncEngine
     channel: grpc.aio.Channel
+    address: str
     clock_s: float = 0.0
     """Added to the clock of what is kept."""
     secrets: dict[Role, str] = field(default_factory=dict)
@@ -135,7 +136,7 @@ async def guarded(engine: AsyncEngine, asked_again_s: float = 60.0) -> AsyncIter
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
         asyncio.TaskGroup() as tasks,
     ):
-        site = Site(engine=engine, channel=channel)
+        site = Site(engine=engine, channel=channel, address=f"127.0.0.1:{port}")
         hub, desk = Hub(engine, tasks), Desk()
         workers = WorkerServicer(hub, Heartbeats(engine, 15), Loads(engine), Registry(engine), Timing())
         study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub, desk), server)

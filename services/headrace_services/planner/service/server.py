@@ -15,7 +15,7 @@ from headrace.target import PEM, Target
 from headrace.v1 import planner_pb2, planner_pb2_grpc
 from headrace_services import reflecting
 from headrace_services.identity.gate import Gate
-from headrace_services.identity.listening import asks_for_tokens, is_loopback
+from headrace_services.identity.listening import asks_for_tokens, at_one_address, is_loopback
 from headrace_services.identity.open_streams import ASKED_AGAIN_S
 from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
@@ -64,6 +64,8 @@ def check(settings: Settings) -> None:
         Target.of(settings.scheduler, field="--scheduler", token="tried").credentials()  # noqa: S106  # no secret
     if settings.metrics_listen:
         parse_listen(settings.metrics_listen)
+    if same := at_one_address({"--listen": settings.listen, "--metrics-listen": settings.metrics_listen}):
+        raise InvalidFieldError(same)
 
 
 async def serve(settings: Settings) -> None:

@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError, InternalError
 from headrace.v1 import planner_pb2 as pb
 from headrace.v1 import planner_pb2_grpc
 from headrace_services.apart import Answer
+from headrace_services.identity.admitted import who_pays
 from headrace_services.planner.service.pool import Pool
 from headrace_services.planner.service.work import Task
 
@@ -31,7 +32,9 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
         """Progress, then the plan."""
         async with (
             _translating(context),
-            aclosing(self._pool.ask(Task.PLAN, request.SerializeToString(), caller=context.peer())) as told,
+            aclosing(
+                self._pool.ask(Task.PLAN, request.SerializeToString(), caller=who_pays(context.peer()))
+            ) as told,
         ):
             async for kind, payload in told:
                 if kind is Answer.PROGRESS:
@@ -49,7 +52,7 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
 
     async def _result(self, task: Task, request: Message, context: Context) -> bytes:
         async with _translating(context):
-            return await self._pool.result(task, request.SerializeToString(), caller=context.peer())
+            return await self._pool.result(task, request.SerializeToString(), caller=who_pays(context.peer()))
         raise AssertionError("aborting raises")
 
 

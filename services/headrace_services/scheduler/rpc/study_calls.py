@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.errors import StudyNotEndedError, StudyNotFoundError
 from headrace.spec import from_proto
 from headrace.v1 import study_pb2 as pb
+from headrace_services.identity.admitted import who_pays
 from headrace_services.scheduler.core import placement as places
 from headrace_services.scheduler.core.inputs import (
     Command,
@@ -200,7 +201,7 @@ class StudyCalls(Calls):
             slots,
             request.seconds_per_step or None,
             request.target_seconds_per_step or None,
-            caller=caller().peer,
+            caller=who_pays(caller().peer),
         )
         return convert.preview(found)
 
@@ -230,4 +231,6 @@ class StudyCalls(Calls):
                 conn, study.id, level, 0, upto, budgets=spec.budgets, most=importance.MOST
             )
         results = [Result.of(spec, one.params, one.metrics) for one in measured]
-        return convert.importances(await self.desk.importances(spec, level, results, caller=caller().peer))
+        return convert.importances(
+            await self.desk.importances(spec, level, results, caller=who_pays(caller().peer))
+        )
