@@ -399,3 +399,21 @@ def test_a_file_that_only_edited_code_imported_is_not_the_studys_own() -> None:
         (),
     )
     assert changed_files(accepted(refused.versions)) == ("train.py",)
+
+
+@pytest.mark.parametrize("policy", ["warn", "pause"])
+async def test_a_marked_trial_that_is_restored_again_goes_on(engine: AsyncEngine, policy: str) -> None:
+    site, (first, second, _) = await started(engine, on_code_change=policy)
+    await site.step(site.running(first, 1, 0.5, code(train="A")))
+    await site.step(site.running(second, 1, 0.7, code(train="A")))
+    await site.step(site.loaded(second, code(train="B")))
+    if policy == "pause":
+        await site.step(ResumeStudy())
+    for attempt in (1, 2, 3):
+        lease = [lease for lease in site.leases.values() if lease.number == 1][-1]
+        await site.step(site.loaded(lease, code(train="B")))
+        await site.step(site.running(lease, attempt + 1, 0.6, code(train="B")))
+        await site.step(gone(lease, "LOST"))
+    trial = await site.trial(1)
+    assert (trial.step, trial.code_changed) == (4, ["train.py"])
+    assert replay(site.spec, await site.log()).identical

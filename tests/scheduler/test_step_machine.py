@@ -197,18 +197,8 @@ class StepMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), content=st.sampled_from("AAB"))
     def loaded(self, data: st.DataObject, content: str) -> None:
-        lease = self.lease(data)
-        self.site.sequences[lease.id] += 1
         code = AttemptCode(digest=content, files=(SourceFile("train.py", content),))
-        (outcome,) = self.step(
-            RestoredArrived(
-                lease_id=lease.id,
-                number=lease.number,
-                attempt=lease.attempt,
-                sequence=self.site.sequences[lease.id],
-                code=code,
-            )
-        )
+        outcome = self.say_loaded(self.lease(data), code)
         if self.spec.on_code_change is OnCodeChange.REFUSE and isinstance(outcome, Accepted):
             assert content == self.run(self.site.study()).code_files["train.py"][0]
 
@@ -302,6 +292,35 @@ class StepMachine(RuleBasedStateMachine):
                     self.site.sequences[lease.id] += 1
                     failed = gone(lease, "FAILED", self.site.sequences[lease.id], error="e")
                     self.step(failed, PlaceNow())
+
+    @rule(place=st.integers(0, 3))
+    def is_edited_and_killed(self, place: int) -> None:
+        """A trial reports, and each of its next attempts says that it runs an edit, and is lost."""
+        numbers = [lease.number for lease, _ in self.running()][place : place + 1]
+        for content in "ABBB":
+            code = AttemptCode(digest=content, files=(SourceFile("train.py", content),))
+            for lease in [lease for lease, _ in self.running() if lease.number in numbers]:
+                if content == "A":
+                    report = self.site.report(lease, lease.step + 1, 0.5)
+                    self.step(replace(report, code=code), PlaceNow())
+                    continue
+                self.say_loaded(lease, code)
+                self.site.sequences[lease.id] += 1
+                self.step(gone(lease, "LOST", self.site.sequences[lease.id]), PlaceNow())
+
+    def say_loaded(self, lease: Lease, code: AttemptCode) -> Any:
+        """An attempt has started and says what it runs."""
+        self.site.sequences[lease.id] += 1
+        (outcome,) = self.step(
+            RestoredArrived(
+                lease_id=lease.id,
+                number=lease.number,
+                attempt=lease.attempt,
+                sequence=self.site.sequences[lease.id],
+                code=code,
+            )
+        )
+        return outcome
 
     def running(self) -> list[tuple[Lease, int]]:
         """The leases of the trials that run now, each with its milestone."""

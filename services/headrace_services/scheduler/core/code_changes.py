@@ -220,9 +220,10 @@ def take(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
 
 
 def _mark(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -> None:
-    marked, news = other_code.runs(state.trials[lease.number], lease, found.differing)
+    trial = state.trials[lease.number]
+    marked, news = other_code.runs(trial, lease, found.differing)
     new = [one for one in found.new if news or not not_known.is_marked(one)]  # an attempt may say it twice
-    if news or new:
+    if marked != trial or new:  # a later attempt changes the row too, which only the log tells other replicas
         state.emit(events.code_changed(lease, code.digest, found.differing, new, refused=False))
     state.update(lease.number, code_changed=marked.code_changed, other_code=marked.other_code)
 
