@@ -26,7 +26,7 @@ from headrace_services.scheduler.core.lifecycle import Reason, StudyState
 from headrace_services.scheduler.core.records import Checkpoint, Lease, Params
 from headrace_services.scheduler.in_process.history import Kept
 from headrace_services.scheduler.in_process.proposing import Proposing
-from headrace_services.scheduler.samplers import expected_trials, make_sampler, require_own
+from headrace_services.scheduler.samplers import expected_trials, make_sampler, points_of, require_own
 from headrace_services.scheduler.session.messages import trial_seed
 from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
 from headrace_services.scheduler.simulator.cycle import written
@@ -63,7 +63,7 @@ class InProcessStudy:
 
     def __init__(self, spec: StudySpec, *, name: str) -> None:
         require_own(spec)
-        fold = Fold.empty(spec, make_sampler(spec))
+        fold = Fold.empty(spec, make_sampler(spec), points=points_of(spec))
         now = datetime.now(UTC)
         self._rows = StudyRows(spec, fold, name=name, created=now, planned=expected_trials(spec))
         self._studies = {self._rows.study.id: self._rows}
