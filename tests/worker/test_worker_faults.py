@@ -361,3 +361,15 @@ async def test_a_trial_dies_with_its_children_when_it_crashes(
     exited = await stream.get("exited")
     assert exited.error == "killed by SIGABRT"
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_a_program_says_that_its_configuration_makes_no_sense(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    program = "from headrace import trial\nt = trial.current()\nraise trial.Infeasible('8 heads, 100 features')\n"
+    stream.send(assign=site.assign(site.program(program, prelude=False)))
+    exited = await stream.get("exited")
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_INFEASIBLE
+    assert exited.error == "8 heads, 100 features"

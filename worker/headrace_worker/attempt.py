@@ -316,6 +316,7 @@ class Attempt:
                 by_itself=request.by_itself,
                 unreadable=request.unreadable_checkpoint and self._loads,
                 exiting=request.exiting,
+                infeasible=request.infeasible,
             )
             self.host.finished(self)
         self.host.heard()

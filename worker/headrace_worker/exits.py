@@ -64,6 +64,8 @@ class Finished:
     by_itself: bool = False
     # Its library could not read the checkpoint that it was to continue from.
     unreadable: bool = False
+    # Its configuration makes no sense, it says.
+    infeasible: bool = False
     # Its interpreter was exiting, so its exit status has the last word.
     exiting: bool = False
 
@@ -100,8 +102,8 @@ def classify(
     its worker killed there (`signalled` is false) is lost: the scheduler knows whether that matters.
 
     Then the program's word, except that a full disk and a process of its own that was killed are the machine's
-    failure, and that a checkpoint which its library cannot read is the store's. Then the exit code, which of a gang is that of the rank that ended it. A script that was
-    exiting did not know its exit code, so that one counts.
+    failure, and that a checkpoint which its library cannot read is the store's. Then the exit code, which of a gang is
+    that of the rank that ended it. A script that was exiting did not know its exit code, so that one counts.
 
     An error that names a variable which the trial was not given (`withheld`) says so. `waited_s` is how long it lived,
     where it never asked for its configuration; 0 where it did. `left_by_trainer`: its configuration went to another
@@ -122,6 +124,12 @@ def classify(
         return Verdict(outcome=ending.outcome, error=ending.error, exit_code=exit_code)
     if finished is not None and finished.error:
         outcome = worker_pb2.EXIT_OUTCOME_FAILED
+        if finished.infeasible:
+            return Verdict(
+                outcome=worker_pb2.EXIT_OUTCOME_INFEASIBLE,
+                error=_ERROR.kept(finished.error),
+                exit_code=exit_code,
+            )
         if finished.unreadable:
             outcome = worker_pb2.EXIT_OUTCOME_UNREADABLE_CHECKPOINT
         elif says_full(finished.error) or _CHILD_KILLED.search(f"{finished.error}\n{finished.traceback}"):

@@ -25,6 +25,7 @@ from headrace.trial.bundle_runtime import BundleRuntime
 from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.local import LocalRuntime
 from headrace.trial.runtime import (
+    INFEASIBLE,
     TOLD,
     UNREADABLE,
     Assignment,
@@ -136,6 +137,9 @@ def finish_with(runtime: Runtime, error: BaseException, trial: Trial | None = No
     """Tells the runtime how the program ended: `sys.exit(0)` is success, all else is not."""
     if isinstance(error, SystemExit) and error.code in (None, 0):
         runtime.finish(error="", traceback="", own=trial._own_end() if trial is not None else TOLD)
+        return
+    if (reason := raised.infeasible(error)) is not None:
+        runtime.finish(error=reason, traceback="", own=INFEASIBLE)
         return
     line, trace = raised.words(error)
     own = UNREADABLE if raised.unreadable(error) else TOLD

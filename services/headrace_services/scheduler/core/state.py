@@ -23,7 +23,7 @@ from headrace_services.scheduler.core.inputs import (
     Suggest,
     Suggested,
 )
-from headrace_services.scheduler.core.lifecycle import Action, Reason, State, StudyState, next_state
+from headrace_services.scheduler.core.lifecycle import WITHOUT_RESULT, Action, Reason, State, StudyState, next_state
 from headrace_services.scheduler.core.needs import Rows
 from headrace_services.scheduler.core.placement.fit import with_parts
 from headrace_services.scheduler.core.placement.speeds import grant_kind, learn
@@ -232,7 +232,7 @@ class CycleState:
         if number in self.queue:
             self.queue.remove(number)
         self.fold.policy.withdraw(number)
-        if reason is Reason.FAILED and (end := self.trials[number].counted) is not None:
+        if reason in WITHOUT_RESULT and (end := self.trials[number].counted) is not None:
             self.emit(events.result_stays(number, end, self.study.spec))
         self.wants_placement = True
 

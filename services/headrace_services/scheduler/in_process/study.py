@@ -140,6 +140,10 @@ class InProcessStudy:
         """The trial failed."""
         self._end(asked, "FAILED", error)
 
+    def infeasible(self, asked: Asked, reason: str) -> None:
+        """Its configuration makes no sense."""
+        self._end(asked, "INFEASIBLE", reason)
+
     def stop(self, why: str) -> None:
         """End the study, and cancel what is not over."""
         if not self._rows.study.state.ended:
@@ -188,7 +192,7 @@ class InProcessStudy:
         plan = written(self._rows, self._studies, self._cluster, [one], time.monotonic())
         self._kept.take(plan, now)
         if plan.changes.rungs or any(
-            change.after.reason is Reason.COMPLETED for change in plan.changes.trials
+            change.after.reason in (Reason.COMPLETED, Reason.INFEASIBLE) for change in plan.changes.trials
         ):
             self._proposing.take(plan, self._rows.fold.policy)
         return plan.outcomes[0]

@@ -49,6 +49,7 @@ _OUTCOMES = {
     worker_pb2.EXIT_OUTCOME_UNREACHED: "UNREACHED",
     worker_pb2.EXIT_OUTCOME_UNREADABLE_CHECKPOINT: "UNREADABLE_CHECKPOINT",
     worker_pb2.EXIT_OUTCOME_STORE_AWAY: "STORE_AWAY",
+    worker_pb2.EXIT_OUTCOME_INFEASIBLE: "INFEASIBLE",
 }
 _TRIAL = re.compile(r"studies/([^/]+)/trials/([0-9]{1,18})")
 
