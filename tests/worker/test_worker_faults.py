@@ -373,3 +373,37 @@ async def test_a_program_says_that_its_configuration_makes_no_sense(
     exited = await stream.get("exited")
     assert exited.outcome == worker_pb2.EXIT_OUTCOME_INFEASIBLE
     assert exited.error == "8 heads, 100 features"
+
+
+def _timed(site: Site, body: str, *, grace_s: float, left_s: float = 1.5) -> worker_pb2.Assign:
+    assign = site.assign(site.program(body), grace_s=grace_s)
+    assign.template.timeout.FromSeconds(60)
+    assign.time_left.FromMilliseconds(int(1000 * left_s))
+    return assign
+
+
+async def test_a_trial_whose_time_is_over_is_asked_to_leave(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    body = """
+    while not os.path.exists(me.leave_file):
+        time.sleep(0.05)
+    mark("asked")
+    """
+    stream.send(assign=_timed(site, body, grace_s=30, left_s=1.0))
+    exited = await stream.get("exited")
+    assert (site.marks / "asked").exists()
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
+
+
+async def test_a_trial_that_does_not_leave_is_ended_after_its_grace(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=_timed(site, "report(1); mark('up', os.getpid()); time.sleep(100)", grace_s=0.5))
+    exited = await stream.get("exited")
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_TIMED_OUT
+    assert exited.error == "ran for the study's trial_timeout_s of 60 s"

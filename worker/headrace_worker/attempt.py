@@ -159,6 +159,7 @@ class Attempt:
         self._prepared = Prepared()
         self._ended = asyncio.Event()
         self._log: AttemptLog | None = None
+        self._time_limit: asyncio.TimerHandle | None = None
         self.reports = Reports(
             assign,
             checkpoint_dir=self._scratch / "checkpoints",
@@ -209,6 +210,19 @@ class Attempt:
         error = drained or "the worker was stopped"
         ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
         self._end(ending, 0.0, min(within_s, grace_s(self.assign.template)))
+
+    def _time_is_over(self) -> None:
+        """The trial has run for as long as the study lets it: it is asked to save and leave, and ended after its
+        grace."""
+        self.reports.leave_soon()
+        grace = grace_s(self.assign.template)
+        self._time_limit = asyncio.get_running_loop().call_later(grace, self._end_in_time)
+
+    def _end_in_time(self) -> None:
+        limit_s = self.assign.template.timeout.ToTimedelta().total_seconds()
+        error = f"ran for the study's trial_timeout_s of {limit_s:g} s"
+        ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_TIMED_OUT, error=error)
+        self._end(ending, 0.0, AFTER_TERM_S)
 
     def fail(self, ending: Ending) -> None:
         """Ends the trial, which cannot go on; it has a moment to leave."""
@@ -325,6 +339,9 @@ class Attempt:
 
     async def run(self) -> None:
         """Lives through the lease."""
+        if self.assign.HasField("time_left"):
+            left_s = self.assign.time_left.ToTimedelta().total_seconds()
+            self._time_limit = asyncio.get_running_loop().call_later(left_s, self._time_is_over)
         try:
             verdict = await self._live()
             if not await asyncio.to_thread(self._scratch.exists):
@@ -333,6 +350,8 @@ class Attempt:
             log.exception("%s: the attempt failed", self.lease.trial)
             verdict = Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=f"the worker failed: {error}")
         finally:
+            if self._time_limit is not None:
+                self._time_limit.cancel()
             self.host.leave(self)
             self._place.programs.release(self._prepared)
         if not self._fenced:

@@ -25,6 +25,7 @@ from headrace_services.scheduler.core import (
     unreached,
     unread,
     until,
+    time_limits,
 )
 from headrace_services.scheduler.core.inputs import (
     Accepted,
@@ -129,6 +130,9 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
         case "INFEASIBLE":  # by its own word: no failure, and no sense in another attempt
             why = message.error or "no reason given"
             state.terminate(number, Reason.INFEASIBLE, why)
+        case "TIMED_OUT":
+            if time_limits.timed_out(state, state.trials[number], message) is Reason.FAILED:
+                _count_early_failure(state, state.trials[number])
         case "RELEASED":  # let go of by its holder: nothing points to its program
             state.close(lease)
             _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")

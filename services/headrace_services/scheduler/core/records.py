@@ -204,6 +204,10 @@ class Trial(Struct, frozen=True, kw_only=True):
     speeds: Speeds = field(default_factory=dict)
     read_s: float | None = None
     """How long its last restore took."""
+    ran_s: float = 0.0
+    """How long its earlier attempts ran, where the study limits that (`core.time_limits`)."""
+    runs_since_s: float | None = None
+    """There: since when the present one runs, by the database's clock."""
     earlier_ends: tuple[EarlierEnd, ...] = ()
     """What it had come to each time that it was over and a user let it continue, the first end first."""
     counted_end: int | None = None

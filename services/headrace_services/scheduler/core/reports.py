@@ -26,6 +26,7 @@ from headrace_services.scheduler.core import (
     seats,
     unreached,
     until,
+    time_limits,
 )
 from headrace_services.scheduler.core.changes import RungChange
 from headrace_services.scheduler.core.inputs import Accepted, Outcome, ReportArrived
@@ -109,6 +110,7 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
     until.compare(state, before)
     until.look(state)
     decision = closing.at_report(state, lease, report, decision)
+    decision = time_limits.at_report(state, lease, decision)
     state.answers[lease.number, lease.attempt, sequence] = decision
     state.changes.reports.append(
         Report(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import earlier_ends, events, other_code
+from headrace_services.scheduler.core import earlier_ends, events, other_code, time_limits
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.changes import Changes, PromotionChange, TrialChange
 from headrace_services.scheduler.core.fold import Fold
@@ -211,6 +211,7 @@ class CycleState:
             start_time=after.start_time or (self.study.now if after.attempt else None),
             end_time=self.study.now if state is State.TERMINATED else None,
         )
+        after = replace(after, **time_limits.counted(self.study, before, after))
         after = earlier_ends.settled(self.study.spec, after)
         if before.leased and not after.leased:
             assert before.lease_id is not None

@@ -71,6 +71,10 @@ trial = Table(
     Column("speeds", JSONB, nullable=False, server_default="{}"),
     # How long its last restore took, in seconds.
     Column("read_s", Float),
+    # Where the study limits how long a trial runs: how long its earlier attempts did, and since when the present one
+    # does (seconds since 1970, by the database's clock).
+    Column("ran_s", Float, nullable=False, server_default="0"),
+    Column("runs_since_s", Float),
     # What it had come to each time that it was over and was let continue, and which of these counts.
     Column("earlier_ends", JSONB, nullable=False, server_default="[]"),
     Column("counted_end", Integer),

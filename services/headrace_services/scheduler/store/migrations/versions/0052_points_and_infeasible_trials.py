@@ -15,6 +15,11 @@ def upgrade() -> None:
 
 _STATEMENTS = (
     "ALTER TABLE study ADD COLUMN distinct_points BOOLEAN NOT NULL DEFAULT false",
+    """
+    ALTER TABLE trial
+        ADD COLUMN ran_s DOUBLE PRECISION NOT NULL DEFAULT 0,
+        ADD COLUMN runs_since_s DOUBLE PRECISION
+    """,
     "ALTER TABLE trial DROP CONSTRAINT trial_reasons",
     """
     ALTER TABLE trial ADD CONSTRAINT trial_reasons
