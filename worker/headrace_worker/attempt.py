@@ -55,6 +55,7 @@ from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import trial_key
 from headrace_worker.run_as import pass_through
 from headrace_worker.running_code import RunningCode
+from headrace_worker.stacks import STACKS_S, ask_for_stacks
 
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -139,6 +140,8 @@ class Attempt:
         self._restore_dir: Path | None = None
         self.ending: Ending | None = None
         self.finished: Finished | None = None
+        # The processes that print their stacks, each with the signal that asks for them.
+        self.stacks: dict[int, int] = {}
         # Another process than the program's own was the last to ask, as behind a shell script.
         self.attached_elsewhere = False
         self.has_reported = False
@@ -222,7 +225,17 @@ class Attempt:
         limit_s = self.assign.template.timeout.ToTimedelta().total_seconds()
         error = f"ran for the study's trial_timeout_s of {limit_s:g} s"
         ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_TIMED_OUT, error=error)
-        self._end(ending, 0.0, AFTER_TERM_S)
+        self._end(ending, self._show_stacks(), AFTER_TERM_S)
+
+    def hangs(self, error: str) -> None:
+        """Ends the trial, which has been silent for too long, once its log says where it hangs."""
+        ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=error)
+        self._end(ending, self._show_stacks(), min(grace_s(self.assign.template), AFTER_TERM_S))
+
+    def _show_stacks(self) -> float:
+        """Asks its processes for their stacks; returns how long that may take."""
+        asked = [ask_for_stacks(pid, number, self.host.leader) for pid, number in self.stacks.items()]
+        return STACKS_S if any(asked) else 0.0
 
     def fail(self, ending: Ending) -> None:
         """Ends the trial, which cannot go on; it has a moment to leave."""

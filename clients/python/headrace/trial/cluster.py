@@ -6,7 +6,7 @@ A report at a milestone waits as long as the scheduler needs.
 import os
 
 from headrace.grants import RANK
-from headrace.trial import convert, ends, gang, title
+from headrace.trial import convert, ends, gang, stacks, title
 from headrace.trial.code import CodeTeller
 from headrace.trial.line import Line
 from headrace.trial.runtime import INFEASIBLE, TOLD, UNREADABLE, Assignment, Decision, OwnEnd, Report, TrialRuntimeError
@@ -42,7 +42,12 @@ class ClusterRuntime:
 
     def attach(self) -> Assignment:
         """Asks the daemon who this trial is and where it continues."""
-        request = runtime_pb2.AttachRequest(lease_id=self._lease_id, rank=self._rank, finishes=not self._rank)
+        request = runtime_pb2.AttachRequest(
+            lease_id=self._lease_id,
+            rank=self._rank,
+            finishes=not self._rank,
+            stack_signal=stacks.show(),
+        )
         answer = self._line.call(self._line.stub.Attach, request)
         self._code.begin(answer.template)
         return convert.assignment(answer, rank=self._rank, in_gang=self._in_gang)
