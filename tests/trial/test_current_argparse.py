@@ -12,11 +12,17 @@ SHOWN = "print(t['lr'], args.data)\n"
 HEAD = "import argparse\nfrom headrace import trial\n"
 
 
-def run(tmp_path: Path, *parts: str, options: str = "--lr 0.1 --data digits") -> subprocess.CompletedProcess[str]:
+def run(
+    tmp_path: Path, *parts: str, options: str = "--lr 0.1 --data digits"
+) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "train.py"
     script.write_text(HEAD + "".join(parts))
     return subprocess.run(
-        [sys.executable, str(script), *options.split()], capture_output=True, text=True, check=False, cwd=tmp_path
+        [sys.executable, str(script), *options.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
     )
 
 

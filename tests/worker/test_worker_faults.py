@@ -368,7 +368,9 @@ async def test_a_program_says_that_its_configuration_makes_no_sense(
 ) -> None:
     site.start()
     stream = await scheduler.stream()
-    program = "from headrace import trial\nt = trial.current()\nraise trial.Infeasible('8 heads, 100 features')\n"
+    program = (
+        "from headrace import trial\nt = trial.current()\nraise trial.Infeasible('8 heads, 100 features')\n"
+    )
     stream.send(assign=site.assign(site.program(program, prelude=False)))
     exited = await stream.get("exited")
     assert exited.outcome == worker_pb2.EXIT_OUTCOME_INFEASIBLE
@@ -382,9 +384,7 @@ def _timed(site: Site, body: str, *, grace_s: float, left_s: float = 1.5) -> wor
     return assign
 
 
-async def test_a_trial_whose_time_is_over_is_asked_to_leave(
-    site: Site, scheduler: ScriptedScheduler
-) -> None:
+async def test_a_trial_whose_time_is_over_is_asked_to_leave(site: Site, scheduler: ScriptedScheduler) -> None:
     site.start()
     stream = await scheduler.stream()
     body = """

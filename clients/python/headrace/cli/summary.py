@@ -266,7 +266,11 @@ class Summary:
         if saved is None:
             return f"{text}; the study ended before" if self.outcome.cut_off else text
         counts = self.study.counts
-        lost = [("failed", counts.failed), ("were cancelled", counts.cancelled), ("were infeasible", counts.infeasible)]
+        lost = [
+            ("failed", counts.failed),
+            ("were cancelled", counts.cancelled),
+            ("were infeasible", counts.infeasible),
+        ]
         said = " and ".join(
             f"{wording.plural(count, 'trial')} {word if count > 1 else word.replace('were', 'was')}"
             for word, count in lost

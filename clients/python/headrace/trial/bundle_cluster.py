@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 
 from headrace.grants import BUNDLE
-from headrace.trial import convert, title, stacks
+from headrace.trial import convert, stacks, title
 from headrace.trial.bundle_runtime import Answer, Attached, Ended, Refused, Said, Seat
 from headrace.trial.code import CodeTeller
 from headrace.trial.line import Line

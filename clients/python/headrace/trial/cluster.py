@@ -9,7 +9,16 @@ from headrace.grants import RANK
 from headrace.trial import convert, ends, gang, stacks, title
 from headrace.trial.code import CodeTeller
 from headrace.trial.line import Line
-from headrace.trial.runtime import INFEASIBLE, TOLD, UNREADABLE, Assignment, Decision, OwnEnd, Report, TrialRuntimeError
+from headrace.trial.runtime import (
+    INFEASIBLE,
+    TOLD,
+    UNREADABLE,
+    Assignment,
+    Decision,
+    OwnEnd,
+    Report,
+    TrialRuntimeError,
+)
 from headrace.v1 import runtime_pb2
 
 _TELL_S = 10.0

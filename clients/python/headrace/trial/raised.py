@@ -37,7 +37,10 @@ def unreadable(error: BaseException) -> bool:
 
 def infeasible(error: BaseException) -> str | None:
     """Why the configuration makes no sense, where the program says that; else None."""
-    return next((one.reason.strip() or "no reason given" for one in _chain(error) if isinstance(one, Infeasible)), None)
+    return next(
+        (one.reason.strip() or "no reason given" for one in _chain(error) if isinstance(one, Infeasible)),
+        None,
+    )
 
 
 def blamed(error: BaseException) -> int | None:

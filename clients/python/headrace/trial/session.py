@@ -8,7 +8,7 @@ can continue from it.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, ItemsView, KeysView, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol

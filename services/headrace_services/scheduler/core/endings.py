@@ -22,10 +22,10 @@ from headrace_services.scheduler.core import (
     gone,
     other_code,
     seats,
+    time_limits,
     unreached,
     unread,
     until,
-    time_limits,
 )
 from headrace_services.scheduler.core.inputs import (
     Accepted,

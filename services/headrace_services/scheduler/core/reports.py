@@ -24,9 +24,9 @@ from headrace_services.scheduler.core import (
     leaving,
     other_code,
     seats,
+    time_limits,
     unreached,
     until,
-    time_limits,
 )
 from headrace_services.scheduler.core.changes import RungChange
 from headrace_services.scheduler.core.inputs import Accepted, Outcome, ReportArrived

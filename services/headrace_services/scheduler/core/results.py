@@ -149,7 +149,11 @@ class Results:
             )
         if self._infeasible and 2 * self._infeasible.total() > self._trials:
             reason, count = self._infeasible.most_common(1)[0]
-            which = f"all {self._trials}" if self._infeasible.total() == self._trials else str(self._infeasible.total())
+            which = (
+                f"all {self._trials}"
+                if self._infeasible.total() == self._trials
+                else str(self._infeasible.total())
+            )
             return (
                 f"{which} trials were infeasible, {count} with: {reason}; narrow the search space, or say with `when` "
                 "which parameters go together"

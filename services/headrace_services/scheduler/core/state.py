@@ -23,7 +23,14 @@ from headrace_services.scheduler.core.inputs import (
     Suggest,
     Suggested,
 )
-from headrace_services.scheduler.core.lifecycle import WITHOUT_RESULT, Action, Reason, State, StudyState, next_state
+from headrace_services.scheduler.core.lifecycle import (
+    WITHOUT_RESULT,
+    Action,
+    Reason,
+    State,
+    StudyState,
+    next_state,
+)
 from headrace_services.scheduler.core.needs import Rows
 from headrace_services.scheduler.core.placement.fit import with_parts
 from headrace_services.scheduler.core.placement.speeds import grant_kind, learn

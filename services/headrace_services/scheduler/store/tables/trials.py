@@ -110,7 +110,9 @@ trial = Table(
     CheckConstraint("(state = 'TERMINATED') = (reason IS NOT NULL)", name="reason"),
     CheckConstraint("(state = 'TERMINATED') = (end_time IS NOT NULL)", name="end"),
     CheckConstraint("state <> 'TERMINATED' OR milestone IS NULL", name="over"),
-    CheckConstraint("reason IN ('COMPLETED', 'STOPPED_EARLY', 'FAILED', 'CANCELLED', 'INFEASIBLE')", name="reasons"),
+    CheckConstraint(
+        "reason IN ('COMPLETED', 'STOPPED_EARLY', 'FAILED', 'CANCELLED', 'INFEASIBLE')", name="reasons"
+    ),
     # One of the earlier ends counts, or none.
     CheckConstraint(
         "counted_end IS NULL OR counted_end BETWEEN 0 AND jsonb_array_length(earlier_ends) - 1",
