@@ -118,6 +118,7 @@ def test_studies(fake: FakeStudyService, invoke: Invoke) -> None:
         "stopped_early": 23,
         "failed": 1,
         "cancelled": 0,
+        "infeasible": 0,
     }
     header, row = invoke("studies").out.splitlines()
     assert header.split() == [

@@ -96,6 +96,7 @@ def test_a_run_as_json_prints_every_event_and_the_summary(
         "stopped_early",
         "failed",
         "cancelled",
+        "infeasible",
         "failures",
         "scale_choice",
         "transferred",

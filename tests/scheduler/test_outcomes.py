@@ -534,3 +534,20 @@ async def test_a_trial_whose_messages_are_never_taken_is_cancelled_and_not_faile
     trial = await site.trial(0)
     assert (trial.state, trial.reason, trial.failures) == ("TERMINATED", "CANCELLED", 0)
     assert trial.detail.startswith("this is a defect of Headrace, 10 times in a row")
+
+
+async def test_an_infeasible_trial_is_neither_a_failure_nor_a_result(engine: AsyncEngine) -> None:
+    site, leases = await study_of(engine, trials=3, max_retries=3, max_early_failures=1)
+    await site.step(gone(leases[1], "INFEASIBLE", error="8 heads, 100 features"))
+    for lease, loss in zip(leases, (1.0, None, 3.0), strict=True):
+        if loss is not None:
+            await reports(site, lease, 1, loss=loss)
+    await site.step(gone(leases[0], "INFEASIBLE", error="no data for it"))
+    found = await figures(site)
+    assert found.reasons == {Reason.INFEASIBLE: 2}
+    assert found.best is not None
+    assert found.best.trial.number == 2
+    trial = await site.trial(1)
+    assert (trial.reason, trial.detail, trial.failures) == ("INFEASIBLE", "8 heads, 100 features", 0)
+    await reports(site, leases[2], 2, loss=4.0)
+    assert (await site.study()).state == "COMPLETED"

@@ -207,6 +207,7 @@ def specs(draw_):
         env=draw_(st.dictionaries(NAMES.map("E".__add__), TEXT, max_size=2)),
         grace=draw_(seconds),
         report_timeout=draw_(seconds),
+        timeout=draw_(seconds),
         prestart=draw_(st.booleans()),
     )
     gpus = draw_(st.integers(0, 8))

@@ -16,6 +16,7 @@ HINTS = [
     (added("mode: max"), "mode", "`objective: {metric: NAME, goal: …}`"),
     (minimal("goal: maximize", "goal: maximize, mode: min"), "objective.mode", "`goal: minimize`"),
     (added("report_timeout_s: 5"), "report_timeout_s", "under `trial`, as in `trial: {report_timeout_s: …}`"),
+    (added("trial_timeout_s: 5"), "trial_timeout_s", "under `trial`, as in `trial: {trial_timeout_s: …}`"),
     (added("grace_s: 5"), "grace_s", "under `trial`"),
     (added("env: {A: b}"), "env", "under `trial`"),
     (added("eta: 3"), "eta", "under `policy`, as in `policy: {eta: …}`"),

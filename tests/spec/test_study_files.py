@@ -118,6 +118,7 @@ ONE_FAULT = [
     (added("trial: {callable: 'a:b', grace: 3}"), "trial.grace", "not a known key | `grace_s`"),
     (added("trial: {callable: 'a:b', grace_s: soon}"), "trial.grace_s", "must be a number"),
     (added("trial: {callable: 'a:b', report_timeout_s: 0}"), "trial.report_timeout_s", "above 0"),
+    (added("trial: {callable: 'a:b', trial_timeout_s: 0}"), "trial.trial_timeout_s", "above 0"),
     (
         added("trial: {command: ['run {y}']}"),
         "trial.command[0]",

@@ -361,3 +361,104 @@ async def test_a_trial_dies_with_its_children_when_it_crashes(
     exited = await stream.get("exited")
     assert exited.error == "killed by SIGABRT"
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_a_program_says_that_its_configuration_makes_no_sense(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    program = (
+        "from headrace import trial\nt = trial.current()\nraise trial.Infeasible('8 heads, 100 features')\n"
+    )
+    stream.send(assign=site.assign(site.program(program, prelude=False)))
+    exited = await stream.get("exited")
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_INFEASIBLE
+    assert exited.error == "8 heads, 100 features"
+
+
+def _timed(site: Site, body: str, *, grace_s: float, left_s: float = 1.5) -> worker_pb2.Assign:
+    assign = site.assign(site.program(body), grace_s=grace_s)
+    assign.template.timeout.FromSeconds(60)
+    assign.time_left.FromMilliseconds(int(1000 * left_s))
+    return assign
+
+
+async def test_a_trial_whose_time_is_over_is_asked_to_leave(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    body = """
+    while not os.path.exists(me.leave_file):
+        time.sleep(0.05)
+    mark("asked")
+    """
+    stream.send(assign=_timed(site, body, grace_s=30, left_s=1.0))
+    exited = await stream.get("exited")
+    assert (site.marks / "asked").exists()
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
+
+
+async def test_a_trial_that_does_not_leave_is_ended_after_its_grace(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=_timed(site, "report(1); mark('up', os.getpid()); time.sleep(100)", grace_s=0.5))
+    exited = await stream.get("exited")
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_TIMED_OUT
+    assert exited.error == "ran for the study's trial_timeout_s of 60 s"
+
+
+def _opening(site: Site, body: str) -> list[str]:
+    """A script that opens its trial as users' scripts do."""
+    opened = "import ctypes, time\nfrom headrace import trial\n\n\ndef in_a_collective():\n"
+    end = "\n\nt = trial.current()\nin_a_collective()\n"
+    return site.program(f"{opened}    {body}{end}", prelude=False)
+
+
+async def test_a_program_that_hangs_shows_where(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(_opening(site, "time.sleep(100)"), report_timeout_s=2.5))
+    exited = await stream.get("exited")
+    assert exited.outcome == FAILED
+    assert exited.error.startswith("reported nothing for 2.5 s")
+    assert "in in_a_collective" in exited.log_tail
+    assert "most recent call first" in exited.log_tail
+
+
+async def test_a_program_that_runs_out_of_time_shows_where(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    assign = site.assign(_opening(site, "time.sleep(100)"), grace_s=1)
+    assign.template.timeout.FromSeconds(60)
+    assign.time_left.FromSeconds(2)
+    stream.send(assign=assign)
+    exited = await stream.get("exited")
+    assert exited.outcome == worker_pb2.EXIT_OUTCOME_TIMED_OUT
+    assert "in in_a_collective" in exited.log_tail
+
+
+async def test_a_program_that_crashes_shows_where(site: Site, scheduler: ScriptedScheduler) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    stream.send(assign=site.assign(_opening(site, "ctypes.string_at(0)")))
+    exited = await stream.get("exited")
+    assert (exited.outcome, exited.error) == (FAILED, "killed by SIGSEGV")
+    assert "in in_a_collective" in exited.log_tail
+
+
+async def test_a_program_that_did_not_say_so_gets_no_such_signal(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    site.start()
+    stream = await scheduler.stream()
+    body = """
+    signal.signal(signal.SIGTERM, lambda *_: (mark("term"), os._exit(0)))
+    mark("up")
+    while True:
+        time.sleep(0.05)
+    """
+    stream.send(assign=site.assign(site.program(body), report_timeout_s=2.5))
+    assert (await stream.get("exited")).outcome == FAILED
+    assert (site.marks / "term").exists()

@@ -9,7 +9,7 @@ import asyncio
 
 from headrace.v1 import worker_pb2
 from headrace_worker.attempt import Attempt
-from headrace_worker.exits import Ending, Finished, Verdict, classify, not_started
+from headrace_worker.exits import Finished, Verdict, classify, not_started
 from headrace_worker.launch import log_path
 from headrace_worker.logs import last_line
 from headrace_worker.place import Place
@@ -133,4 +133,4 @@ class Alone:
         error = f"reported nothing for {silence_s(self._assign.template, self._pace):g} s"
         if not attempt.has_reported:
             error += " since its start: it hangs, or report_timeout_s is too short for it (imports count)"
-        attempt.fail(Ending(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=error))
+        attempt.hangs(error)

@@ -55,6 +55,7 @@ from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import trial_key
 from headrace_worker.run_as import pass_through
 from headrace_worker.running_code import RunningCode
+from headrace_worker.stacks import STACKS_S, ask_for_stacks
 
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -139,6 +140,8 @@ class Attempt:
         self._restore_dir: Path | None = None
         self.ending: Ending | None = None
         self.finished: Finished | None = None
+        # The processes that print their stacks, each with the signal that asks for them.
+        self.stacks: dict[int, int] = {}
         # Another process than the program's own was the last to ask, as behind a shell script.
         self.attached_elsewhere = False
         self.has_reported = False
@@ -159,6 +162,7 @@ class Attempt:
         self._prepared = Prepared()
         self._ended = asyncio.Event()
         self._log: AttemptLog | None = None
+        self._time_limit: asyncio.TimerHandle | None = None
         self.reports = Reports(
             assign,
             checkpoint_dir=self._scratch / "checkpoints",
@@ -209,6 +213,29 @@ class Attempt:
         error = drained or "the worker was stopped"
         ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=error)
         self._end(ending, 0.0, min(within_s, grace_s(self.assign.template)))
+
+    def _time_is_over(self) -> None:
+        """The trial has run for as long as the study lets it: it is asked to save and leave, and ended after its
+        grace."""
+        self.reports.leave_soon()
+        grace = grace_s(self.assign.template)
+        self._time_limit = asyncio.get_running_loop().call_later(grace, self._end_in_time)
+
+    def _end_in_time(self) -> None:
+        limit_s = self.assign.template.timeout.ToTimedelta().total_seconds()
+        error = f"ran for the study's trial_timeout_s of {limit_s:g} s"
+        ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_TIMED_OUT, error=error)
+        self._end(ending, self._show_stacks(), AFTER_TERM_S)
+
+    def hangs(self, error: str) -> None:
+        """Ends the trial, which has been silent for too long, once its log says where it hangs."""
+        ending = Ending(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=error)
+        self._end(ending, self._show_stacks(), min(grace_s(self.assign.template), AFTER_TERM_S))
+
+    def _show_stacks(self) -> float:
+        """Asks its processes for their stacks; returns how long that may take."""
+        asked = [ask_for_stacks(pid, number, self.host.leader) for pid, number in self.stacks.items()]
+        return STACKS_S if any(asked) else 0.0
 
     def fail(self, ending: Ending) -> None:
         """Ends the trial, which cannot go on; it has a moment to leave."""
@@ -316,6 +343,7 @@ class Attempt:
                 by_itself=request.by_itself,
                 unreadable=request.unreadable_checkpoint and self._loads,
                 exiting=request.exiting,
+                infeasible=request.infeasible,
             )
             self.host.finished(self)
         self.host.heard()
@@ -324,6 +352,9 @@ class Attempt:
 
     async def run(self) -> None:
         """Lives through the lease."""
+        if self.assign.HasField("time_left"):
+            left_s = self.assign.time_left.ToTimedelta().total_seconds()
+            self._time_limit = asyncio.get_running_loop().call_later(left_s, self._time_is_over)
         try:
             verdict = await self._live()
             if not await asyncio.to_thread(self._scratch.exists):
@@ -332,6 +363,8 @@ class Attempt:
             log.exception("%s: the attempt failed", self.lease.trial)
             verdict = Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=f"the worker failed: {error}")
         finally:
+            if self._time_limit is not None:
+                self._time_limit.cancel()
             self.host.leave(self)
             self._place.programs.release(self._prepared)
         if not self._fenced:

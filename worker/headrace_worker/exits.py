@@ -64,6 +64,8 @@ class Finished:
     by_itself: bool = False
     # Its library could not read the checkpoint that it was to continue from.
     unreadable: bool = False
+    # Its configuration makes no sense, it says.
+    infeasible: bool = False
     # Its interpreter was exiting, so its exit status has the last word.
     exiting: bool = False
 
@@ -122,6 +124,12 @@ def classify(
         return Verdict(outcome=ending.outcome, error=ending.error, exit_code=exit_code)
     if finished is not None and finished.error:
         outcome = worker_pb2.EXIT_OUTCOME_FAILED
+        if finished.infeasible:
+            return Verdict(
+                outcome=worker_pb2.EXIT_OUTCOME_INFEASIBLE,
+                error=_ERROR.kept(finished.error),
+                exit_code=exit_code,
+            )
         if finished.unreadable:
             outcome = worker_pb2.EXIT_OUTCOME_UNREADABLE_CHECKPOINT
         elif says_full(finished.error) or _CHILD_KILLED.search(f"{finished.error}\n{finished.traceback}"):

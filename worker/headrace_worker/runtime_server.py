@@ -64,6 +64,8 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
         attempt = await self._attempt(request.lease_id, context)
         caller = self._callers.of(context.peer())
         attempt.asked_by(caller.pid if request.finishes and caller is not None else 0)
+        if caller is not None and request.stack_signal:
+            attempt.stacks[caller.pid] = request.stack_signal
         return attempt.attach()
 
     async def Restored(  # noqa: N802 - generated for both kinds of server

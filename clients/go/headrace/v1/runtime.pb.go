@@ -30,7 +30,9 @@ type AttachRequest struct {
 	// The process's rank in a gang of one process a slot.
 	Rank int32 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
 	// The process calls Finish at any end but a kill. So one that ends without it was killed.
-	Finishes      bool `protobuf:"varint,3,opt,name=finishes,proto3" json:"finishes,omitempty"`
+	Finishes bool `protobuf:"varint,3,opt,name=finishes,proto3" json:"finishes,omitempty"`
+	// On this signal the process prints the stack of each of its threads, and goes on; 0: it must not get one.
+	StackSignal   int32 `protobuf:"varint,4,opt,name=stack_signal,json=stackSignal,proto3" json:"stack_signal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -84,6 +86,13 @@ func (x *AttachRequest) GetFinishes() bool {
 		return x.Finishes
 	}
 	return false
+}
+
+func (x *AttachRequest) GetStackSignal() int32 {
+	if x != nil {
+		return x.StackSignal
+	}
+	return 0
 }
 
 type AttachResponse struct {
@@ -623,7 +632,9 @@ type FinishRequest struct {
 	UnreadableCheckpoint bool `protobuf:"varint,12,opt,name=unreadable_checkpoint,json=unreadableCheckpoint,proto3" json:"unreadable_checkpoint,omitempty"`
 	// Without an error: said by a script whose interpreter was exiting, which does not tell with what status. A status other
 	// than 0 is a failure then.
-	Exiting       bool `protobuf:"varint,13,opt,name=exiting,proto3" json:"exiting,omitempty"`
+	Exiting bool `protobuf:"varint,13,opt,name=exiting,proto3" json:"exiting,omitempty"`
+	// Its configuration makes no sense: `error` says why. Such a trial is not tried again, and counts as no failure.
+	Infeasible    bool `protobuf:"varint,14,opt,name=infeasible,proto3" json:"infeasible,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -738,6 +749,13 @@ func (x *FinishRequest) GetUnreadableCheckpoint() bool {
 func (x *FinishRequest) GetExiting() bool {
 	if x != nil {
 		return x.Exiting
+	}
+	return false
+}
+
+func (x *FinishRequest) GetInfeasible() bool {
+	if x != nil {
+		return x.Infeasible
 	}
 	return false
 }
@@ -1316,11 +1334,12 @@ var File_headrace_v1_runtime_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\n" +
-	"\x19headrace/v1/runtime.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"Z\n" +
+	"\x19headrace/v1/runtime.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17headrace/v1/event.proto\x1a\x16headrace/v1/spec.proto\x1a\x17headrace/v1/trial.proto\"}\n" +
 	"\rAttachRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\x05R\x04rank\x12\x1a\n" +
-	"\bfinishes\x18\x03 \x01(\bR\bfinishes\"\x80\a\n" +
+	"\bfinishes\x18\x03 \x01(\bR\bfinishes\x12!\n" +
+	"\fstack_signal\x18\x04 \x01(\x05R\vstackSignal\"\x80\a\n" +
 	"\x0eAttachResponse\x12\x14\n" +
 	"\x05trial\x18\x01 \x01(\tR\x05trial\x12@\n" +
 	"\n" +
@@ -1377,7 +1396,7 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"C\n" +
 	"\x0eReportResponse\x121\n" +
-	"\bdecision\x18\x01 \x01(\v2\x15.headrace.v1.DecisionR\bdecision\"\x88\x03\n" +
+	"\bdecision\x18\x01 \x01(\v2\x15.headrace.v1.DecisionR\bdecision\"\xa8\x03\n" +
 	"\rFinishRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x1c\n" +
@@ -1391,7 +1410,10 @@ const file_headrace_v1_runtime_proto_rawDesc = "" +
 	"\tby_itself\x18\n" +
 	" \x01(\bR\bbyItself\x123\n" +
 	"\x15unreadable_checkpoint\x18\f \x01(\bR\x14unreadableCheckpoint\x12\x18\n" +
-	"\aexiting\x18\r \x01(\bR\aexiting\"\x10\n" +
+	"\aexiting\x18\r \x01(\bR\aexiting\x12\x1e\n" +
+	"\n" +
+	"infeasible\x18\x0e \x01(\bR\n" +
+	"infeasible\"\x10\n" +
 	"\x0eFinishResponse\"t\n" +
 	"\rLoadedRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x19\n" +

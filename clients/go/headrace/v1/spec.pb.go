@@ -4359,7 +4359,10 @@ type TrialTemplate struct {
 	Code *Code `protobuf:"bytes,10,opt,name=code,proto3" json:"code,omitempty"`
 	// A file in the folder, `requirements.txt` or `uv.lock`, that says what workers install for the program; empty means
 	// that the program runs in the worker's environment as it is.
-	Requirements  string `protobuf:"bytes,11,opt,name=requirements,proto3" json:"requirements,omitempty"`
+	Requirements string `protobuf:"bytes,11,opt,name=requirements,proto3" json:"requirements,omitempty"`
+	// How long a trial may run, over all of its attempts; absent means for ever. Then it is asked to leave, and has the
+	// grace to do so.
+	Timeout       *durationpb.Duration `protobuf:"bytes,12,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4480,6 +4483,13 @@ func (x *TrialTemplate) GetRequirements() string {
 		return x.Requirements
 	}
 	return ""
+}
+
+func (x *TrialTemplate) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
 }
 
 type isTrialTemplate_Program interface {
@@ -4961,7 +4971,7 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\n" +
 	"FilesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xae\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe3\x04\n" +
 	"\rTrialTemplate\x12\x1c\n" +
 	"\bcallable\x18\x01 \x01(\tH\x00R\bcallable\x124\n" +
 	"\acommand\x18\x02 \x01(\v2\x18.headrace.v1.CommandLineH\x00R\acommand\x12\x1f\n" +
@@ -4975,7 +4985,8 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"\x04plan\x18\t \x01(\v2\x16.headrace.v1.TrialPlanR\x04plan\x12%\n" +
 	"\x04code\x18\n" +
 	" \x01(\v2\x11.headrace.v1.CodeR\x04code\x12\"\n" +
-	"\frequirements\x18\v \x01(\tR\frequirements\x1a6\n" +
+	"\frequirements\x18\v \x01(\tR\frequirements\x123\n" +
+	"\atimeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\atimeout\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\t\n" +
@@ -5190,12 +5201,13 @@ var file_headrace_v1_spec_proto_depIdxs = []int32{
 	66, // 73: headrace.v1.TrialTemplate.report_timeout:type_name -> google.protobuf.Duration
 	55, // 74: headrace.v1.TrialTemplate.plan:type_name -> headrace.v1.TrialPlan
 	57, // 75: headrace.v1.TrialTemplate.code:type_name -> headrace.v1.Code
-	19, // 76: headrace.v1.ParameterAssignment.ValuesEntry.value:type_name -> headrace.v1.ParameterValue
-	77, // [77:77] is the sub-list for method output_type
-	77, // [77:77] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	66, // 76: headrace.v1.TrialTemplate.timeout:type_name -> google.protobuf.Duration
+	19, // 77: headrace.v1.ParameterAssignment.ValuesEntry.value:type_name -> headrace.v1.ParameterValue
+	78, // [78:78] is the sub-list for method output_type
+	78, // [78:78] is the sub-list for method input_type
+	78, // [78:78] is the sub-list for extension type_name
+	78, // [78:78] is the sub-list for extension extendee
+	0,  // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_spec_proto_init() }

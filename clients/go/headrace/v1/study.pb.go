@@ -478,7 +478,9 @@ type StudyStatus struct {
 	// When its first trial was first started; absent before.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,47,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// For how long it had ended, in all, each time until a user let it continue.
-	TimeOver      *durationpb.Duration `protobuf:"bytes,48,opt,name=time_over,json=timeOver,proto3" json:"time_over,omitempty"`
+	TimeOver *durationpb.Duration `protobuf:"bytes,48,opt,name=time_over,json=timeOver,proto3" json:"time_over,omitempty"`
+	// Of the terminated trials: those whose own code said that the configuration makes no sense.
+	Infeasible    int32 `protobuf:"varint,49,opt,name=infeasible,proto3" json:"infeasible,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -686,6 +688,13 @@ func (x *StudyStatus) GetTimeOver() *durationpb.Duration {
 		return x.TimeOver
 	}
 	return nil
+}
+
+func (x *StudyStatus) GetInfeasible() int32 {
+	if x != nil {
+		return x.Infeasible
+	}
+	return 0
 }
 
 // A learning-rate schedule that ends, as some trials of a study track it alike.
@@ -6312,7 +6321,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\a_regret\"5\n" +
 	"\aUnshown\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xe6\a\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x86\b\n" +
 	"\vStudyStatus\x12\x18\n" +
 	"\apending\x18\x01 \x01(\x05R\apending\x12\x18\n" +
 	"\arunning\x18\x02 \x01(\x05R\arunning\x12\x16\n" +
@@ -6343,7 +6352,10 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\tschedules\x18- \x03(\v2\x1b.headrace.v1.EndingScheduleR\tschedules\x129\n" +
 	"\n" +
 	"start_time\x18/ \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x126\n" +
-	"\ttime_over\x180 \x01(\v2\x19.google.protobuf.DurationR\btimeOverB\x0f\n" +
+	"\ttime_over\x180 \x01(\v2\x19.google.protobuf.DurationR\btimeOver\x12\x1e\n" +
+	"\n" +
+	"infeasible\x181 \x01(\x05R\n" +
+	"infeasibleB\x0f\n" +
 	"\r_warm_results\"|\n" +
 	"\x0eEndingSchedule\x121\n" +
 	"\bschedule\x18\x01 \x01(\v2\x15.headrace.v1.ScheduleR\bschedule\x12\x16\n" +

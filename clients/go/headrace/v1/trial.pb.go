@@ -154,6 +154,8 @@ const (
 	TerminationReason_TERMINATION_REASON_FAILED TerminationReason = 3
 	// A user stopped it or its study.
 	TerminationReason_TERMINATION_REASON_CANCELLED TerminationReason = 4
+	// Its own code said that the configuration makes no sense.
+	TerminationReason_TERMINATION_REASON_INFEASIBLE TerminationReason = 5
 )
 
 // Enum value maps for TerminationReason.
@@ -164,6 +166,7 @@ var (
 		2: "TERMINATION_REASON_STOPPED_EARLY",
 		3: "TERMINATION_REASON_FAILED",
 		4: "TERMINATION_REASON_CANCELLED",
+		5: "TERMINATION_REASON_INFEASIBLE",
 	}
 	TerminationReason_value = map[string]int32{
 		"TERMINATION_REASON_UNSPECIFIED":   0,
@@ -171,6 +174,7 @@ var (
 		"TERMINATION_REASON_STOPPED_EARLY": 2,
 		"TERMINATION_REASON_FAILED":        3,
 		"TERMINATION_REASON_CANCELLED":     4,
+		"TERMINATION_REASON_INFEASIBLE":    5,
 	}
 )
 
@@ -1515,13 +1519,14 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\x13TRIAL_STATE_RUNNING\x10\x02\x12\x16\n" +
 	"\x12TRIAL_STATE_PAUSED\x10\x03\x12\x17\n" +
 	"\x13TRIAL_STATE_RESUMED\x10\x04\x12\x1a\n" +
-	"\x16TRIAL_STATE_TERMINATED\x10\x05*\xc0\x01\n" +
+	"\x16TRIAL_STATE_TERMINATED\x10\x05*\xe3\x01\n" +
 	"\x11TerminationReason\x12\"\n" +
 	"\x1eTERMINATION_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cTERMINATION_REASON_COMPLETED\x10\x01\x12$\n" +
 	" TERMINATION_REASON_STOPPED_EARLY\x10\x02\x12\x1d\n" +
 	"\x19TERMINATION_REASON_FAILED\x10\x03\x12 \n" +
-	"\x1cTERMINATION_REASON_CANCELLED\x10\x04B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
+	"\x1cTERMINATION_REASON_CANCELLED\x10\x04\x12!\n" +
+	"\x1dTERMINATION_REASON_INFEASIBLE\x10\x05B@Z>github.com/headrace/headrace/clients/go/headrace/v1;headracev1b\x06proto3"
 
 var (
 	file_headrace_v1_trial_proto_rawDescOnce sync.Once

@@ -162,21 +162,27 @@ const (
 	ExitOutcome_EXIT_OUTCOME_UNREADABLE_CHECKPOINT ExitOutcome = 8
 	// The worker's store is away, or is not the one where the checkpoint lies. Not charged: the trial waits.
 	ExitOutcome_EXIT_OUTCOME_STORE_AWAY ExitOutcome = 9
+	// The program says that its configuration makes no sense. Not charged, and not tried again.
+	ExitOutcome_EXIT_OUTCOME_INFEASIBLE ExitOutcome = 10
+	// It has run for as long as the study lets a trial run. What it has reported counts.
+	ExitOutcome_EXIT_OUTCOME_TIMED_OUT ExitOutcome = 11
 )
 
 // Enum value maps for ExitOutcome.
 var (
 	ExitOutcome_name = map[int32]string{
-		0: "EXIT_OUTCOME_UNSPECIFIED",
-		1: "EXIT_OUTCOME_FINISHED",
-		2: "EXIT_OUTCOME_RELEASED",
-		3: "EXIT_OUTCOME_FAILED",
-		4: "EXIT_OUTCOME_LOST",
-		5: "EXIT_OUTCOME_NO_CHECKPOINT",
-		6: "EXIT_OUTCOME_UNPREPARED",
-		7: "EXIT_OUTCOME_UNREACHED",
-		8: "EXIT_OUTCOME_UNREADABLE_CHECKPOINT",
-		9: "EXIT_OUTCOME_STORE_AWAY",
+		0:  "EXIT_OUTCOME_UNSPECIFIED",
+		1:  "EXIT_OUTCOME_FINISHED",
+		2:  "EXIT_OUTCOME_RELEASED",
+		3:  "EXIT_OUTCOME_FAILED",
+		4:  "EXIT_OUTCOME_LOST",
+		5:  "EXIT_OUTCOME_NO_CHECKPOINT",
+		6:  "EXIT_OUTCOME_UNPREPARED",
+		7:  "EXIT_OUTCOME_UNREACHED",
+		8:  "EXIT_OUTCOME_UNREADABLE_CHECKPOINT",
+		9:  "EXIT_OUTCOME_STORE_AWAY",
+		10: "EXIT_OUTCOME_INFEASIBLE",
+		11: "EXIT_OUTCOME_TIMED_OUT",
 	}
 	ExitOutcome_value = map[string]int32{
 		"EXIT_OUTCOME_UNSPECIFIED":           0,
@@ -189,6 +195,8 @@ var (
 		"EXIT_OUTCOME_UNREACHED":             7,
 		"EXIT_OUTCOME_UNREADABLE_CHECKPOINT": 8,
 		"EXIT_OUTCOME_STORE_AWAY":            9,
+		"EXIT_OUTCOME_INFEASIBLE":            10,
+		"EXIT_OUTCOME_TIMED_OUT":             11,
 	}
 )
 
@@ -2004,7 +2012,9 @@ type Assign struct {
 	// Changed code is not let pass (`on_code_change`): each attempt says what it runs as soon as it has imported it.
 	GuardsCode bool `protobuf:"varint,30,opt,name=guards_code,json=guardsCode,proto3" json:"guards_code,omitempty"`
 	// The project of the trial's study. No other project gets what is installed for it. Older schedulers leave it empty.
-	Project       string `protobuf:"bytes,31,opt,name=project,proto3" json:"project,omitempty"`
+	Project string `protobuf:"bytes,31,opt,name=project,proto3" json:"project,omitempty"`
+	// How long the attempt may run, with all attempts before it within the template's timeout; absent: no limit.
+	TimeLeft      *durationpb.Duration `protobuf:"bytes,32,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2198,6 +2208,13 @@ func (x *Assign) GetProject() string {
 		return x.Project
 	}
 	return ""
+}
+
+func (x *Assign) GetTimeLeft() *durationpb.Duration {
+	if x != nil {
+		return x.TimeLeft
+	}
+	return nil
 }
 
 // What a trial may use.
@@ -3234,7 +3251,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\bprotocol\x18* \x01(\x05R\bprotocol\x12'\n" +
 	"\x0foldest_protocol\x18+ \x01(\x05R\x0eoldestProtocol\x12\x18\n" +
 	"\aversion\x18, \x01(\tR\aversion\x12-\n" +
-	"\x05store\x18- \x01(\v2\x17.headrace.v1.StoreOrderR\x05store\"\xab\a\n" +
+	"\x05store\x18- \x01(\v2\x17.headrace.v1.StoreOrderR\x05store\"\xe3\a\n" +
 	"\x06Assign\x12+\n" +
 	"\x05lease\x18\x01 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12@\n" +
 	"\n" +
@@ -3266,7 +3283,8 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"ends_study\x18\x19 \x01(\v2\x16.headrace.v1.EndsStudyR\tendsStudy\x12\x1f\n" +
 	"\vguards_code\x18\x1e \x01(\bR\n" +
 	"guardsCode\x12\x18\n" +
-	"\aproject\x18\x1f \x01(\tR\aproject\"\xb2\x01\n" +
+	"\aproject\x18\x1f \x01(\tR\aproject\x126\n" +
+	"\ttime_left\x18  \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xb2\x01\n" +
 	"\x05Grant\x12\x14\n" +
 	"\x05slots\x18\x01 \x03(\x05R\x05slots\x12\x14\n" +
 	"\x05milli\x18\x02 \x01(\x05R\x05milli\x12!\n" +
@@ -3332,7 +3350,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"DeviceKind\x12\x1b\n" +
 	"\x17DEVICE_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fDEVICE_KIND_CPU\x10\x01\x12\x13\n" +
-	"\x0fDEVICE_KIND_GPU\x10\x02*\xaf\x02\n" +
+	"\x0fDEVICE_KIND_GPU\x10\x02*\xe8\x02\n" +
 	"\vExitOutcome\x12\x1c\n" +
 	"\x18EXIT_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15EXIT_OUTCOME_FINISHED\x10\x01\x12\x19\n" +
@@ -3343,7 +3361,10 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\x17EXIT_OUTCOME_UNPREPARED\x10\x06\x12\x1a\n" +
 	"\x16EXIT_OUTCOME_UNREACHED\x10\a\x12&\n" +
 	"\"EXIT_OUTCOME_UNREADABLE_CHECKPOINT\x10\b\x12\x1b\n" +
-	"\x17EXIT_OUTCOME_STORE_AWAY\x10\t*U\n" +
+	"\x17EXIT_OUTCOME_STORE_AWAY\x10\t\x12\x1b\n" +
+	"\x17EXIT_OUTCOME_INFEASIBLE\x10\n" +
+	"\x12\x1a\n" +
+	"\x16EXIT_OUTCOME_TIMED_OUT\x10\v*U\n" +
 	"\n" +
 	"LogTrouble\x12\x1b\n" +
 	"\x17LOG_TROUBLE_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -3477,26 +3498,27 @@ var file_headrace_v1_worker_proto_depIdxs = []int32{
 	46, // 53: headrace.v1.Assign.gate:type_name -> headrace.v1.Gate
 	47, // 54: headrace.v1.Assign.keep_best:type_name -> headrace.v1.KeepBest
 	48, // 55: headrace.v1.Assign.ends_study:type_name -> headrace.v1.EndsStudy
-	49, // 56: headrace.v1.Grant.processes:type_name -> headrace.v1.Processes
-	37, // 57: headrace.v1.LeaseDecision.lease:type_name -> headrace.v1.LeaseRef
-	50, // 58: headrace.v1.LeaseDecision.decision:type_name -> headrace.v1.Decision
-	21, // 59: headrace.v1.Decisions.decisions:type_name -> headrace.v1.LeaseDecision
-	37, // 60: headrace.v1.Cancel.lease:type_name -> headrace.v1.LeaseRef
-	37, // 61: headrace.v1.Vacate.lease:type_name -> headrace.v1.LeaseRef
-	39, // 62: headrace.v1.Withdraw.grace:type_name -> google.protobuf.Duration
-	39, // 63: headrace.v1.Drain.grace:type_name -> google.protobuf.Duration
-	37, // 64: headrace.v1.ReadLog.lease:type_name -> headrace.v1.LeaseRef
-	3,  // 65: headrace.v1.LogChunk.trouble:type_name -> headrace.v1.LogTrouble
-	34, // 66: headrace.v1.JudgeFoldersResponse.verdicts:type_name -> headrace.v1.FolderVerdict
-	4,  // 67: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
-	32, // 68: headrace.v1.WorkerService.JudgeFolders:input_type -> headrace.v1.JudgeFoldersRequest
-	5,  // 69: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
-	33, // 70: headrace.v1.WorkerService.JudgeFolders:output_type -> headrace.v1.JudgeFoldersResponse
-	69, // [69:71] is the sub-list for method output_type
-	67, // [67:69] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	39, // 56: headrace.v1.Assign.time_left:type_name -> google.protobuf.Duration
+	49, // 57: headrace.v1.Grant.processes:type_name -> headrace.v1.Processes
+	37, // 58: headrace.v1.LeaseDecision.lease:type_name -> headrace.v1.LeaseRef
+	50, // 59: headrace.v1.LeaseDecision.decision:type_name -> headrace.v1.Decision
+	21, // 60: headrace.v1.Decisions.decisions:type_name -> headrace.v1.LeaseDecision
+	37, // 61: headrace.v1.Cancel.lease:type_name -> headrace.v1.LeaseRef
+	37, // 62: headrace.v1.Vacate.lease:type_name -> headrace.v1.LeaseRef
+	39, // 63: headrace.v1.Withdraw.grace:type_name -> google.protobuf.Duration
+	39, // 64: headrace.v1.Drain.grace:type_name -> google.protobuf.Duration
+	37, // 65: headrace.v1.ReadLog.lease:type_name -> headrace.v1.LeaseRef
+	3,  // 66: headrace.v1.LogChunk.trouble:type_name -> headrace.v1.LogTrouble
+	34, // 67: headrace.v1.JudgeFoldersResponse.verdicts:type_name -> headrace.v1.FolderVerdict
+	4,  // 68: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
+	32, // 69: headrace.v1.WorkerService.JudgeFolders:input_type -> headrace.v1.JudgeFoldersRequest
+	5,  // 70: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
+	33, // 71: headrace.v1.WorkerService.JudgeFolders:output_type -> headrace.v1.JudgeFoldersResponse
+	70, // [70:72] is the sub-list for method output_type
+	68, // [68:70] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_worker_proto_init() }

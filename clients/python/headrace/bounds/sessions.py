@@ -119,7 +119,7 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "time": TIME,
         "memory_bytes": BYTES,
     },
-    "AttachRequest": {"lease_id": NAME, "rank": RANK},
+    "AttachRequest": {"lease_id": NAME, "rank": RANK, "stack_signal": Whole(0, 64)},
     "RestoredRequest": {"lease_id": NAME, "read_time": TIME},
     "ReportRequest": {
         "lease_id": NAME,

@@ -112,6 +112,7 @@ SPECS: Final[dict[str, dict[str, Bound]]] = {
         "python": TEXT,
         "grace": Span(0, n.SECONDS),
         "report_timeout": Span(0, n.SECONDS),
+        "timeout": Span(0, n.SECONDS),
         "requirements": TEXT,
     },
     "Code": {

@@ -175,6 +175,7 @@ class Picture:
                 ("stopped_early", counts.stopped_early),
                 ("failed", counts.failed),
                 ("cancelled", counts.cancelled),
+                ("infeasible", counts.infeasible),
             )
             if count or word in ("running", "completed")
         ]

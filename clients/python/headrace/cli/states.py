@@ -16,6 +16,7 @@ STYLES = {
     "stopped": "yellow",
     "failed": "bold magenta",
     "cancelled": "dim magenta",
+    "infeasible": "dim yellow",
     "active": "cyan",
 }
 SYMBOLS = {
@@ -28,6 +29,7 @@ SYMBOLS = {
     "stopped": "■",
     "failed": "✗",
     "cancelled": "■",
+    "infeasible": "∅",
     "active": "▶",
 }
 

@@ -73,6 +73,7 @@ class Summary:
             "stopped_early": counts.stopped_early,
             "failed": counts.failed,
             "cancelled": counts.cancelled,
+            "infeasible": counts.infeasible,
             "failures": [views.failure(one) for one in self.study.failures],
             "scale_choice": asdict(choice) if (choice := self.study.scale_choice) else None,
             "transferred": views.transferred(self.transferred) if self.transferred else None,
@@ -265,7 +266,11 @@ class Summary:
         if saved is None:
             return f"{text}; the study ended before" if self.outcome.cut_off else text
         counts = self.study.counts
-        lost = [("failed", counts.failed), ("were cancelled", counts.cancelled)]
+        lost = [
+            ("failed", counts.failed),
+            ("were cancelled", counts.cancelled),
+            ("were infeasible", counts.infeasible),
+        ]
         said = " and ".join(
             f"{wording.plural(count, 'trial')} {word if count > 1 else word.replace('were', 'was')}"
             for word, count in lost
@@ -283,6 +288,8 @@ class Summary:
         ]
         if counts.cancelled:
             parts.append(f"{counts.cancelled} cancelled")
+        if counts.infeasible:
+            parts.append(f"{counts.infeasible} infeasible")
         live = counts.total - counts.terminated
         if live:
             parts.append(f"{live} live")

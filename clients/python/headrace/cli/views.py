@@ -58,6 +58,7 @@ def study(info: StudyInfo) -> Json:
             "stopped_early": counts.stopped_early,
             "failed": counts.failed,
             "cancelled": counts.cancelled,
+            "infeasible": counts.infeasible,
         },
         "best": trial(info.leader) if info.leader and not info.spec.further_objectives else None,
         "baseline": trial(info.baseline) if info.baseline else None,

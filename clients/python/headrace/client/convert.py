@@ -41,6 +41,7 @@ REASONS = {
     trial_pb2.TERMINATION_REASON_STOPPED_EARLY: model.TerminationReason.STOPPED_EARLY,
     trial_pb2.TERMINATION_REASON_FAILED: model.TerminationReason.FAILED,
     trial_pb2.TERMINATION_REASON_CANCELLED: model.TerminationReason.CANCELLED,
+    trial_pb2.TERMINATION_REASON_INFEASIBLE: model.TerminationReason.INFEASIBLE,
 }
 
 

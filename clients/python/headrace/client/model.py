@@ -103,6 +103,7 @@ class TerminationReason(StrEnum):
     STOPPED_EARLY = "stopped_early"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    INFEASIBLE = "infeasible"
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,15 +372,17 @@ class TrialInfo:
 
     @property
     def flaw(self) -> str:
-        """Why what counts of it is not to be relied on: `failed`, `diverged`, or empty."""
+        """Why what counts of it is not to be relied on: `failed`, `infeasible`, `diverged`, or empty."""
         if self.counted_end is not None:
             return ""
+        if self.reason is TerminationReason.INFEASIBLE:
+            return "infeasible"
         return "failed" if self.failed else "diverged" if self.diverged else ""
 
     @property
     def sound(self) -> bool:
-        """Whether what counts of it is to be relied on: it neither failed nor diverged, or an earlier end counts.
-        Others are the best only where no sound trial has a value."""
+        """Whether what counts of it is to be relied on: it neither failed nor diverged, nor is it
+        infeasible, or an earlier end counts. Others are the best only where no sound trial has a value."""
         return not self.flaw
 
     @property
@@ -410,6 +413,7 @@ class TrialCounts:
     stopped_early: int
     failed: int
     cancelled: int
+    infeasible: int = 0
 
     @property
     def total(self) -> int:

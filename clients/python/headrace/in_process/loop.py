@@ -130,6 +130,9 @@ class Loop:
         except Ended:
             pass
         except Exception as error:  # noqa: BLE001  (whatever the function raises ends its trial, not the study)
+            if self._defect is None and (reason := raised.infeasible(error)) is not None:
+                self._engine.infeasible(asked, reason)
+                return
             if self._defect is None:
                 self._error = error
                 self._engine.fail(asked, raised.words(error)[0])

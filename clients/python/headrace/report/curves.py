@@ -13,7 +13,7 @@ from headrace.client.model import TrialInfo
 from headrace.report import style
 from headrace.report.data import StudyData
 
-ORDER = ("stopped_early", "paused", "cancelled", "pending", "failed", "running", "completed")
+ORDER = ("stopped_early", "paused", "cancelled", "infeasible", "pending", "failed", "running", "completed")
 """Drawn first to last, so that what matters lies on top."""
 
 
@@ -70,7 +70,7 @@ def _add_group(
         y.append(None)
         hover.append("")
         ends.append((*points[-1], _point(data, *points[-1]) + about))
-    quiet = outcome in ("stopped_early", "paused", "cancelled", "pending")
+    quiet = outcome in ("stopped_early", "paused", "cancelled", "infeasible", "pending")
     figure.add_scatter(
         x=x,
         y=y,

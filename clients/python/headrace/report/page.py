@@ -211,13 +211,15 @@ def _cards(data: StudyData) -> list[str]:
         cards.append(_baseline_card(data, study.baseline))
     spent = f"of {study.steps_run_all} to run every trial to the end"
     if data.outcome.saved_percent is not None:
-        lost = [word for word, count in (("failed", counts.failed), ("cancelled", counts.cancelled)) if count]
+        by_end = {"failed": counts.failed, "cancelled": counts.cancelled, "infeasible": counts.infeasible}
+        lost = [word for word, count in by_end.items() if count]
         included = f", {' and '.join(lost)} trials included" if lost else ""
         spent += f"; {data.outcome.saved_percent:.0f} % saved{included}"
     elif data.outcome.cut_off:
         spent += "; the study ended before"
     cards.append(document.card("steps", str(study.steps_spent), spent))
     ends = f"{counts.completed} completed, {counts.stopped_early} stopped early, {counts.failed} failed"
+    ends += f", {counts.infeasible} infeasible" if counts.infeasible else ""
     live = counts.total - counts.terminated
     cards.append(document.card("trials", str(counts.total), ends + (f", {live} live" if live else "")))
     failures = wording.failures(study)

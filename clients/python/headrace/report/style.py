@@ -37,6 +37,7 @@ KINDS = {
     "stopped_early": Kind("stopped early", "#aab3bc", "square-open", ""),
     "failed": Kind("failed", "#cc79a7", "x", "x"),
     "cancelled": Kind("cancelled", "#8d99a5", "diamond-open", "/"),
+    "infeasible": Kind("infeasible", "#8d99a5", "x-thin", "x"),
     "interrupted": Kind("interrupted by a machine", "#e69f00", "cross", "\\"),
     "pending": Kind("pending", "#c3c9cf", "circle-open", ""),
 }

@@ -235,6 +235,8 @@ def _template(template: TrialTemplate) -> pb.TrialTemplate:
         message.grace.FromTimedelta(template.grace)
     if template.report_timeout is not None:
         message.report_timeout.FromTimedelta(template.report_timeout)
+    if template.timeout is not None:
+        message.timeout.FromTimedelta(template.timeout)
     if not template.prestart:
         message.prestart = False
     if template.plan is not None:
@@ -332,6 +334,8 @@ def _template_data(message: pb.TrialTemplate) -> dict[str, Any]:
         data["grace"] = _seconds(message.grace)
     if message.HasField("report_timeout"):
         data["report_timeout"] = _seconds(message.report_timeout)
+    if message.HasField("timeout"):
+        data["timeout"] = _seconds(message.timeout)
     if message.HasField("prestart"):
         data["prestart"] = message.prestart
     if message.HasField("plan"):

@@ -32,7 +32,7 @@ _TOP: Final = {
     "early_failures": "max_early_failures",
     "enqueue": "enqueued",
 }
-_TRIAL: Final = {"grace_s": "grace", "report_timeout_s": "report_timeout"}
+_TRIAL: Final = {"grace_s": "grace", "report_timeout_s": "report_timeout", "trial_timeout_s": "timeout"}
 _DOMAIN: Final = {"when": "conditions"}
 _PLACES: Final = (
     "template",

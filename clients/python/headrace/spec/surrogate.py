@@ -157,7 +157,13 @@ def gate_fields(template: TrialTemplate, resources: Resources) -> dict[str, Any]
     return {
         "objective": {"metric": WORST_SLOPE, "goal": "minimize"},
         "policy": {"kind": "run_all"},
-        "template": {**template.model_dump(), "callable": GATE, "report_timeout": None, "prestart": False},
+        "template": {
+            **template.model_dump(),
+            "callable": GATE,
+            "report_timeout": None,
+            "timeout": None,
+            "prestart": False,
+        },
         "resources": {
             **smallest.model_dump(),
             "gpus": min(1, smallest.gpus),

@@ -55,6 +55,8 @@ class TrialTemplate(SpecModel):
     python: Text = ""
     grace: Duration | None = None
     report_timeout: Duration | None = None
+    timeout: Duration | None = None
+    """How long a trial may run, over all of its attempts."""
     prestart: bool = True
     """Whether a callable's module may be imported before the trial is known, by a process that stands by."""
     plan: TrialPlan | None = None
@@ -97,6 +99,15 @@ class TrialTemplate(SpecModel):
                     value=0,
                     message="must be above 0",
                     remedy="Leave it out to wait for reports for ever.",
+                )
+            )
+        if self.timeout is not None and not self.timeout:
+            problems.append(
+                Problem(
+                    loc=("timeout",),
+                    value=0,
+                    message="must be above 0",
+                    remedy="Leave it out to let trials run for as long as they take.",
                 )
             )
         reject(problems)

@@ -33,7 +33,7 @@ from headrace.trial.batches import ResumableBatches
 from headrace.trial.bundle import Bundle
 from headrace.trial.bundle_member import Member
 from headrace.trial.reading import Saved, read_checkpoint
-from headrace.trial.runtime import Ended, TrialRuntimeError
+from headrace.trial.runtime import Ended, Infeasible, TrialRuntimeError
 from headrace.trial.script import current, main
 from headrace.trial.session import Trial
 from headrace.trial.tracking import shared
@@ -41,6 +41,7 @@ from headrace.trial.tracking import shared
 __all__ = [
     "Bundle",
     "Ended",
+    "Infeasible",
     "Member",
     "ResumableBatches",
     "Saved",

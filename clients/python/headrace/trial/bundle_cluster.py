@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 
 from headrace.grants import BUNDLE
-from headrace.trial import convert, title
+from headrace.trial import convert, stacks, title
 from headrace.trial.bundle_runtime import Answer, Attached, Ended, Refused, Said, Seat
 from headrace.trial.code import CodeTeller
 from headrace.trial.line import Line
@@ -35,6 +35,7 @@ class ClusterBundle:
 
     def attach(self) -> Attached:
         """Asks the daemon for the members that are there."""
+        stacks.show()  # of a crash: a bundle that hangs is not asked
         request = runtime_pb2.AttachBundleRequest(grant_id=self._grant_id)
         answer = self._line.call(self._line.stub.AttachBundle, request)
         self._begin_code(answer.members)

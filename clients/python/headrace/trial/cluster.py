@@ -6,10 +6,19 @@ A report at a milestone waits as long as the scheduler needs.
 import os
 
 from headrace.grants import RANK
-from headrace.trial import convert, ends, gang, title
+from headrace.trial import convert, ends, gang, stacks, title
 from headrace.trial.code import CodeTeller
 from headrace.trial.line import Line
-from headrace.trial.runtime import TOLD, UNREADABLE, Assignment, Decision, OwnEnd, Report, TrialRuntimeError
+from headrace.trial.runtime import (
+    INFEASIBLE,
+    TOLD,
+    UNREADABLE,
+    Assignment,
+    Decision,
+    OwnEnd,
+    Report,
+    TrialRuntimeError,
+)
 from headrace.v1 import runtime_pb2
 
 _TELL_S = 10.0
@@ -42,7 +51,12 @@ class ClusterRuntime:
 
     def attach(self) -> Assignment:
         """Asks the daemon who this trial is and where it continues."""
-        request = runtime_pb2.AttachRequest(lease_id=self._lease_id, rank=self._rank, finishes=not self._rank)
+        request = runtime_pb2.AttachRequest(
+            lease_id=self._lease_id,
+            rank=self._rank,
+            finishes=not self._rank,
+            stack_signal=stacks.show(),
+        )
         answer = self._line.call(self._line.stub.Attach, request)
         self._code.begin(answer.template)
         return convert.assignment(answer, rank=self._rank, in_gang=self._in_gang)
@@ -71,7 +85,9 @@ class ClusterRuntime:
         if self._line.gone or (self._rank and not error):
             return
         said, trace = convert.head_of(error), convert.tail_of(traceback)
-        if error and ends.speak(error=said, traceback=trace, unreadable=own.unreadable):
+        if error and ends.speak(
+            error=said, traceback=trace, unreadable=own.unreadable, infeasible=own.infeasible
+        ):
             return
         request = convert.finish(self._lease_id, error=error, traceback=traceback, rank=self._rank, own=own)
         self._line.call(self._line.stub.Finish, request)
@@ -85,7 +101,7 @@ class ClusterRuntime:
             traceback=end.traceback,
             rank=end.rank,
             exit_code=0 if end.error else end.code or 0,
-            own=UNREADABLE if end.unreadable else TOLD,
+            own=INFEASIBLE if end.infeasible else UNREADABLE if end.unreadable else TOLD,
         )
         self._line.call(self._line.stub.Finish, request, deadline_s=_TELL_S)
         self._line.close()

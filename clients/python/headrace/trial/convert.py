@@ -139,6 +139,7 @@ def finish(
         by_itself=own.by_itself,
         unreadable_checkpoint=own.unreadable,
         exiting=own.exiting,
+        infeasible=own.infeasible,
     )
 
 

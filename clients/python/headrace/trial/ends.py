@@ -35,6 +35,8 @@ class End:
     traceback: str = ""
     # Its checkpoint cannot be read.
     unreadable: bool = False
+    # Its configuration makes no sense.
+    infeasible: bool = False
 
     @property
     def is_echo(self) -> bool:
@@ -78,12 +80,13 @@ def open_line() -> None:
         os.set_inheritable(_line, False)
 
 
-def speak(*, error: str, traceback: str, unreadable: bool = False) -> bool:
+def speak(*, error: str, traceback: str, unreadable: bool = False, infeasible: bool = False) -> bool:
     """Tells the leader of this rank's gang why it fails; False where there is none. The first word counts."""
     global _line
     if _line is None:
         return False
-    word = {"at": time.monotonic(), "error": error, "traceback": traceback, "unreadable": unreadable}
+    word = {"at": time.monotonic(), "error": error, "traceback": traceback}
+    word |= {"unreadable": unreadable, "infeasible": infeasible}
     if _line >= 0:
         with suppress(OSError), os.fdopen(_line, "wb") as pipe:
             pipe.write(json.dumps(word).encode() + b"\n")
@@ -104,5 +107,6 @@ def heard(data: bytes, rank: int) -> End | None:
             error=str(word["error"]),
             traceback=str(word["traceback"]),
             unreadable=word.get("unreadable") is True,
+            infeasible=word.get("infeasible") is True,
         )
     return None

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.trial.checkpoint import UnreadableError
+from headrace.trial.runtime import Infeasible
 
 _OUT_OF_MEMORY = frozenset({"OutOfMemoryError", "MemoryError"})
 _OF_THE_BUNDLE = [Path(__file__).with_name(name) for name in ("bundle.py", "bundle_values.py")]
@@ -32,6 +33,14 @@ def out_of_memory(error: BaseException) -> bool:
 def unreadable(error: BaseException) -> bool:
     """Whether the checkpoint to continue from could not be read."""
     return any(isinstance(one, UnreadableError) for one in _chain(error))
+
+
+def infeasible(error: BaseException) -> str | None:
+    """Why the configuration makes no sense, where the program says that; else None."""
+    return next(
+        (one.reason.strip() or "no reason given" for one in _chain(error) if isinstance(one, Infeasible)),
+        None,
+    )
 
 
 def blamed(error: BaseException) -> int | None:

@@ -206,6 +206,8 @@ class OwnEnd:
     unsaved: str = ""
     # It failed, since the checkpoint that it was to continue from cannot be read.
     unreadable: bool = False
+    # Its configuration makes no sense.
+    infeasible: bool = False
     # Its interpreter was exiting, so its exit status has the last word.
     exiting: bool = False
 
@@ -213,6 +215,7 @@ class OwnEnd:
 TOLD = OwnEnd()
 """The end of a program that failed, or that was told to end: nothing is to be said of it here."""
 UNREADABLE = OwnEnd(unreadable=True)
+INFEASIBLE = OwnEnd(infeasible=True)
 
 
 class Runtime(Protocol):
@@ -245,6 +248,18 @@ class Ended(SystemExit):
 
     def __str__(self) -> str:
         return f"{self.action.value}: {self.reason}" if self.reason else self.action.value
+
+
+class Infeasible(Exception):  # noqa: N818 - what it says of a configuration, as `trial.Ended` does of a trial
+    """The configuration makes no sense: `raise trial.Infeasible("8 heads do not divide 100 features")`.
+
+    The trial ends as infeasible, with this reason. It is not tried again and counts as no failure. The sampler learns
+    to keep away from such configurations.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class TrialRuntimeError(RuntimeError):

@@ -25,6 +25,7 @@ from headrace.trial.bundle_runtime import BundleRuntime
 from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.local import LocalRuntime
 from headrace.trial.runtime import (
+    INFEASIBLE,
     TOLD,
     UNREADABLE,
     Assignment,
@@ -90,15 +91,24 @@ def main(
     run(cast("Callable[[Trial], object]", function), runtime, runtime.attach(), observer)
 
 
-def current(*, defaults: Mapping[str, Value] | None = None, steps: int = 1, seed: int = 0) -> Trial:
+def current(
+    *,
+    defaults: Mapping[str, Value] | None = None,
+    steps: int = 1,
+    seed: int = 0,
+    argv: Sequence[str] | None = None,
+) -> Trial:
     """The trial of this process, for a script that is no function: started by a command template, or by hand.
 
     The first call attaches and seeds the random generators; the end of the process finishes the trial.
+
+    By hand it reads the options of `main` from the command line, and leaves others to the script. `argv` gives it a
+    list of its own, as `args, rest = parser.parse_known_args()` does: there an unknown option is an error.
     """
     global _current
     if _current is None:
         found = Defaults(params=dict(defaults or {}), steps=steps, seed=seed)
-        runtime, observer = _find_runtime(found, None)
+        runtime, observer = _find_runtime(found, argv, among_others=argv is None)
         assignment = runtime.attach()
         rng.seed_all(assignment.seed)
         try:
@@ -137,19 +147,24 @@ def finish_with(runtime: Runtime, error: BaseException, trial: Trial | None = No
     if isinstance(error, SystemExit) and error.code in (None, 0):
         runtime.finish(error="", traceback="", own=trial._own_end() if trial is not None else TOLD)
         return
+    if (reason := raised.infeasible(error)) is not None:
+        runtime.finish(error=reason, traceback="", own=INFEASIBLE)
+        return
     line, trace = raised.words(error)
     own = UNREADABLE if raised.unreadable(error) else TOLD
     runtime.finish(error=line, traceback=trace, own=own)
 
 
-def _find_runtime(defaults: Defaults, argv: Sequence[str] | None) -> tuple[Runtime, Observer | None]:
+def _find_runtime(
+    defaults: Defaults, argv: Sequence[str] | None, *, among_others: bool = False
+) -> tuple[Runtime, Observer | None]:
     if _host is not None:
         return _host.runtime(defaults)
     if os.environ.get("HEADRACE_RUNTIME"):
         from headrace.trial.cluster import ClusterRuntime  # gRPC only where there is a daemon to speak to
 
         return ClusterRuntime.from_environment(), None
-    return _local_runtime(defaults, argv), None
+    return _local_runtime(defaults, argv, among_others=among_others), None
 
 
 def _find_bundle(defaults: Defaults, argv: Sequence[str] | None) -> BundleRuntime:
@@ -184,8 +199,8 @@ def _local_bundle(defaults: Defaults, argv: Sequence[str] | None) -> LocalBundle
     )
 
 
-def _local_runtime(defaults: Defaults, argv: Sequence[str] | None) -> LocalRuntime:
-    given = _parsed(defaults, argv, several=False)
+def _local_runtime(defaults: Defaults, argv: Sequence[str] | None, *, among_others: bool) -> LocalRuntime:
+    given = _parsed(defaults, argv, several=False, among_others=among_others)
     return LocalRuntime(
         params={name: given[name] for name in defaults.params},
         steps=given["steps"],
@@ -194,14 +209,16 @@ def _local_runtime(defaults: Defaults, argv: Sequence[str] | None) -> LocalRunti
     )
 
 
-def _parsed(defaults: Defaults, argv: Sequence[str] | None, *, several: bool) -> dict[str, Any]:
-    """The command line. With `several` a parameter is a list: `--lr 0.1,0.2`."""
+def _parsed(
+    defaults: Defaults, argv: Sequence[str] | None, *, several: bool, among_others: bool = False
+) -> dict[str, Any]:
+    """The command line. With `several` a parameter is a list: `--lr 0.1,0.2`. `among_others`: options that are not
+    known here are the script's."""
     clash = [name for name in defaults.params if name in _OWN_OPTIONS]
     if clash:
         raise ValueError(
             f"parameter {clash[0]!r} has the name of an option of its own: --{clash[0]}; call it something else"
         )
-    # `current()` leaves the command line of its script alone.
     parser = argparse.ArgumentParser(
         formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
     )
@@ -219,7 +236,12 @@ def _parsed(defaults: Defaults, argv: Sequence[str] | None, *, several: bool) ->
     parser.add_argument(
         "--checkpoints", type=Path, metavar="DIR", help="save here at each report, and continue from here"
     )
-    return vars(parser.parse_args(argv))
+    if not among_others:
+        return vars(parser.parse_args(argv))
+    given, others = parser.parse_known_args(argv)
+    if others:
+        print(f"headrace: left to the script: {' '.join(others)}", file=sys.stderr)
+    return vars(given)
 
 
 def _each(parse: Callable[[str], Value]) -> Callable[[str], list[Value]]:

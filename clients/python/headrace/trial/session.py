@@ -8,7 +8,7 @@ can continue from it.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -114,6 +114,14 @@ class Trial(OneOfAKind):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.params)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A parameter's value; `default` where this configuration does not have it, as with `when` in the space."""
+        return self.params.get(name, default)
+
+    def items(self) -> ItemsView[str, Any]:
+        """The parameters with their values."""
+        return self.params.items()
 
     def keys(self) -> KeysView[str]:
         """The names of its parameters: a trial reads as the mapping of them, as in `t["lr"]` and `build(**t)`."""

@@ -29,21 +29,25 @@ class AttachRequest(_message.Message):
     LEASE_ID_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     FINISHES_FIELD_NUMBER: _builtins.int
+    STACK_SIGNAL_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     rank: _builtins.int
     """The process's rank in a gang of one process a slot."""
     finishes: _builtins.bool
     """The process calls Finish at any end but a kill. So one that ends without it was killed."""
+    stack_signal: _builtins.int
+    """On this signal the process prints the stack of each of its threads, and goes on; 0: it must not get one."""
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
         rank: _builtins.int = ...,
         finishes: _builtins.bool = ...,
+        stack_signal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finishes", b"finishes", "lease_id", b"lease_id", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finishes", b"finishes", "lease_id", b"lease_id", "rank", b"rank", "stack_signal", b"stack_signal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -330,6 +334,7 @@ class FinishRequest(_message.Message):
     BY_ITSELF_FIELD_NUMBER: _builtins.int
     UNREADABLE_CHECKPOINT_FIELD_NUMBER: _builtins.int
     EXITING_FIELD_NUMBER: _builtins.int
+    INFEASIBLE_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     error: _builtins.str
     """Empty for success; else the exception's last line, and its traceback."""
@@ -353,6 +358,8 @@ class FinishRequest(_message.Message):
     """Without an error: said by a script whose interpreter was exiting, which does not tell with what status. A status other
     than 0 is a failure then.
     """
+    infeasible: _builtins.bool
+    """Its configuration makes no sense: `error` says why. Such a trial is not tried again, and counts as no failure."""
     @_builtins.property
     def save_time(self) -> _duration_pb2.Duration: ...
     def __init__(
@@ -370,10 +377,11 @@ class FinishRequest(_message.Message):
         by_itself: _builtins.bool = ...,
         unreadable_checkpoint: _builtins.bool = ...,
         exiting: _builtins.bool = ...,
+        infeasible: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["save_time", b"save_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint_dir", b"checkpoint_dir", "error", b"error", "exit_code", b"exit_code", "exiting", b"exiting", "lease_id", b"lease_id", "rank", b"rank", "save_time", b"save_time", "step", b"step", "traceback", b"traceback", "unreadable_checkpoint", b"unreadable_checkpoint", "unsaved", b"unsaved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_itself", b"by_itself", "checkpoint_dir", b"checkpoint_dir", "error", b"error", "exit_code", b"exit_code", "exiting", b"exiting", "infeasible", b"infeasible", "lease_id", b"lease_id", "rank", b"rank", "save_time", b"save_time", "step", b"step", "traceback", b"traceback", "unreadable_checkpoint", b"unreadable_checkpoint", "unsaved", b"unsaved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

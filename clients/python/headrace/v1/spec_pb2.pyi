@@ -2143,6 +2143,7 @@ class TrialTemplate(_message.Message):
     PLAN_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     REQUIREMENTS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
     callable: _builtins.str
     """`module:function`, imported with `working_dir` on the path and called with the trial."""
     working_dir: _builtins.str
@@ -2181,6 +2182,12 @@ class TrialTemplate(_message.Message):
     def code(self) -> Global___Code:
         """How workers get the folder of the program; absent means that they find it at `working_dir`."""
 
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """How long a trial may run, over all of its attempts; absent means for ever. Then it is asked to leave, and has the
+        grace to do so.
+        """
+
     def __init__(
         self,
         *,
@@ -2195,10 +2202,11 @@ class TrialTemplate(_message.Message):
         plan: Global___TrialPlan | None = ...,
         code: Global___Code | None = ...,
         requirements: _builtins.str = ...,
+        timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "code", b"code", "command", b"command", "grace", b"grace", "plan", b"plan", "prestart", b"prestart", "program", b"program", "report_timeout", b"report_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "code", b"code", "command", b"command", "grace", b"grace", "plan", b"plan", "prestart", b"prestart", "program", b"program", "report_timeout", b"report_timeout", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "code", b"code", "command", b"command", "env", b"env", "grace", b"grace", "plan", b"plan", "prestart", b"prestart", "program", b"program", "python", b"python", "report_timeout", b"report_timeout", "requirements", b"requirements", "working_dir", b"working_dir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prestart", b"_prestart", "callable", b"callable", "code", b"code", "command", b"command", "env", b"env", "grace", b"grace", "plan", b"plan", "prestart", b"prestart", "program", b"program", "python", b"python", "report_timeout", b"report_timeout", "requirements", b"requirements", "timeout", b"timeout", "working_dir", b"working_dir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__prestart: _TypeAlias = _typing.Literal["prestart"]  # noqa: Y015
     _WhichOneofArgType__prestart: _TypeAlias = _typing.Literal["_prestart", b"_prestart"]  # noqa: Y015

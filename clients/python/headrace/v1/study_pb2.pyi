@@ -254,6 +254,7 @@ class StudyStatus(_message.Message):
     SCHEDULES_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     TIME_OVER_FIELD_NUMBER: _builtins.int
+    INFEASIBLE_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """The number of trials in each state."""
     running: _builtins.int
@@ -278,6 +279,8 @@ class StudyStatus(_message.Message):
     """With a warm start: how many results of the earlier study the sampler began with. Absent until it has proposed a
     trial, and in lists of studies.
     """
+    infeasible: _builtins.int
+    """Of the terminated trials: those whose own code said that the configuration makes no sense."""
     @_builtins.property
     def best(self) -> _trial_pb2.Trial:
         """The best trial so far, the baseline not counted; absent before the first finite value. A trial that failed only
@@ -358,10 +361,11 @@ class StudyStatus(_message.Message):
         schedules: _abc.Iterable[Global___EndingSchedule] | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         time_over: _duration_pb2.Duration | None = ...,
+        infeasible: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "start_time", b"start_time", "time_over", b"time_over", "until", b"until", "warm_results", b"warm_results"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "bundle_sizes", b"bundle_sizes", "cancelled", b"cancelled", "code_changed", b"code_changed", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "schedules", b"schedules", "start_time", b"start_time", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated", "time_over", b"time_over", "until", b"until", "waits_for", b"waits_for", "warm_results", b"warm_results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results", "baseline", b"baseline", "best", b"best", "bundle_sizes", b"bundle_sizes", "cancelled", b"cancelled", "code_changed", b"code_changed", "completed", b"completed", "cursor", b"cursor", "failed", b"failed", "failures", b"failures", "front", b"front", "infeasible", b"infeasible", "paused", b"paused", "pending", b"pending", "resumed", b"resumed", "rungs", b"rungs", "running", b"running", "schedules", b"schedules", "start_time", b"start_time", "steps_run_all", b"steps_run_all", "steps_spent", b"steps_spent", "stopped_early", b"stopped_early", "terminated", b"terminated", "time_over", b"time_over", "until", b"until", "waits_for", b"waits_for", "warm_results", b"warm_results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__warm_results: _TypeAlias = _typing.Literal["warm_results"]  # noqa: Y015
     _WhichOneofArgType__warm_results: _TypeAlias = _typing.Literal["_warm_results", b"_warm_results"]  # noqa: Y015

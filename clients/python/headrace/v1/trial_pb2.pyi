@@ -93,6 +93,8 @@ class _TerminationReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ter
     """Its own code failed more often than the study allows."""
     TERMINATION_REASON_CANCELLED: _TerminationReason.ValueType  # 4
     """A user stopped it or its study."""
+    TERMINATION_REASON_INFEASIBLE: _TerminationReason.ValueType  # 5
+    """Its own code said that the configuration makes no sense."""
 
 class TerminationReason(_TerminationReason, metaclass=_TerminationReasonEnumTypeWrapper):
     """Why a trial is over."""
@@ -106,6 +108,8 @@ TERMINATION_REASON_FAILED: TerminationReason.ValueType  # 3
 """Its own code failed more often than the study allows."""
 TERMINATION_REASON_CANCELLED: TerminationReason.ValueType  # 4
 """A user stopped it or its study."""
+TERMINATION_REASON_INFEASIBLE: TerminationReason.ValueType  # 5
+"""Its own code said that the configuration makes no sense."""
 Global___TerminationReason: _TypeAlias = TerminationReason  # noqa: Y015
 
 @_typing.final

@@ -104,6 +104,10 @@ class _ExitOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExitOutco
     """
     EXIT_OUTCOME_STORE_AWAY: _ExitOutcome.ValueType  # 9
     """The worker's store is away, or is not the one where the checkpoint lies. Not charged: the trial waits."""
+    EXIT_OUTCOME_INFEASIBLE: _ExitOutcome.ValueType  # 10
+    """The program says that its configuration makes no sense. Not charged, and not tried again."""
+    EXIT_OUTCOME_TIMED_OUT: _ExitOutcome.ValueType  # 11
+    """It has run for as long as the study lets a trial run. What it has reported counts."""
 
 class ExitOutcome(_ExitOutcome, metaclass=_ExitOutcomeEnumTypeWrapper):
     """How a trial's process ended, and who is to blame."""
@@ -137,6 +141,10 @@ checkpoint before it.
 """
 EXIT_OUTCOME_STORE_AWAY: ExitOutcome.ValueType  # 9
 """The worker's store is away, or is not the one where the checkpoint lies. Not charged: the trial waits."""
+EXIT_OUTCOME_INFEASIBLE: ExitOutcome.ValueType  # 10
+"""The program says that its configuration makes no sense. Not charged, and not tried again."""
+EXIT_OUTCOME_TIMED_OUT: ExitOutcome.ValueType  # 11
+"""It has run for as long as the study lets a trial run. What it has reported counts."""
 Global___ExitOutcome: _TypeAlias = ExitOutcome  # noqa: Y015
 
 class _LogTrouble:
@@ -1003,6 +1011,7 @@ class Assign(_message.Message):
     ENDS_STUDY_FIELD_NUMBER: _builtins.int
     GUARDS_CODE_FIELD_NUMBER: _builtins.int
     PROJECT_FIELD_NUMBER: _builtins.int
+    TIME_LEFT_FIELD_NUMBER: _builtins.int
     next_milestone: _builtins.int
     """The step up to which the trial may run without asking."""
     max_steps: _builtins.int
@@ -1064,6 +1073,10 @@ class Assign(_message.Message):
     def ends_study(self) -> _event_pb2.EndsStudy:
         """The trial saves at a report that ends its study, and waits for the answer; absent: no value does."""
 
+    @_builtins.property
+    def time_left(self) -> _duration_pb2.Duration:
+        """How long the attempt may run, with all attempts before it within the template's timeout; absent: no limit."""
+
     def __init__(
         self,
         *,
@@ -1090,10 +1103,11 @@ class Assign(_message.Message):
         ends_study: _event_pb2.EndsStudy | None = ...,
         guards_code: _builtins.bool = ...,
         project: _builtins.str = ...,
+        time_left: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "ends_study", b"ends_study", "gate", b"gate", "grant", b"grant", "keep_best", b"keep_best", "lease", b"lease", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "ends_study", b"ends_study", "gate", b"gate", "grant", b"grant", "keep_best", b"keep_best", "lease", b"lease", "parameters", b"parameters", "surrogate", b"surrogate", "template", b"template", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "ends_study", b"ends_study", "further_metrics", b"further_metrics", "gate", b"gate", "grant", b"grant", "guards_code", b"guards_code", "keep_best", b"keep_best", "last_step", b"last_step", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "project", b"project", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "surrogate", b"surrogate", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints_kept", b"checkpoints_kept", "checkpoints_shared", b"checkpoints_shared", "constraint_metrics", b"constraint_metrics", "ends_study", b"ends_study", "further_metrics", b"further_metrics", "gate", b"gate", "grant", b"grant", "guards_code", b"guards_code", "keep_best", b"keep_best", "last_step", b"last_step", "lease", b"lease", "max_steps", b"max_steps", "metric", b"metric", "next_milestone", b"next_milestone", "parameters", b"parameters", "project", b"project", "resume_step", b"resume_step", "rungs", b"rungs", "seed", b"seed", "study_uid", b"study_uid", "surrogate", b"surrogate", "template", b"template", "time_left", b"time_left"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from headrace.spec import StudySpec
 from headrace.spec.objective import is_feasible, objective_vector
-from headrace_services.scheduler.core.lifecycle import Reason
+from headrace_services.scheduler.core.lifecycle import WITHOUT_RESULT, Reason
 from headrace_services.scheduler.core.other_code import marks_result
 from headrace_services.scheduler.core.records import EarlierEnd, Trial
 from headrace_services.scheduler.core.scores import has_values, score_now, score_step
@@ -101,7 +101,7 @@ def _now(spec: StudySpec, trial: Trial) -> _Result | None:
     """What the trial has come to since; None where that is no usable result: it failed, or diverged."""
     diverged = trial.value is not None and not isfinite(trial.value)
     score = _score_now(spec, trial)
-    if trial.reason is Reason.FAILED or diverged or not has_values(spec, score, trial.metrics):
+    if trial.reason in WITHOUT_RESULT or diverged or not has_values(spec, score, trial.metrics):
         return None
     by_itself = replace(trial, score=score, counted_end=None)
     return _Result(

@@ -22,6 +22,7 @@ from headrace_services.scheduler.core import (
     gone,
     other_code,
     seats,
+    time_limits,
     unreached,
     unread,
     until,
@@ -64,7 +65,7 @@ ENDED_AFTERWARDS = "; then its process was ended by "
 """Stands between a completed trial's end and the signal without which its process would not have ended."""
 _CUT_OFF = ("FAILED", "LOST")
 """How a program ends that had more to do."""
-_BY_ITSELF = ("FAILED", "FINISHED")
+_BY_ITSELF = ("FAILED", "FINISHED", "INFEASIBLE")
 """How a program ends that nobody and nothing ended."""
 _TOLD_TO_LEAVE = (Reason.COMPLETED, Reason.STOPPED_EARLY)
 """Why a trial is over that heard so in answer to its last report, and could leave by itself."""
@@ -126,6 +127,12 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
             else:
                 certain = _is_certain(state, message, error, before)
                 _failed(state, state.trials[number], lease, error, certain=certain)
+        case "INFEASIBLE":  # by its own word: no failure, and no sense in another attempt
+            why = message.error or "no reason given"
+            state.terminate(number, Reason.INFEASIBLE, why)
+        case "TIMED_OUT":
+            if time_limits.timed_out(state, state.trials[number], message) is Reason.FAILED:
+                _count_early_failure(state, state.trials[number])
         case "RELEASED":  # let go of by its holder: nothing points to its program
             state.close(lease)
             _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")

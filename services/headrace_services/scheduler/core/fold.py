@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.policies import Policy, RungResult, make_policy
 from headrace_services.scheduler.core.records import Params, RungEntry
-from headrace_services.scheduler.core.sampling import Sampler, pooled_from
+from headrace_services.scheduler.core.sampling import Point, Points, Sampler, pooled_from
 
 
 @dataclass(slots=True)
@@ -27,23 +27,49 @@ class Fold:
     cursor: int = 0
     next_number: int = 0
     """The number after the last trial that the policy has heard of."""
+    points: Points | None = None
+    """Of a finite space; None of a continuum, and of studies that may try a point twice (`Study.distinct_points`)."""
+    tried: set[Point] = field(default_factory=set)
+    """The points of the trials so far, that of the baseline aside."""
     _arrivals: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     @classmethod
-    def empty(cls, spec: StudySpec, sampler: Sampler, *, revision: int = 0) -> "Fold":
+    def empty(
+        cls, spec: StudySpec, sampler: Sampler, *, revision: int = 0, points: Points | None = None
+    ) -> "Fold":
         """Return the fold of a study in which nothing has happened yet."""
         pooled = pooled_from(spec)
         return cls(
-            spec=spec, policy=make_policy(spec), sampler=sampler, pooled_from=pooled, revision=revision
+            spec=spec,
+            policy=make_policy(spec),
+            sampler=sampler,
+            pooled_from=pooled,
+            revision=revision,
+            points=points,
         )
 
     @property
     def sampled_limit(self) -> int:
         """How many configurations there will be, enqueued ones included and the baseline not."""
-        size = self.sampler.size
-        if size is None:
-            return self.spec.max_trials
-        return min(self.spec.max_trials, len(self.spec.enqueued) + size)
+        return configurations(self.spec, self.sampler, self.points)
+
+    def propose(self, number: int) -> Params | None:
+        """The sampler's proposal, or an untried point in place of one that was tried; None: there are no more."""
+        params = self.sampler.suggest(number)
+        if self.points is None or (params is not None and not self.was_tried(params)):
+            return params
+        fresh = self.points.untried(number, self.tried)
+        return params if fresh is None and self.sampler.size is None else fresh
+
+    def instead(self, number: int, params: Params) -> Params:
+        """A model's proposal, or an untried point near it in place of one that was tried."""
+        if self.points is None or not self.was_tried(params):
+            return params
+        return self.points.untried(number, self.tried, params) or params
+
+    def was_tried(self, params: Params) -> bool:
+        """Whether a trial has this point."""
+        return self.points is not None and self.points.point(params) in self.tried
 
     def bracket(self, number: int) -> int:
         """Return the bracket of trial `number`: a function of the study's seed and the number."""
@@ -63,6 +89,8 @@ class Fold:
         """Fold in that a trial was created; the baseline runs outside the policy."""
         self.next_number = number + 1
         if not baseline:
+            if self.points is not None and (point := self.points.point(params)) is not None:
+                self.tried.add(point)
             self.policy.joined(number, bracket, params)
 
     def record(self, entry: RungEntry) -> None:
@@ -85,3 +113,14 @@ class Fold:
     def promoted(self, number: int, bracket: int, rung: int) -> None:
         """Fold in that a trial went past a rung."""
         self.policy.promoted(number, bracket, rung)
+
+
+def configurations(spec: StudySpec, sampler: Sampler, points: Points | None) -> int:
+    """How many configurations a study tries, enqueued ones included and the baseline not."""
+    size = sampler.size
+    if size is None:
+        return spec.max_trials
+    enqueued = len(spec.enqueued)
+    if points is not None:  # those on the grid are of its points
+        enqueued -= len({points.point(params) for params in spec.enqueued} - {None})
+    return min(spec.max_trials, enqueued + size)

@@ -22,6 +22,7 @@ _OVER = {
     Reason.STOPPED_EARLY: "it was stopped early",
     Reason.FAILED: "it has failed",
     Reason.CANCELLED: "it was cancelled",
+    Reason.INFEASIBLE: "it is infeasible",
 }
 _STUDY_OVER = {
     StudyState.COMPLETED: "has completed",

@@ -42,6 +42,11 @@ class Reason(StrEnum):
     STOPPED_EARLY = "STOPPED_EARLY"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
+    INFEASIBLE = "INFEASIBLE"
+
+
+WITHOUT_RESULT = frozenset({Reason.FAILED, Reason.INFEASIBLE})
+"""Whatever such a trial has reported is not to be relied on."""
 
 
 class StudyState(StrEnum):

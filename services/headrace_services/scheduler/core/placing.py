@@ -419,6 +419,9 @@ def _create_next(state: CycleState) -> Trial | None:
     if index < len(spec.enqueued):
         params: Params | None = spec.enqueued[index]
     else:
-        params = state.fold.sampler.suggest(index - len(spec.enqueued))
+        params = state.fold.propose(index - len(spec.enqueued))
+    if params is None and state.fold.points is not None:
+        state.end_proposals()  # what users added were the last points
+        return None
     state.count_proposal()
     return create(state, params) if params is not None else None

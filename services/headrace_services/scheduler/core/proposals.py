@@ -18,8 +18,9 @@ def take(state: CycleState, proposed: Proposed) -> Outcome:
         return Accepted()
     if proposed.failure is not None:
         state.emit(events.proposal_failed(state.study.next_number, proposed.failure))
+    params = state.fold.instead(proposed.index, proposed.params)
     state.count_proposal()
-    placing.create(state, proposed.params, proposal=proposed.proposal)
+    placing.create(state, params, proposal=proposed.proposal)
     state.wants_placement = True
     return Accepted()
 

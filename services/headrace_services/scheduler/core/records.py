@@ -44,6 +44,9 @@ class Study(Struct, frozen=True, kw_only=True):
     planned: int | None = None
     """How many configurations are to be tried, without the baseline and what users add: a grid may have fewer than
     asked for, and the study that `best_of` names fewer results. Counted when the study is created."""
+    distinct_points: bool = False
+    """Whether it tries each point of a finite space once while there are untried ones. False in studies that were
+    created before there was such a rule: their order stays."""
     after: str | None = None
     """The study that has to complete before anything of this one is placed; None where there is none, or it has."""
     scale_choice: ScaleChoice | None = None
@@ -201,6 +204,10 @@ class Trial(Struct, frozen=True, kw_only=True):
     speeds: Speeds = field(default_factory=dict)
     read_s: float | None = None
     """How long its last restore took."""
+    ran_s: float = 0.0
+    """How long its earlier attempts ran, where the study limits that (`core.time_limits`)."""
+    runs_since_s: float | None = None
+    """There: since when the present one runs, by the database's clock."""
     earlier_ends: tuple[EarlierEnd, ...] = ()
     """What it had come to each time that it was over and a user let it continue, the first end first."""
     counted_end: int | None = None

@@ -71,7 +71,7 @@ def _retry(state: CycleState, named: frozenset[int] | None) -> Deciding[Outcome]
         raise _refused("trials", "", f"cannot be tried again: none of study '{name}' has failed", remedy)
     _require_company(state, chosen)
     yield from _require_room(state)
-    fold = Fold.empty(state.study.spec, state.fold.sampler)
+    fold = Fold.empty(state.study.spec, state.fold.sampler, points=state.fold.points)
     tried = f"{len(chosen)} trial{'s' * (len(chosen) != 1)} tried again"
     yield from _begin_again(state, f"a user lets it go on, {tried}", fold, [*chosen, *others])
     state.study = replace(state.study, early_failures=0)
@@ -104,7 +104,7 @@ def _extend(state: CycleState, command: ExtendStudy) -> Deciding[Outcome]:
         raise _refused("steps", command.steps, said, remedy)
     yield from _require_room(state)
     fold = Fold.empty(
-        after, state.fold.sampler
+        after, state.fold.sampler, points=state.fold.points
     )  # a policy of the user's own may refuse; nothing has changed yet
     state.extend(after)
     yield from _begin_again(state, "extended by a user", fold, [*full, *again, *others])
@@ -266,6 +266,8 @@ def _require_trials(state: CycleState, trials: int) -> None:
     if size is None:
         return
     left = len(spec.enqueued) + size - state.sampled_limit
+    if state.fold.points is not None:
+        left = size - len(state.fold.tried) - max(0, state.sampled_limit - state.study.sampled)
     if trials > left:
         has = "has no further configuration" if left <= 0 else f"has {left} further configurations"
         remedy = f"Create a study with a finer grid, or {own}."

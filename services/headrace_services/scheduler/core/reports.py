@@ -24,6 +24,7 @@ from headrace_services.scheduler.core import (
     leaving,
     other_code,
     seats,
+    time_limits,
     unreached,
     until,
 )
@@ -109,6 +110,7 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
     until.compare(state, before)
     until.look(state)
     decision = closing.at_report(state, lease, report, decision)
+    decision = time_limits.at_report(state, lease, decision)
     state.answers[lease.number, lease.attempt, sequence] = decision
     state.changes.reports.append(
         Report(

@@ -81,6 +81,8 @@ class Results:
         self._trials = 0
         self._errors: Counter[str] = Counter()
         """How many trials failed with each error."""
+        self._infeasible: Counter[str] = Counter()
+        """How many trials were infeasible for each reason."""
 
     def add(self, result: Result) -> None:
         """Take a trial in."""
@@ -90,8 +92,12 @@ class Results:
         self._furthest = max(self._furthest, result.step)
         if result.reason is Reason.FAILED:
             self._errors[cause(result.detail)] += 1
+        if result.reason is Reason.INFEASIBLE:
+            self._infeasible[cause(result.detail)] += 1
         self._seen.update(result.metrics)
         if has_values(self._spec, result.score, result.metrics):
+            if result.counts_as is Reason.INFEASIBLE:
+                return
             if result.counts_as is Reason.FAILED:
                 self._failed = _first(self._failed, result)
             elif not self._is_gate or self._passes(result):
@@ -140,6 +146,17 @@ class Results:
             return (
                 f"every trial that reported a result failed, trial {self._failed.number} with: "
                 f"{error_line(self._failed.detail)}; {self._remedy}"
+            )
+        if self._infeasible and 2 * self._infeasible.total() > self._trials:
+            reason, count = self._infeasible.most_common(1)[0]
+            which = (
+                f"all {self._trials}"
+                if self._infeasible.total() == self._trials
+                else str(self._infeasible.total())
+            )
+            return (
+                f"{which} trials were infeasible, {count} with: {reason}; narrow the search space, or say with `when` "
+                "which parameters go together"
             )
         if self._is_gate and not self._errors:
             return "the check was ended before it was complete; create the study again to run it"

@@ -4,6 +4,7 @@ Implementations are handed in (`samplers`): a cycle asks a `Sampler` by number a
 """
 
 import math
+from collections.abc import Set
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from headrace.spec import (
@@ -34,6 +35,27 @@ class Sampler(Protocol):
 
     def suggest(self, number: int) -> Params | None:
         """Proposal `number`, counted from 0: the active parameters in the order of the space; None: exhausted."""
+        ...
+
+
+Point = tuple[tuple[str, int], ...]
+"""A configuration of a finite space: the active parameters, each with the place of its value."""
+
+
+class Points(Protocol):
+    """The points of a finite space (`samplers.points`)."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        ...
+
+    def point(self, params: Params) -> Point | None:
+        """Which point a configuration is; None where it is none."""
+        ...
+
+    def untried(self, number: int, tried: Set[Point], beside: Params | None = None) -> Params | None:
+        """An untried point for proposal `number`, near the one that a model asked for; None where all are tried."""
         ...
 
 

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 from headrace.spec import Objective, Scope, StudySpec
 from headrace.spec.objective import is_feasible, objective_vector
-from headrace_services.scheduler.core.lifecycle import Reason
+from headrace_services.scheduler.core.lifecycle import WITHOUT_RESULT, Reason
 from headrace_services.scheduler.core.records import Trial
 
 
@@ -81,7 +81,7 @@ def ranked(objective: Objective, trials: Iterable[Trial]) -> list[Trial]:
         return (late, objective.sign * trial.score, -trial.step, trial.number)
 
     candidates = (trial for trial in trials if not trial.baseline and trial.score is not None)
-    return sorted((trial for trial in candidates if trial.counts_as is not Reason.FAILED), key=key)
+    return sorted((trial for trial in candidates if trial.counts_as not in WITHOUT_RESULT), key=key)
 
 
 def _mean(values: tuple[float, ...]) -> float | None:

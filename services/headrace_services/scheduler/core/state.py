@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import earlier_ends, events, other_code
+from headrace_services.scheduler.core import earlier_ends, events, other_code, time_limits
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.changes import Changes, PromotionChange, TrialChange
 from headrace_services.scheduler.core.fold import Fold
@@ -23,7 +23,14 @@ from headrace_services.scheduler.core.inputs import (
     Suggest,
     Suggested,
 )
-from headrace_services.scheduler.core.lifecycle import Action, Reason, State, StudyState, next_state
+from headrace_services.scheduler.core.lifecycle import (
+    WITHOUT_RESULT,
+    Action,
+    Reason,
+    State,
+    StudyState,
+    next_state,
+)
 from headrace_services.scheduler.core.needs import Rows
 from headrace_services.scheduler.core.placement.fit import with_parts
 from headrace_services.scheduler.core.placement.speeds import grant_kind, learn
@@ -211,6 +218,7 @@ class CycleState:
             start_time=after.start_time or (self.study.now if after.attempt else None),
             end_time=self.study.now if state is State.TERMINATED else None,
         )
+        after = replace(after, **time_limits.counted(self.study, before, after))
         after = earlier_ends.settled(self.study.spec, after)
         if before.leased and not after.leased:
             assert before.lease_id is not None
@@ -232,7 +240,7 @@ class CycleState:
         if number in self.queue:
             self.queue.remove(number)
         self.fold.policy.withdraw(number)
-        if reason is Reason.FAILED and (end := self.trials[number].counted) is not None:
+        if reason in WITHOUT_RESULT and (end := self.trials[number].counted) is not None:
             self.emit(events.result_stays(number, end, self.study.spec))
         self.wants_placement = True
 

@@ -18,7 +18,7 @@ from headrace_services.scheduler.core.inputs import Accepted, Outcome
 from headrace_services.scheduler.core.plan import Effects
 from headrace_services.scheduler.engine.submissions import Settled, Shown, Submission
 from headrace_services.scheduler.engine.turns import Turn
-from headrace_services.scheduler.samplers import make_sampler
+from headrace_services.scheduler.samplers import make_sampler, points_of
 from headrace_services.scheduler.store import requests, unseen
 from headrace_services.scheduler.store.apply import apply
 from headrace_services.scheduler.store.load import open_study, serve
@@ -54,7 +54,8 @@ async def run_cycle(
         effects = Effects(slots_left=True)
         return CycleResult(settled=(gone,) * len(submissions), effects=effects, fold=None)
     if fold is None or fold.revision != study.revision:
-        fold = Fold.empty(study.spec, make_sampler(study.spec), revision=study.revision)
+        points = points_of(study.spec) if study.distinct_points else None
+        fold = Fold.empty(study.spec, make_sampler(study.spec), revision=study.revision, points=points)
     if fold.cursor != study.cursor:
         await unseen.catch_up(conn, study_id, fold)
         fold.cursor = study.cursor

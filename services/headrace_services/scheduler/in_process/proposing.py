@@ -58,6 +58,8 @@ class Proposing:
         for ended in plan.changes.trials:
             if ended.before.reason is None and ended.after.reason is Reason.COMPLETED:
                 self._take_unrecorded(ended.after, policy.ladder(ended.after.bracket))
+            elif ended.before.reason is None and ended.after.reason is Reason.INFEASIBLE:
+                self._take_infeasible(ended.after)
 
     def _take_unrecorded(self, trial: Trial, ladder: Sequence[int]) -> None:
         """A completed trial without an entry at a rung counts with its last report: the baseline, and a function that
@@ -69,6 +71,16 @@ class Proposing:
         if trial.rungs < len(ladder):
             self._results[top].append(result)
             self._results[EVERY_RUNG].append(result)
+
+    def _take_infeasible(self, trial: Trial) -> None:
+        """An infeasible trial counts as the worst at each level where it has no result."""
+        rungs = self._spec.rungs()
+        result = Result.of(self._spec, trial.params, {}, trial.generation, level=rungs[-1])
+        if not trial.rungs:
+            self._results[FIRST_RESULT].append(result)
+            self._results[EVERY_RUNG].append(result)
+        for level in rungs[trial.rungs :]:
+            self._results[level].append(result)
 
     def next(self, rows: StudyRows) -> Proposed:
         """The next proposal, or a random draw where the sampler failed as often as it may."""

@@ -26,7 +26,7 @@ from headrace_services.scheduler.core.lifecycle import Reason, StudyState
 from headrace_services.scheduler.core.records import Checkpoint, Lease, Params
 from headrace_services.scheduler.in_process.history import Kept
 from headrace_services.scheduler.in_process.proposing import Proposing
-from headrace_services.scheduler.samplers import expected_trials, make_sampler, require_own
+from headrace_services.scheduler.samplers import expected_trials, make_sampler, points_of, require_own
 from headrace_services.scheduler.session.messages import trial_seed
 from headrace_services.scheduler.simulator.cluster_rows import ClusterRows
 from headrace_services.scheduler.simulator.cycle import written
@@ -63,7 +63,7 @@ class InProcessStudy:
 
     def __init__(self, spec: StudySpec, *, name: str) -> None:
         require_own(spec)
-        fold = Fold.empty(spec, make_sampler(spec))
+        fold = Fold.empty(spec, make_sampler(spec), points=points_of(spec))
         now = datetime.now(UTC)
         self._rows = StudyRows(spec, fold, name=name, created=now, planned=expected_trials(spec))
         self._studies = {self._rows.study.id: self._rows}
@@ -140,6 +140,10 @@ class InProcessStudy:
         """The trial failed."""
         self._end(asked, "FAILED", error)
 
+    def infeasible(self, asked: Asked, reason: str) -> None:
+        """Its configuration makes no sense."""
+        self._end(asked, "INFEASIBLE", reason)
+
     def stop(self, why: str) -> None:
         """End the study, and cancel what is not over."""
         if not self._rows.study.state.ended:
@@ -188,7 +192,7 @@ class InProcessStudy:
         plan = written(self._rows, self._studies, self._cluster, [one], time.monotonic())
         self._kept.take(plan, now)
         if plan.changes.rungs or any(
-            change.after.reason is Reason.COMPLETED for change in plan.changes.trials
+            change.after.reason in (Reason.COMPLETED, Reason.INFEASIBLE) for change in plan.changes.trials
         ):
             self._proposing.take(plan, self._rows.fold.policy)
         return plan.outcomes[0]

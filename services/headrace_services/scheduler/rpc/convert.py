@@ -110,6 +110,7 @@ def _status(record: Study, figures: Figures) -> study_pb2.StudyStatus:
         stopped_early=figures.reasons.get(Reason.STOPPED_EARLY, 0),
         failed=figures.reasons.get(Reason.FAILED, 0),
         cancelled=figures.reasons.get(Reason.CANCELLED, 0),
+        infeasible=figures.reasons.get(Reason.INFEASIBLE, 0),
         rungs=_rungs(record, figures),
         steps_spent=saturated(figures.steps_spent),
         steps_run_all=saturated(_trials_to_run(record) * record.spec.max_steps),

@@ -25,9 +25,10 @@ from headrace.spec import (
     TpeSampler,
 )
 from headrace.spec import RandomSampler as RandomSpec
+from headrace_services.scheduler.core.fold import configurations
 from headrace_services.scheduler.core.policies import make_policy
 from headrace_services.scheduler.core.records import Params
-from headrace_services.scheduler.core.sampling import Sampler, is_pooled, pooled_from
+from headrace_services.scheduler.core.sampling import Points, Sampler, is_pooled, pooled_from
 from headrace_services.scheduler.samplers.history import History, Result
 from headrace_services.scheduler.samplers.protocol import ByNumber, Learner, Suggestion
 from headrace_services.scheduler.samplers.random import RandomSampler
@@ -43,6 +44,7 @@ __all__ = [
     "is_pooled",
     "make_learner",
     "make_sampler",
+    "points_of",
     "pooled_from",
     "propose",
     "require_own",
@@ -76,10 +78,22 @@ def make_sampler(spec: StudySpec) -> Sampler:
             assert_never(never)
 
 
+def points_of(spec: StudySpec) -> Points | None:
+    """The points of a finite space; None of a continuum, and where another study's trials are repeated."""
+    if isinstance(spec.sampler, BestOfSampler):
+        return None
+    if isinstance(spec.sampler, GridSampler) or all(
+        domain.count is not None for domain in spec.space.values()
+    ):
+        from headrace_services.scheduler.samplers.points import SpacePoints
+
+        return SpacePoints(spec)
+    return None
+
+
 def expected_trials(spec: StudySpec) -> int:
     """How many configurations will be tried, the baseline not counted: a grid may have fewer than asked for."""
-    size = make_sampler(spec).size
-    return spec.max_trials if size is None else min(spec.max_trials, len(spec.enqueued) + size)
+    return configurations(spec, make_sampler(spec), points_of(spec))
 
 
 def make_learner(spec: StudySpec, warm: Sequence[Result] = ()) -> Learner:

@@ -97,7 +97,9 @@ class Grid:
     """The grid of a spec whose sampler is `grid`."""
 
     def __init__(self, spec: StudySpec, sampler: GridSampler) -> None:
+        self._space = spec.space
         self._axes = _axes(spec.space, sampler)
+        self._by_name = {axis.name: axis.values for axis in self._axes}
         self._below = self._count()
 
     @property
@@ -121,6 +123,10 @@ class Grid:
                     break
                 number -= below * run.count
         return chosen
+
+    def place_of(self, name: str, value: Scalar) -> int | None:
+        """Where a parameter's value stands on its axis; None where it is not on it."""
+        return next(_places(self._space[name], value, self._by_name[name]), None)
 
     def _count(self) -> list[_Below]:
         """For each axis, and the end: the points from there on, in each context that occurs there."""
@@ -224,8 +230,16 @@ def _places(domain: Domain, value: Scalar, axis: _Values) -> Iterator[int]:
         yield from (
             place
             for place in range(max(0, near - 1), min(near + 2, axis.count))
-            if axis.at(place) == admitted
+            if _same(axis.at(place), admitted)
         )
+
+
+def _same(value: Scalar, admitted: float) -> bool:
+    """Whether a value of an axis is the one that is meant: one between the ends of a range is computed, 0.01 as
+    0.010000000000000002."""
+    return not isinstance(value, str) and (
+        value == admitted or (isinstance(value, float) and math.isclose(value, admitted, rel_tol=1e-9))
+    )
 
 
 def _values(name: str, domain: Domain, points: int | None) -> _Values:

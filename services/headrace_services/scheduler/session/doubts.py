@@ -15,7 +15,11 @@ from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.unreached import Doubt
 
 log = logging.getLogger(__name__)
-_BY_THEMSELVES = (worker_pb2.EXIT_OUTCOME_FINISHED, worker_pb2.EXIT_OUTCOME_FAILED)
+_BY_THEMSELVES = (
+    worker_pb2.EXIT_OUTCOME_FINISHED,
+    worker_pb2.EXIT_OUTCOME_FAILED,
+    worker_pb2.EXIT_OUTCOME_INFEASIBLE,
+)
 
 
 class Doubts:

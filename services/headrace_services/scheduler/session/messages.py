@@ -18,6 +18,7 @@ from headrace.spec.convert_resources import resources_to_proto
 from headrace.spec.names import LABEL, STUDY, WORKER
 from headrace.v1 import event_pb2, spec_pb2, trial_pb2, worker_pb2
 from headrace_services.scheduler.attempt_messages import attempt_code, schedule
+from headrace_services.scheduler.core import time_limits
 from headrace_services.scheduler.core.capacity import TurnCost
 from headrace_services.scheduler.core.inputs import (
     ExitedArrived,
@@ -49,6 +50,8 @@ _OUTCOMES = {
     worker_pb2.EXIT_OUTCOME_UNREACHED: "UNREACHED",
     worker_pb2.EXIT_OUTCOME_UNREADABLE_CHECKPOINT: "UNREADABLE_CHECKPOINT",
     worker_pb2.EXIT_OUTCOME_STORE_AWAY: "STORE_AWAY",
+    worker_pb2.EXIT_OUTCOME_INFEASIBLE: "INFEASIBLE",
+    worker_pb2.EXIT_OUTCOME_TIMED_OUT: "TIMED_OUT",
 }
 _TRIAL = re.compile(r"studies/([^/]+)/trials/([0-9]{1,18})")
 
@@ -252,6 +255,8 @@ def assign(study: StudyInfo, trial: Trial, lease: Lease) -> worker_pb2.Assign:
     message.checkpoints_shared = trial.retains_checkpoints(study.spec)
     if study.spec.keeps_best and trial.best_value is not None:
         message.keep_best.best_value = trial.best_value
+    if (left_s := time_limits.left_s(study.spec, trial)) is not None:
+        message.time_left.FromTimedelta(timedelta(seconds=left_s))
     if trial.baseline:  # it ends no study
         message.ClearField("ends_study")
     by = message.surrogate.scale_by

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func
+from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, or_
 
-from headrace_services.scheduler.core.lifecycle import Reason
+from headrace_services.scheduler.core.lifecycle import WITHOUT_RESULT, Reason
 from headrace_services.scheduler.store.columns import Metrics
 
 
@@ -30,8 +30,8 @@ def has_completed(trial: Any) -> ColumnElement[bool]:
 
 
 def has_failed(trial: Any) -> ColumnElement[bool]:
-    """Whether a trial failed, and no earlier end of it counts."""
-    return reason(trial).is_not_distinct_from(Reason.FAILED.value)
+    """Whether a trial failed or is infeasible, and no earlier end of it counts."""
+    return or_(*(reason(trial).is_not_distinct_from(one.value) for one in sorted(WITHOUT_RESULT)))
 
 
 def is_sound(trial: Any) -> ColumnElement[bool]:

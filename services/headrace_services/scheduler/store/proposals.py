@@ -128,7 +128,9 @@ async def results_since(
     if most is not None:
         recorded = recorded.order_by(r.c.cursor.desc(), r.c.milestone.desc()).limit(most)
     found = [*await conn.execute(recorded)]
-    unrecorded = [_unrecorded(study_id, level, cursor, upto, budgets)] if level in (FIRST, EVERY, top) else []
+    unrecorded = [_infeasible(study_id, level, cursor, upto, top)]
+    if level in (FIRST, EVERY, top):
+        unrecorded.append(_unrecorded(study_id, level, cursor, upto, budgets))
     if len(budgets) > 1 and level in (FIRST, EVERY, *budgets[:-1]):
         unrecorded.append(_unrecorded_before(study_id, level, cursor, upto, among))
     for ends in unrecorded:
@@ -163,6 +165,21 @@ def _unrecorded(study_id: int, level: int, cursor: int, upto: int, budgets: Sequ
         ~exists().where(r.c.study_id == t.c.study_id, r.c.number == t.c.number, at),
         ~_had_budget(budgets[:-1]),
         ~func.jsonb_path_exists(t.c.earlier_ends, _COMPLETED_BEFORE) if level == FIRST else true(),
+    )
+
+
+def _infeasible(study_id: int, level: int, cursor: int, upto: int, top: int) -> Select[Any]:
+    """Infeasible trials without an entry at the level: a result without values, the worst there is."""
+    t, r = tables.trial, tables.rung_result
+    at = {FIRST: r.c.rung == 0, EVERY: true()}.get(level, r.c.milestone == level)
+    told = literal(level if level > 0 else top).label("level")
+    nothing = literal_column("'{}'::json", type_=columns.Metrics).label("metrics")
+    return select(t.c.end_cursor.label("cursor"), t.c.params, t.c.generation, nothing, told).where(
+        t.c.study_id == study_id,
+        t.c.end_cursor > cursor,
+        t.c.end_cursor <= upto,
+        t.c.reason == Reason.INFEASIBLE.value,
+        ~exists().where(r.c.study_id == t.c.study_id, r.c.number == t.c.number, at),
     )
 
 

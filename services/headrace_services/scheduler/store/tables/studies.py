@@ -55,6 +55,8 @@ study = Table(
     Column("next_number", BigInteger, nullable=False, server_default="0"),
     # Of studies older than the column it is unknown.
     Column("planned", BigInteger),
+    # Whether no point of a finite space is tried twice; those that are older than the column keep their order.
+    Column("distinct_points", Boolean, nullable=False, server_default="false"),
     # The name of the study that it waits for.
     Column("after", Text),
     # With `scale: auto`: what its pilot has chosen.

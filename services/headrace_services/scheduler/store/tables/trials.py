@@ -71,6 +71,10 @@ trial = Table(
     Column("speeds", JSONB, nullable=False, server_default="{}"),
     # How long its last restore took, in seconds.
     Column("read_s", Float),
+    # Where the study limits how long a trial runs: how long its earlier attempts did, and since when the present one
+    # does (seconds since 1970, by the database's clock).
+    Column("ran_s", Float, nullable=False, server_default="0"),
+    Column("runs_since_s", Float),
     # What it had come to each time that it was over and was let continue, and which of these counts.
     Column("earlier_ends", JSONB, nullable=False, server_default="[]"),
     Column("counted_end", Integer),
@@ -106,7 +110,9 @@ trial = Table(
     CheckConstraint("(state = 'TERMINATED') = (reason IS NOT NULL)", name="reason"),
     CheckConstraint("(state = 'TERMINATED') = (end_time IS NOT NULL)", name="end"),
     CheckConstraint("state <> 'TERMINATED' OR milestone IS NULL", name="over"),
-    CheckConstraint("reason IN ('COMPLETED', 'STOPPED_EARLY', 'FAILED', 'CANCELLED')", name="reasons"),
+    CheckConstraint(
+        "reason IN ('COMPLETED', 'STOPPED_EARLY', 'FAILED', 'CANCELLED', 'INFEASIBLE')", name="reasons"
+    ),
     # One of the earlier ends counts, or none.
     CheckConstraint(
         "counted_end IS NULL OR counted_end BETWEEN 0 AND jsonb_array_length(earlier_ends) - 1",

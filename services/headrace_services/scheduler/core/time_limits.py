@@ -1,0 +1,69 @@
+"""How long a trial may run, over all of its attempts.
+
+An attempt's time runs from the cycle that places it to the one that hears of its end, by the database's clock; waits
+and pauses do not count. Its worker has what is left, and asks the program to leave when that is over: to save and
+report, as when others need the slots. The answer to that report ends the trial here. A program that does not report
+within the grace is ended by its worker, which says so. What the trial has reported counts either way.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core.inputs import ExitedArrived
+from headrace_services.scheduler.core.lifecycle import Reason, State
+from headrace_services.scheduler.core.records import Decision, Lease, Study, Trial
+
+if TYPE_CHECKING:
+    from headrace_services.scheduler.core.state import CycleState
+
+
+def left_s(spec: StudySpec, trial: Trial) -> float | None:
+    """How long an attempt that begins now may run; None without a limit."""
+    limit_s = _limit_s(spec)
+    return None if limit_s is None else max(0.0, limit_s - trial.ran_s)
+
+
+def at_report(state: "CycleState", lease: Lease, decision: Decision) -> Decision:
+    """What answers a report of a trial that would continue, or wait, and whose time is over: it ends."""
+    trial, limit_s = state.trials[lease.number], _limit_s(state.study.spec)
+    if limit_s is None or trial.state is State.TERMINATED or decision.action == "STOP":
+        return decision
+    if ran_s(state.study, trial) < limit_s:
+        return decision
+    why = _words(limit_s)
+    state.terminate(trial.number, Reason.STOPPED_EARLY, why)
+    return Decision(action="STOP", next_milestone=0, reason=why)
+
+
+def timed_out(state: "CycleState", trial: Trial, message: ExitedArrived) -> Reason:
+    """End a trial that its worker has ended, for its time was over. Returns how it ended."""
+    limit_s = _limit_s(state.study.spec)
+    why = message.error if limit_s is None else _words(limit_s)
+    reported = state.study.spec.objective.metric in trial.metrics
+    reason = Reason.STOPPED_EARLY if reported else Reason.FAILED
+    said = ", and did not leave when it was asked to" if reported else ", without a report of its objective"
+    state.terminate(trial.number, reason, why + said)
+    return reason
+
+
+def ran_s(study: Study, trial: Trial) -> float:
+    """How long a trial has run by now."""
+    return trial.ran_s + (0.0 if trial.runs_since_s is None else max(0.0, study.now_s - trial.runs_since_s))
+
+
+def counted(study: Study, before: Trial, after: Trial) -> dict[str, Any]:
+    """What a move changes of a trial's time."""
+    if _limit_s(study.spec) is None or before.leased == after.leased:
+        return {}
+    if after.leased:
+        return {"runs_since_s": study.now_s}
+    return {"ran_s": ran_s(study, before), "runs_since_s": None}
+
+
+def _limit_s(spec: StudySpec) -> float | None:
+    timeout = spec.template.timeout if spec.template is not None else None
+    return None if timeout is None else timeout.total_seconds()
+
+
+def _words(limit_s: float) -> str:
+    return f"its time is over: it ran for the study's trial_timeout_s of {limit_s:g} s"

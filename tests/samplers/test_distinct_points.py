@@ -1,0 +1,113 @@
+"""On a finite space each point is tried once while there are untried ones, whichever sampler proposes."""
+
+from typing import Any
+
+import pytest
+
+from headrace.spec import StudySpec
+from headrace_services.scheduler.core.inputs import AddTrials
+from headrace_services.scheduler.in_process.study import InProcessStudy
+from headrace_services.scheduler.samplers import points_of
+
+STEPS = {"type": "float", "low": 0.0, "high": 0.7, "step": 0.1}
+WHOLE = {"type": "int", "low": 1, "high": 8}
+SPACE = {"x": STEPS, "y": WHOLE}
+CONDITIONAL = {
+    "kind": {"type": "categorical", "values": ["a", "b"]},
+    "x": {**STEPS, "conditions": [{"parameter": "kind", "values": ["a"]}]},
+    "y": {"type": "int", "low": 1, "high": 4, "log": True},
+}
+LEARNING = ("tpe", "cmaes", "nsga2", "multi_fidelity")
+
+
+def study(
+    sampler: str, trials: int, space: dict[str, Any] = SPACE, grid: dict[str, Any] | None = None, **more: Any
+) -> InProcessStudy:
+    objective = {"metric": "loss", "goal": "minimize"}
+    spec = StudySpec.model_validate(
+        {
+            "objective": objective,
+            "space": space,
+            "sampler": {"kind": sampler, **(grid or {})},
+            "policy": {"kind": "run_all"},
+            "max_trials": trials,
+            "max_steps": 1,
+            **more,
+        }
+    )
+    return InProcessStudy(spec, name="points")
+
+
+def tried(one: InProcessStudy) -> list[tuple[tuple[str, Any], ...]]:
+    """The configurations in their order, each one reported."""
+    found = []
+    while (asked := one.ask()) is not None:
+        params = one.trial(asked.number).params
+        found.append(tuple(params.items()))
+        loss = (params.get("x", 0.0) - 0.2) ** 2 + (params["y"] - 3) ** 2
+        one.report(asked, 1, {"loss": loss}, held=False)
+    return found
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid", "sobol", *LEARNING])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_forty_trials_of_64_points_are_forty_points(sampler: str, seed: int) -> None:
+    found = tried(study(sampler, 40, seed=seed))
+    assert len(found) == len(set(found)) == 40
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid", "tpe"])
+def test_every_point_has_its_turn(sampler: str) -> None:
+    found = tried(study(sampler, 64))
+    assert len(set(found)) == 64
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid", "tpe"])
+def test_a_parameter_that_does_not_exist_makes_no_further_point(sampler: str) -> None:
+    found = tried(study(sampler, 36, CONDITIONAL))
+    assert len(found) == len(set(found)) == 36  # 8 · 4 with x, 4 without
+
+
+def test_a_grid_tries_an_enqueued_point_once_and_ends_with_its_last_one() -> None:
+    first = {"x": 0.3, "y": 2}  # 0.1 + 0.1 + 0.1 is the grid's 0.30000000000000004
+    found = tried(study("grid", 100, enqueued=[first]))
+    assert len(found) == len(set(found)) == 64
+
+
+def test_an_enqueued_point_beside_the_grid_is_a_further_one() -> None:
+    space = {"x": {"type": "float", "low": 0.001, "high": 1.0, "log": True}, "y": WHOLE}
+    enqueued = [{"x": 0.01, "y": 1}, {"x": 0.02, "y": 1}]  # the first one is on it
+    found = tried(study("grid", 100, space, {"points": {"x": 4}}, enqueued=enqueued))
+    assert len(found) == 4 * 8 + 1
+    assert sum(abs(dict(params)["x"] - 0.01) < 1e-9 and dict(params)["y"] == 1 for params in found) == 1
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid", "tpe"])
+def test_a_point_that_is_added_later_is_not_proposed(sampler: str) -> None:
+    one = study(sampler, 64)
+    assert one.ask() is not None  # a few are made ahead of need
+    made = {tuple(trial.params.items()) for trial in one.show()[1]}
+    new = next(
+        {"x": round(0.1 * x, 1), "y": y}
+        for x in reversed(range(8))
+        for y in reversed(range(1, 9))
+        if all(abs(dict(point)["x"] - 0.1 * x) > 1e-6 or dict(point)["y"] != y for point in made)
+    )
+    one._take(AddTrials(params=(new,)))
+    tried(one)
+    points = [tuple(round(value, 6) for value in trial.params.values()) for trial in one.show()[1]]
+    assert len(set(points)) == 64
+    assert len(points) == (64 if sampler == "grid" else 65)  # with all points tried, the others repeat one
+
+
+def test_samplers_repeat_once_all_points_are_tried() -> None:
+    space = {"x": {"type": "categorical", "values": [0, 1, 2]}, "y": {"type": "int", "low": 1, "high": 1}}
+    found = tried(study("random", 7, space))
+    assert len(found) == 7
+    assert len(set(found[:3])) == 3
+
+
+def test_a_continuum_and_the_best_of_another_study_have_no_points() -> None:
+    real = {"x": {"type": "float", "low": 0, "high": 1}}
+    assert points_of(study("random", 3, real).spec) is None
+    assert points_of(study("random", 3).spec) is not None
