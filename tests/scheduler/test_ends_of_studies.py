@@ -183,6 +183,36 @@ async def test_a_study_that_closes_goes_on_when_it_is_extended(engine: AsyncEngi
     assert [row.state for row in await site.trials()][2:] == ["RUNNING", "RUNNING"]
 
 
+@pytest.mark.parametrize("how", ["retry", "retry by number", "extend by trials", "extend by steps"])
+async def test_trials_that_left_while_their_study_closed_go_on_with_it(engine: AsyncEngine, how: str) -> None:
+    site = await begun(engine, {"no_improvement": 1}, policy=RUN_ALL, max_trials=4, max_steps=9)
+    first, second = site.leases.values()
+    await site.tell(first, 9, 0.1)
+    (third,) = [lease for lease in site.leases.values() if lease.number == 2]
+    await site.tell(third, 1, 0.9)
+    await site.tell(second, 9, 0.2)
+    assert (await site.tell(third, 2, 0.3)).action == "STOP"
+    assert (await site.study()).state == "COMPLETED"
+    ended = [row.reason for row in await site.trials()]
+    assert ended == ["COMPLETED", "COMPLETED", "STOPPED_EARLY", "CANCELLED"], "the last one had not started"
+    site.orders.clear()
+    command = {
+        "retry": RetryTrials(numbers=None),
+        "retry by number": RetryTrials(numbers=frozenset({2})),
+        "extend by trials": ExtendStudy(trials=1, steps=None),
+        "extend by steps": ExtendStudy(trials=0, steps=18),
+    }[how]
+    (outcome,) = await site.step(command)
+    assert not isinstance(outcome, Exception), outcome
+    again = {order.lease.number: order.lease for order in site.orders if isinstance(order, Assignment)}
+    left = await site.trial(2)
+    if how != "extend by steps":  # the two that completed go first there
+        assert again.keys() == {2, 3}
+        assert again[2].resume is not None
+        assert again[2].resume.step == 2
+    assert left.state in ("RUNNING", "RESUMED", "PAUSED")
+
+
 async def test_a_user_s_stop_does_not_wait(engine: AsyncEngine) -> None:
     site = await begun(engine, {"value": 0.1}, policy=RUN_ALL)
     first, second = site.leases.values()

@@ -53,10 +53,10 @@ def retry(
     if as_json:
         session.output.json(asdict(done))
         return
-    which = wording.plural(len(done.trials), "trial")
-    session.output.line(f"Study {study} tries {which} again: {', '.join(map(str, done.trials))}.")
+    if done.trials or not done.others:
+        which = wording.plural(len(done.trials), "trial")
+        session.output.line(f"Study {study} tries {which} again: {', '.join(map(str, done.trials))}.")
     if done.others:
-        session.output.line(
-            f"{wording.plural(done.others, 'other trial')} of it, which its end had cut off, may go on too."
-        )
+        which = wording.plural(done.others, f"{'other ' if done.trials else ''}trial")
+        session.output.line(f"{which} of it, which its end had cut off, may go on{' too' * bool(done.trials)}.")
     session.output.note(f"Follow it with `headrace attach {study}`.")

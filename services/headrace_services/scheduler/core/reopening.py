@@ -55,9 +55,10 @@ def take(state: CycleState, command: Reopening) -> Deciding[Outcome]:
 def _retry(state: CycleState, named: frozenset[int] | None) -> Deciding[Outcome]:
     _require_no_follower(state, "trials", "")
     until.require_unmet(state, "trials")
-    for number in sorted(named or ()):
-        _require_again(state, number)
     over = yield from _over(state, _AGAIN if named is not None else frozenset({Reason.FAILED}))
+    cut_off = {one.trial.number for one in over if one.cut_off}
+    for number in sorted((named or frozenset()) - cut_off):
+        _require_again(state, number)
     chosen = [
         one
         for one in over
@@ -65,15 +66,15 @@ def _retry(state: CycleState, named: frozenset[int] | None) -> Deciding[Outcome]
     ]
     known = set(_numbers(chosen))
     others = [one for one in over if one.cut_off and one.trial.number not in known]
-    if not chosen and state.study.state is not StudyState.FAILED:
+    if not (chosen or others) and state.study.state is not StudyState.FAILED:
         name = state.study.name
         remedy = f"`headrace extend {name}` lets the study go on with more to do."
         raise _refused("trials", "", f"cannot be tried again: none of study '{name}' has failed", remedy)
     _require_company(state, chosen)
     yield from _require_room(state)
     fold = Fold.empty(state.study.spec, state.fold.sampler, points=state.fold.points)
-    tried = f"{len(chosen)} trial{'s' * (len(chosen) != 1)} tried again"
-    yield from _begin_again(state, f"a user lets it go on, {tried}", fold, [*chosen, *others])
+    tried = f", {len(chosen)} trial{'s' * (len(chosen) != 1)} tried again" if chosen or not others else ""
+    yield from _begin_again(state, f"a user lets it go on{tried}", fold, [*chosen, *others])
     state.study = replace(state.study, early_failures=0)
     state.stand(early={}, avoided={})
     code_changes.reopened(state)

@@ -407,7 +407,10 @@ async def _over(conn: AsyncConnection, study_id: int, need: OverTrials) -> tuple
     )
     # A trial may complete, or fail, behind the end of its study in one cycle: that end is its own.
     by_it = t.c.reason.in_([Reason.CANCELLED.value, Reason.STOPPED_EARLY.value])
-    cut_off = and_(t.c.end_cursor >= end, by_it) if need.cut_off else false()
+    # What leaves while its study closes ends before it, with the study's reason (`core.closing`).
+    why = select(tables.study.c.detail).where(tables.study.c.id == study_id).scalar_subquery()
+    with_it = or_(t.c.end_cursor >= end, and_(why != "", func.starts_with(t.c.detail, why)))
+    cut_off = and_(with_it, by_it) if need.cut_off else false()
     query = (
         select(t, went_on.label("went_on"), cut_off.label("cut_off"))
         .where(t.c.study_id == study_id, t.c.state == State.TERMINATED.value, t.c.number > need.number)
