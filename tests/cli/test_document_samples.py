@@ -134,6 +134,7 @@ def a_check_without_time() -> str:
             last_step=14,
             budget=100,
             limit=Limit.TIME,
+            enough_s=660,
             restored_after=(1, 2, 8, 12, 13),
             not_restored_after=(3, 5, 6, 9, 11),
             params={"lr": 0.05},

@@ -58,5 +58,7 @@ def retry(
         session.output.line(f"Study {study} tries {which} again: {', '.join(map(str, done.trials))}.")
     if done.others:
         which = wording.plural(done.others, f"{'other ' if done.trials else ''}trial")
-        session.output.line(f"{which} of it, which its end had cut off, may go on{' too' * bool(done.trials)}.")
+        session.output.line(
+            f"{which} of it, which its end had cut off, may go on{' too' * bool(done.trials)}."
+        )
     session.output.note(f"Follow it with `headrace attach {study}`.")
