@@ -93,7 +93,8 @@ def walk(
                 continue
             if own and isinstance(value, _CONTAINERS) and len(value) > _MOST_ITEMS:
                 unread[found.path] = None
-            library = of_library(type(value), _is_own_module) if own else frozenset()
+            kind: Any = type(value)  # mypy takes no type[Any] for hashable
+            library = of_library(kind, _is_own_module) if own else frozenset()
             deeper.extend(
                 Found(path, child, own)
                 for path, child in _children(found.path, value)
