@@ -239,6 +239,31 @@ EXPORTED = (
 def train(""",
     ),
 )
+OWN_TRAINER = (
+    (
+        "def train(",
+        """class Averaging(Trainer):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.average = 1.0
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        loss = outputs["loss"] / self.average
+        if model.training:
+            self.average = 0.9 * self.average + 0.1 * outputs["loss"].item()
+        return (loss, outputs) if return_outputs else loss
+
+
+def train(""",
+    ),
+    ("trainer = Trainer(", "trainer = Averaging("),
+)
+AVERAGE_ALONE = (
+    r"\AFAILED .* loses one piece of state\n\n.*variable `trainer\.average` is .*\n"
+    r"     remedy: keep it in t\.state\['trainer\.average'\](?!(?s:.)*trainer\._)"
+)
+"""And no attribute of the Trainer's own, such as `_tr_loss`."""
 TRAINER: Cases = {
     "as it stands": (EXACT, ()),
     "early stopping": (EXACT, STOPS_TRAINER),
@@ -264,6 +289,7 @@ TRAINER: Cases = {
         r"\AFAILED .* loses 2 pieces of state(?s:.)*variable `Plateau\.bad` is .*\n     remedy: make Plateau an Export",
         OWN_PLATEAU,
     ),
+    "a Trainer of one's own with an average": (AVERAGE_ALONE, OWN_TRAINER),
     "a callback of one's own that saves what it counts": (EXACT, (*OWN_PLATEAU, *EXPORTED)),
     "early stopping that starts over": (
         "EarlyStoppingCallback would start over after a pause: .*restore_callback_states_from_checkpoint=True",

@@ -10,7 +10,13 @@ from study_site import StudySite, gone, make_spec
 from headrace import not_known
 from headrace.client.events import CodeChanged, ReportRecorded
 from headrace.errors import InvalidFieldError
-from headrace_services.scheduler.core.code_changes import MOST_VERSIONS, accepted, changed_files, compared
+from headrace_services.scheduler.core.code_changes import (
+    MOST_VERSIONS,
+    accepted,
+    changed_files,
+    compared,
+    ran,
+)
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     AttemptCode,
@@ -250,6 +256,23 @@ async def test_to_resume_a_study_is_to_accept_the_edit_with_pause_alone(engine: 
             assert (await site.study()).state == "PAUSED"
 
 
+async def test_a_study_names_only_files_of_which_a_trial_ran_another_content(engine: AsyncEngine) -> None:
+    site, (first, second, _) = await started(engine, on_code_change="pause")
+    await site.step(site.running(first, 1, 0.5, code(train="A", helper="A")))
+    await site.step(site.loaded(second, code(train="A", helper="B")))
+    await site.step(ResumeStudy())  # the file has been restored
+    again = [lease for lease in site.leases.values() if lease.number == 1][-1]
+    await site.step(site.running(again, 1, 0.6, code(train="A", helper="A")))
+    study = await site.study()
+    assert (study.state, await site.marks()) == ("ACTIVE", [[], [], []])
+    assert changed_files(study.code_files) == ()
+    # What was accepted passes all the same, and counts from the first trial that runs it.
+    await site.step(site.running(again, 2, 0.6, code(helper="B")))
+    study = await site.study()
+    assert (study.state, await site.marks()) == ("ACTIVE", [[], ["helper.py"], []])
+    assert changed_files(study.code_files) == ("helper.py",)
+
+
 async def test_a_trial_that_leaves_with_its_paused_study_says_so_and_replays(engine: AsyncEngine) -> None:
     policy = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9], "variant": "stopping"}
     site = CodeSite(engine, make_spec(policy=policy, on_code_change="pause"))
@@ -417,3 +440,11 @@ async def test_a_marked_trial_that_is_restored_again_goes_on(engine: AsyncEngine
     trial = await site.trial(1)
     assert (trial.step, trial.code_changed) == (4, ["train.py"])
     assert replay(site.spec, await site.log()).identical
+
+    # To accept a content is not to run it: the file may have been restored.
+    let_pass = accepted(refused.versions)
+    restored = compared(let_pass, files(train="A"), accepts=False, marked=False)
+    assert changed_files(ran(restored.versions, files(train="A"))) == ()
+    edited = compared(let_pass, files(train="B"), accepts=False, marked=False)
+    assert (edited.held, edited.new) == (False, ())
+    assert changed_files(ran(edited.versions, files(train="B"))) == ("train.py",)

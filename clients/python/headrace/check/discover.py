@@ -22,6 +22,7 @@ from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import headrace
+from headrace.check.framework_attributes import of_library
 
 _MOST_OBJECTS = 20_000
 _MOST_ITEMS = 256
@@ -92,7 +93,13 @@ def walk(
                 continue
             if own and isinstance(value, _CONTAINERS) and len(value) > _MOST_ITEMS:
                 unread[found.path] = None
-            deeper.extend(Found(path, child, own) for path, child in _children(found.path, value))
+            kind: Any = type(value)  # mypy takes no type[Any] for hashable
+            library = of_library(kind, _is_own_module) if own else frozenset()
+            deeper.extend(
+                Found(path, child, own)
+                for path, child in _children(found.path, value)
+                if not (path.rpartition(".")[2] in library and is_plain(child))
+            )
         layer = deeper
     unread.update((left.path, None) for left in layer if left.own and id(left.value) not in seen)
 
@@ -169,6 +176,14 @@ def is_transparent(value: Any) -> bool:
     if isinstance(value, FunctionType | MethodType | functools.partial | GeneratorType):
         return True
     return _is_module(value) or is_of_script(value)
+
+
+def cached_results(value: Any) -> int | None:
+    """How many results the `lru_cache` of a function of the script holds; None for anything else."""
+    if not isinstance(value, functools._lru_cache_wrapper):
+        return None
+    code = getattr(value.__wrapped__, "__code__", None)
+    return None if code is not None and not _is_own(code.co_filename) else value.cache_info().currsize
 
 
 def _is_module(value: Any) -> bool:

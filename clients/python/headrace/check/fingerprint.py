@@ -80,6 +80,7 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         step=step,
         pieces=(*finds.pieces(), *_global_pieces(t)),
         variables=values.found,
+        caches=values.caches,
         owners=values.owners,
         unread=tuple(islice(dict.fromkeys(map(name_of, values.unread)), _MOST_UNREAD)),
         iterators=tuple(sorted(name for name, value in local.items() if _is_iterator(value))),
@@ -112,6 +113,7 @@ class _Variables:
         self._reached: set[int] = set()
         self._room = room
         self.found: dict[str, str] = {}
+        self.caches: dict[str, int] = {}
         self.owners: dict[str, Owner] = {}
         self.unread: dict[str, None] = {}
 
@@ -120,6 +122,8 @@ class _Variables:
         if not found.own or path in self.found:
             return
         self._reached.add(id(value))
+        if (held := discover.cached_results(value)) is not None:
+            self.caches[path] = held
         if (kind := self._classes.owner(value)) is not None:
             self.owners[path] = Owner(kind=kind, label=type(value).__name__)
         if _is_plain(value) and _elements(value) < self._room:

@@ -34,6 +34,7 @@ from headrace.check.snapshot import (
     Snapshot,
     result_of,
 )
+from headrace.check.source import unknown_parameters
 from headrace.grants import RANK
 from headrace.trial import Trial
 from headrace.trial.bundle import takes_bundle
@@ -75,6 +76,7 @@ class Segment:
         self._gradients = Gradients()
         self._looked_s = 0.0
         self._params: dict[str, Value] = {}
+        self._unknown: tuple[str, ...] = ()
         self.attached = False
         """Whether the script has its trial."""
         self._reports: list[Reported] = []
@@ -88,6 +90,11 @@ class Segment:
         """The host's part: the script's defaults are known now."""
         self._defaults = defaults
         self._names_steps = True
+        control = self._control
+        if control.max_steps is None:  # a study file has a space of its own
+            self._unknown = unknown_parameters(Path(control.script), control.params, defaults.params)
+        if self._unknown:
+            raise ValueError(f"no parameters of this script: {', '.join(self._unknown)}")
         return self, self
 
     def watch_files(self) -> None:
@@ -204,6 +211,7 @@ class Segment:
             max_steps=self._budget,
             train_s=self._clock() - self._began,
             params=self._params,
+            known_params=tuple(self._defaults.params) if self._unknown else (),
             phases=self._phases.found(),
             carried=self._gradients.carried,
             checkpoint_every=self._trial._checkpoint_every if self._trial else None,

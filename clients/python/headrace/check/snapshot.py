@@ -122,6 +122,8 @@ class Snapshot:
     loaders: dict[str, tuple[LoaderState, ...]] = field(default_factory=dict)
     # What the modules have beside their state_dict(): see `settings`.
     settings: dict[str, str] = field(default_factory=dict)
+    # The script's functions with an lru_cache, and how many results each holds.
+    caches: dict[str, int] = field(default_factory=dict)
     # Variables that are a framework's to save, with what they are.
     owners: dict[str, Owner] = field(default_factory=dict)
     # Variables that are too large, too deep or too many to be looked at.
@@ -187,6 +189,8 @@ class SegmentResult:
     names_steps: bool = True
     # The configuration that it trained.
     params: dict[str, bool | int | float | str] = field(default_factory=dict)
+    # The parameters in the script's defaults, where one was given that it does not know: then it did not run.
+    known_params: tuple[str, ...] = ()
     # Of the straight run: when variables hold what a fresh start does not have, the most telling of each first.
     phases: tuple[Phase, ...] = ()
     # Of the straight run: by step, the parameters whose gradients the next step added to.

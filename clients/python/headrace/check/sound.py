@@ -3,8 +3,9 @@
 from collections.abc import Collection
 from pathlib import Path
 
+from headrace.check.report import plain
 from headrace.check.snapshot import Control, SegmentResult
-from headrace.check.source import parameters_read
+from headrace.check.source import parameters_read, unknown_parameters
 from headrace.trial.configuration import NO_PARAMETER
 
 
@@ -26,6 +27,8 @@ def require_sound(
     `reported` are its metrics, and `left_out` those that are not to be compared.
     """
     name = Path(control.script).name
+    if result.known_params:
+        raise _unknown_parameter(control, result.known_params)
     if NO_PARAMETER in result.error:
         raise _parameters_missing(control)
     if result.error:
@@ -63,6 +66,16 @@ def _or_its_study(control: Control) -> str:
     return (
         " Where it works as a study's trial, check the study file, which gives it parameters and steps: "
         "`headrace check STUDY.yaml`."
+    )
+
+
+def _unknown_parameter(control: Control, known: Collection[str]) -> CheckError:
+    script = Path(control.script)
+    name = unknown_parameters(script, control.params, known)[0]
+    return CheckError(
+        f"--param {name}={plain(control.params[name])} is no parameter of {script.name}, whose defaults are "
+        f"{', '.join(known)}",
+        remedy=f"Correct the name. If another file reads {name}, add it to `defaults` in {script.name}.",
     )
 
 

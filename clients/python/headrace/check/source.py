@@ -5,7 +5,7 @@ function for a study, that function is found by what it does with its trial.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _TRAINS = "train"
@@ -34,6 +34,16 @@ def parameters_read(script: Path) -> tuple[str, ...]:
     tree = _parsed(script)
     reads = [(node.lineno, node.col_offset, name) for node, name in _reads(tree)] if tree is not None else []
     return tuple(dict.fromkeys(name for _, _, name in sorted(reads)))
+
+
+def unknown_parameters(script: Path, given: Collection[str], defaults: Collection[str]) -> tuple[str, ...]:
+    """Those of the given parameters that a script with these defaults cannot know: its text has no such string either,
+    as in `t.params.get("width", 32)`. Without defaults it says nothing of its parameters, so none is unknown."""
+    tree = _parsed(script)
+    if not defaults or tree is None:
+        return ()
+    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    return tuple(name for name in given if name not in defaults and name not in strings)
 
 
 def _parsed(script: Path) -> ast.Module | None:

@@ -74,7 +74,9 @@ def check(
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="A parameter's value. Give it again for a further parameter.",
+            help="A parameter's value. Give it again for a further parameter. The name must be in the study's space; "
+            "of a script, in its `defaults`, or in quotes in its text, as in t.params.get('width', 32). A script "
+            "without defaults takes any name.",
             show_default=False,
         ),
     ] = None,
@@ -169,6 +171,7 @@ def _checked(
             )
         wanted = spec.metrics
         file = script
+        _require_known(given, spec, file)
         found, origin = configuration_of(spec)
         values = {**found, **given}
         program = _program(spec, file, values, function)
@@ -326,6 +329,17 @@ def _say_undecided(output: Output, name: str, why: str, *, as_json: bool) -> Non
         "        NOT COVERED: whether a pause changes anything: check sees only the Python process that it starts"
     )
     output.line(f"     remedy: {_OPAQUE_REMEDY}")
+
+
+def _require_known(given: dict[str, Value], spec: StudySpec, file: Path) -> None:
+    """Raises `CommandError` for a parameter that is not in the study's space."""
+    for name, value in given.items():
+        if name not in spec.space:
+            raise CommandError(
+                f"--param {wording.params({name: value})}: the space of {file} has no parameter {name}.",
+                remedy=f"It has {', '.join(spec.space)}.",
+                code=USAGE,
+            )
 
 
 def _param(text: str) -> tuple[str, Value]:

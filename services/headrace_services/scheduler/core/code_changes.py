@@ -52,6 +52,8 @@ MOST_VERSIONS = 16
 
 _HELD = "?"
 """Before the digest of a content that was not let pass."""
+_ACCEPTED = "+"
+"""Before the digest of a content that is let pass from now on, and that no attempt has run yet."""
 _LATER = "~"
 """Before the digest of a first content that came with an attempt which ran other code already."""
 
@@ -96,13 +98,14 @@ def compared(known: Versions, files: Sequence[SourceFile], *, accepts: bool, mar
             if not held and len(versions) < SOURCES:
                 versions[file.path] = ((_LATER if marked else "") + file.digest,)
         elif seen[0] != first and not marked:  # it is the study's own from now on
-            others = (one for one in (first, *seen[1:]) if one != file.digest)
+            others = (one for one in (first, *seen[1:]) if _content(one) != file.digest)
             versions[file.path] = (file.digest, *others)
         elif file.digest != first:
             differing[file.path] = None
-            held = held or not (accepts or file.digest in seen)
+            passed = (file.digest, _ACCEPTED + file.digest)
+            held = held or not (accepts or any(one in seen for one in passed))
             noted = file.digest if accepts else _HELD + file.digest
-            if file.digest not in seen and noted not in seen:
+            if not any(one in seen for one in (*passed, noted)):
                 new[file.path] = None
                 versions[file.path] = (*_with_room(seen), noted)
     return Compared(versions=versions, differing=tuple(differing), new=tuple(new), held=held)
@@ -124,23 +127,34 @@ def _differs(seen: tuple[str, ...], digest: str) -> bool:
 
 
 def accepted(known: Versions) -> Versions:
-    """The same, with all contents accepted that were not let pass."""
-    return {path: tuple(one.removeprefix(_HELD) for one in seen) for path, seen in known.items()}
-
-
-def _ran(known: Versions, files: Sequence[SourceFile]) -> Versions:
-    """The same, with these contents accepted: a trial ran them, and its report counts."""
-    told = {file.path: _HELD + file.digest for file in files}
+    """The same, with all contents accepted that were not let pass. That says nothing of whether a trial ever runs
+    them: the files may have been restored."""
     return {
-        path: tuple(one.removeprefix(_HELD) if one == told.get(path) else one for one in seen)
+        path: tuple(_ACCEPTED + _content(one) if one.startswith(_HELD) else one for one in seen)
         for path, seen in known.items()
     }
 
 
+def ran(known: Versions, files: Sequence[SourceFile]) -> Versions:
+    """The same, once a trial that counts has run these contents."""
+    run = {file.path: file.digest for file in files}
+    return {
+        path: tuple(_content(one) if _content(one) == run.get(path) else one for one in seen)
+        for path, seen in known.items()
+    }
+
+
+def _content(noted: str) -> str:
+    """The digest of a later content, without what is noted of it."""
+    return noted.removeprefix(_HELD).removeprefix(_ACCEPTED)
+
+
 def changed_files(known: Versions) -> tuple[str, ...]:
     """The files of which trials ran more than one content, or may have, as many as are named."""
-    ran = {path: [one for one in seen if not one.startswith(_HELD)] for path, seen in known.items()}
-    return tuple(path for path, seen in ran.items() if len(seen) > 1 or _not_known(seen))[:MOST_SHOWN]
+    were_run = {
+        path: [one for one in seen if not one.startswith((_HELD, _ACCEPTED))] for path, seen in known.items()
+    }
+    return tuple(path for path, seen in were_run.items() if len(seen) > 1 or _not_known(seen))[:MOST_SHOWN]
 
 
 def _not_known(seen: Sequence[str]) -> bool:
@@ -203,20 +217,20 @@ def take(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
     policy = state.study.spec.on_code_change
     marked = other_code.ran(state.trials[lease.number])
     found = compared(_known(state), code.files, accepts=policy is OnCodeChange.WARN, marked=marked)
-    if found.versions != state.study.code_files:
-        state.study = replace(state.study, code_files=found.versions)
+    # A client's loop is its own, and hears of the pause with its next decision.
+    runs = not found.held or lease.worker_id is None
+    versions = ran(found.versions, code.files) if runs else found.versions
+    if versions != state.study.code_files:
+        state.study = replace(state.study, code_files=versions)
     if not found.differing:
         return True
-    if not found.held:
-        _mark(state, lease, code, found)
-        return True
-    _pause(state, lease, found)
-    if lease.worker_id is None:  # a client's loop is its own, and hears of the pause with its next decision
-        state.study = replace(state.study, code_files=_ran(state.study.code_files, code.files))
-        _mark(state, lease, code, found)
-        return True
-    _give_back(state, lease, code, found)
-    return False
+    if found.held:
+        _pause(state, lease, found)
+    if not runs:
+        _give_back(state, lease, code, found)
+        return False
+    _mark(state, lease, code, found)
+    return True
 
 
 def _mark(state: CycleState, lease: Lease, code: AttemptCode, found: Compared) -> None:

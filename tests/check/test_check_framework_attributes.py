@@ -1,0 +1,65 @@
+"""Which attributes of a trainer of the script's own class are the library's to save."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from headrace.check import discover
+
+LIBRARY = """
+class Base:
+    def save(self):
+        self.saved_at = 1
+
+class Trainer(Base):
+    def __init__(self, state):
+        self.state, self._loss = state, None
+        self.state.best = 0.0
+
+    @property
+    def rate(self):
+        return self._rate
+
+    @rate.setter
+    def rate(self, value):
+        self._rate = value
+
+class TrainerCallback:
+    def __init__(self):
+        self.bad = 0
+"""
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A library whose classes have the names of those of transformers."""
+    module = ModuleType("transformers.trainer")
+    module.__file__ = "/site-packages/transformers/trainer.py"
+    exec(compile(LIBRARY, module.__file__, "exec"), vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def walked(value: object) -> set[str]:
+    found = discover.walk([("it", value)], lambda one: one is None or isinstance(one, int | float))
+    return {one.path.removeprefix("it.") for one in found if one.own and one.path != "it"}
+
+
+def test_what_the_trainer_sets_on_itself_is_not_the_scripts(library: ModuleType) -> None:
+    class Mine(library.Trainer):  # type: ignore[name-defined,misc]  # made above
+        def __init__(self) -> None:
+            super().__init__(ModuleType("state"))
+            self.rate, self.saved_at = 0.1, 2
+            self.average, self.best, self._own = 1.0, 0.0, 2
+
+    mine = Mine()
+    assert vars(mine).keys() == {"state", "_loss", "_rate", "saved_at", "average", "best", "_own"}
+    assert walked(mine) == {"average", "best", "_own"}
+
+
+def test_what_a_library_saves_only_when_it_is_asked_to_is_still_the_scripts(library: ModuleType) -> None:
+    class Stop(library.TrainerCallback):  # type: ignore[name-defined,misc]  # made above
+        pass
+
+    assert walked(Stop()) == {"bad"}

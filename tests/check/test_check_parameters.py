@@ -1,0 +1,69 @@
+"""`headrace check --param` with a name that the script, or the study's space, does not have."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import headrace_command
+
+from headrace.check import CheckError, CheckReport
+from headrace.cli.failure import USAGE
+
+Check = Callable[..., CheckReport]
+
+SCRIPT = """
+from headrace import trial
+
+def train(t):
+    t.state.setdefault("value", 1.0)
+    for step in t.steps():
+        t.state["value"] *= 1 - t.params.get("lr", 0.5) * t.params.get("decay", 1.0)
+        t.report(loss=t.state["value"])
+
+if __name__ == "__main__":
+    trial.main(train, defaults={"lr": 0.1}, steps=3)
+"""
+STUDY = """
+name: plain
+objective: {metric: loss, goal: minimize}
+trial: {callable: plain:train}
+space:
+  lr: {type: float, low: 0.1, high: 0.5}
+  decay: {type: float, low: 0.1, high: 1.0}
+trials: 3
+steps: 3
+"""
+
+
+@pytest.mark.parametrize(("name", "value"), [("Lr", 0.9), ("foo", 1)])
+def test_a_parameter_that_the_script_does_not_have_is_refused(check: Check, name: str, value: float) -> None:
+    with pytest.raises(CheckError) as found:
+        check(source=SCRIPT, params={name: value})
+    assert str(found.value) == (f"--param {name}={value} is no parameter of script.py, whose defaults are lr")
+    assert found.value.remedy == (
+        f"Correct the name. If another file reads {name}, add it to `defaults` in script.py."
+    )
+
+
+def test_a_parameter_that_is_read_with_a_fallback_is_none_of_the_defaults_and_tried(check: Check) -> None:
+    report = check(source=SCRIPT, params={"decay": 0.5})
+    assert (report.passed, report.params) == (True, {"lr": 0.1, "decay": 0.5})
+
+
+def test_a_script_without_defaults_says_nothing_of_its_parameters(check: Check) -> None:
+    report = check(('defaults={"lr": 0.1}, ', ""), source=SCRIPT, params={"lr": 0.2, "width": 3})
+    assert report.passed
+
+
+def test_a_studys_values_need_not_be_in_the_scripts_defaults(check: Check) -> None:
+    report = check(source=SCRIPT, params={"lr": 0.2, "width": 3}, max_steps=3)
+    assert report.passed
+
+
+def test_a_parameter_outside_a_studys_space_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("raise SystemExit('it ran')")
+    (tmp_path / "study.yaml").write_text(STUDY)
+    done = headrace_command("check", "study.yaml", "--param", "Lr=0.9", folder=tmp_path)
+    assert done.returncode == USAGE
+    assert "--param Lr=0.9: the space of study.yaml has no parameter Lr" in done.stderr
+    assert "It has lr, decay." in done.stderr
