@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 
+from headrace.check.caches import SAME_AGAIN, caches_emptied, same_again
 from headrace.check.compare import first_difference, reported_by_step, reported_in
 from headrace.check.loaders import LoaderState
 from headrace.check.report import Missing
@@ -31,9 +32,6 @@ _OF_LOADERS = {
         "report at the end of an epoch of the loader, or draw batches from trial.ResumableBatches, and track it",
     ),
 }
-_SAME_AGAIN = (
-    "perhaps each step writes it before it is read: one step later it is the same with and without the pause"
-)
 _SAVED_BY = {
     OwnerKind.LIGHTNING_CALLBACK: "return `{attribute}` from {label}.state_dict() and set it in load_state_dict(): "
     "Lightning saves what a callback returns there",
@@ -73,8 +71,8 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
         return steps
     found: dict[str, Missing] = {}
     for before, after in pairwise(chain):
-        caches = tuple(_caches_emptied(before, after))
-        doubted = _same_again(straight, after) if caches else frozenset()
+        caches = tuple(caches_emptied(before, after))
+        doubted = same_again(straight, after) if caches else frozenset()
         signs = (
             *_gradients_carried(straight, after),
             *_trainable_otherwise(straight, before, after),
@@ -190,41 +188,8 @@ def _variables_reset(
                 finding=_how_reset(name, at_start[name], at_save[name], at_restore[name]),
                 remedy=_how_kept(name, at_save[name], modules, saved.owners),
                 step=saved.step,
-                evidence=(_SAME_AGAIN,) if name in doubted else (),
+                evidence=(SAME_AGAIN,) if name in doubted else (),
             )
-
-
-def _same_again(straight: SegmentResult, after: SegmentResult) -> frozenset[str]:
-    """The variables that are at the first report after a restore as they are there without a pause."""
-    unpaused = reported_by_step([straight])
-    shown = next((at for at in reported_in(after) if at.step in unpaused), None)
-    if shown is None:
-        return frozenset()
-    mine, other = by_name(unpaused[shown.step].variables), by_name(shown.variables)
-    return frozenset(name for name in mine if mine[name] == other.get(name))
-
-
-def _caches_emptied(before: SegmentResult, after: SegmentResult) -> Iterator[Missing]:
-    """Functions whose `lru_cache` was filled by the steps before a pause. Most compute the same again, so this is no
-    more than a suspicion."""
-    start, saved, restored = before.begun, before.last(Moment.REPORTED), after.begun
-    if start is None or saved is None or restored is None:
-        return
-    for name in sorted(start.caches.keys() & saved.caches.keys() & restored.caches.keys()):
-        held, left = saved.caches[name], restored.caches[name]
-        if start.caches[name] != held != left:
-            yield Missing(
-                kind=Kind.VALUE,
-                finding=f"the cache of function `{name}` (functools) holds {_results(held)} when saved, and "
-                f"{_results(left)} after the restore: what it computes again may differ",
-                remedy=f"make {name}(...) depend on its arguments alone, without random numbers and without what a "
-                "step changes, or keep its results in t.state in place of the cache",
-                step=saved.step,
-            )
-
-
-def _results(count: int) -> str:
-    return f"{count or 'no'} result{'s' * (count != 1)}"
 
 
 def _is_tracked(name: str, saved: Snapshot) -> bool:
