@@ -14,11 +14,22 @@ import inspect
 import random
 import sys
 import sysconfig
+import threading
+from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
+from types import (
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any
 
 import headrace
@@ -27,6 +38,8 @@ _MOST_OBJECTS = 20_000
 _MOST_ITEMS = 256
 _DEPTH = 5
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_HOLDERS = (*_CONTAINERS, SimpleNamespace, Namespace, threading.local, ContextVar)
+"""Library classes whose objects hold nothing but what the script puts into them."""
 _FOREIGN = (
     str(Path(headrace.__file__).parent),
     sysconfig.get_path("stdlib"),
@@ -97,22 +110,13 @@ def walk(
     unread.update((left.path, None) for left in layer if left.own and id(left.value) not in seen)
 
 
-def locals_of(frames: list[FrameType]) -> dict[str, Any]:
-    """The frames' local variables; an outer frame's name wins."""
-    found: dict[str, Any] = {}
-    for frame in frames:
-        for name, value in frame.f_locals.items():
-            if not name.startswith("__"):
-                found.setdefault(name, value)
-    return found
-
-
 def attributes_of(variables: dict[str, Any]) -> dict[str, Any]:
     """What the objects of the script's own classes among the variables hold, as `variable.attribute`."""
     found: dict[str, Any] = {}
     for name, value in variables.items():
         if is_of_script(value):
-            found.update((f"{name}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())
+            attributes = {**getattr(value, "__dict__", {}), **dict(_in_slots(value))}
+            found.update((f"{name}.{key}", item) for key, item in attributes.items())
     return found
 
 
@@ -160,7 +164,7 @@ def _is_own(filename: str) -> bool:
 
 def is_transparent(value: Any) -> bool:
     """Whether what an object holds is the script's own: of its classes, of containers, and of modules."""
-    if isinstance(value, (*_CONTAINERS, SimpleNamespace)):
+    if isinstance(value, _HOLDERS):
         return True
     if isinstance(value, ModuleType):
         return _is_own(getattr(value, "__file__", None) or "<built in>")
@@ -221,10 +225,14 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, functools.partial):
         yield from ((f"{name}.args[{i}]", item) for i, item in enumerate(value.args))
         yield from ((f"{name}.{key}", item) for key, item in value.keywords.items())
+    elif isinstance(value, ContextVar):
+        yield name, value.get(None)
     elif isinstance(value, GeneratorType):
         if value.gi_frame is not None and _is_own(value.gi_frame.f_code.co_filename):
             yield from value.gi_frame.f_locals.items()
     elif not type(value).__module__.startswith("headrace.trial.session"):
+        if is_of_script(value):
+            yield from ((f"{name}.{key}", item) for key, item in _in_slots(value))
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             # A module's mode is set by the script in every step.
@@ -238,6 +246,26 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             children = attributes.get("_modules")
             if isinstance(children, dict):
                 yield from ((f"{name}.{key}", item) for key, item in children.items())
+
+
+def _in_slots(value: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes that are in `__slots__` of its class and of those it derives from, as far as they are set."""
+    for name in _slots_of(type(value)):
+        try:
+            yield name, getattr(value, name)
+        except AttributeError:  # not set
+            continue
+
+
+@functools.cache
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = (
+        name
+        for base in kind.__mro__
+        for name, member in vars(base).items()
+        if isinstance(member, MemberDescriptorType) and not name.startswith("__")
+    )
+    return tuple(dict.fromkeys(slots))
 
 
 def _defaults_of(function: FunctionType) -> Iterator[tuple[str, Any]]:

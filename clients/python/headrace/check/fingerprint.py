@@ -8,7 +8,8 @@ to the same instant.
 import io
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from types import FrameType, GeneratorType
@@ -19,7 +20,7 @@ from headrace.check import discover
 from headrace.check.classes import Classes
 from headrace.check.digest import digest
 from headrace.check.loaders import LoaderState, states
-from headrace.check.settings import settings_of
+from headrace.check.settings import plain_attributes, settings_of
 from headrace.check.snapshot import (
     Framework,
     Kind,
@@ -72,7 +73,7 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         finds.add(value, "")
         for path, part in discover.parts_of(value):
             finds.add(part, path)
-    local = discover.locals_of(frames)
+    local = dict(reversed([*discover.variables_of(frames)]))
     # What can be tracked is looked at as a whole, above.
     local |= discover.attributes_of({name: value for name, value in local.items() if not _has_state(value)})
     return Snapshot(
@@ -83,7 +84,7 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         owners=values.owners,
         unread=tuple(islice(dict.fromkeys(map(name_of, values.unread)), _MOST_UNREAD)),
         iterators=tuple(sorted(name for name, value in local.items() if _is_iterator(value))),
-        settings=settings_of(finds.modules()),
+        settings=finds.settings(),
         loaders={path: found for path, found in lost.items() if found},
     )
 
@@ -94,14 +95,18 @@ def tracked_modules(t: Trial) -> dict[str, Any]:
     return {name: value for name, value in t.tracked_objects().items() if issubclass(type(value), modules)}
 
 
-def glance(frame: FrameType | None) -> dict[str, int]:
-    """The values of the script's variables by name, hashed: what can be looked at in each step. Large arrays are left
-    out."""
-    values = _Variables(Classes.imported(), room=_MOST_ELEMENTS_AT_A_GLANCE)
+def glance(t: Trial, frame: FrameType | None) -> dict[str, int]:
+    """What a snapshot compares, by name, hashed, as far as it can be looked at in each step. Large arrays are left out,
+    and weights and moments, which are another in each step."""
+    finds = _Finds(t.tracked_objects(), t.shared_objects())
+    values = _Variables(finds.classes, room=_MOST_ELEMENTS_AT_A_GLANCE)
     variables = discover.variables_of(discover.script_frames(frame))
     for found in discover.walk(variables, _is_plain, own_only=True):
         values.add(found)
-    return {name: hash(frozenset(held.items())) for name, held in by_name(values.found).items()}
+        finds.add(found.value, found.path)
+    seen = {name: hash(frozenset(held.items())) for name, held in by_name(values.found).items()}
+    beside = {f"beside {name}": hash(value) for name, value in finds.at_a_glance()}
+    return seen | beside
 
 
 class _Variables:
@@ -183,15 +188,39 @@ class _Finds:
         _, known = self._found.get(id(value), (None, ""))
         self._found[id(value)] = (value, known or path)
 
-    def modules(self) -> dict[str, Any]:
-        """The modules that no other holds, by variable or by their names in `t.track(...)`."""
-        found = {
-            path or self._name(value): value for value, path in self._roots() if self._is(value, "module")
-        }
+    def settings(self) -> dict[str, str]:
+        """What the modules and optimizers have beside their state_dict()."""
+        return settings_of(self._named("module"), self._named("optimizer"))
+
+    def at_a_glance(self) -> Iterator[tuple[str, Hashable]]:
+        """What can be read in each step of what no variable holds as a plain value."""
+        yield from self.settings().items()
+        for path, module in self._named("module").items():
+            for name, part in module.named_modules():
+                if not discover.is_of_script(part):  # else its attributes are variables
+                    yield f"attributes of {path}.{name}", tuple(plain_attributes(part))
+        for value, path in self._roots:
+            if self._name(value):  # saved
+                continue
+            if self._is(value, "optimizer"):
+                groups = [
+                    {key: group[key] for key in group if key != "params"} for group in value.param_groups
+                ]
+                yield f"settings of {path}", digest(groups)
+            elif self._is(value, "generator"):
+                yield f"state of {path}", digest(_generator_state(value))
+            elif any(self._is(value, kind) for kind in ("schedule", "scaler", "sampler")):
+                yield f"state of {path}", digest(_state(value))
+
+    def _named(self, kind: str) -> dict[str, Any]:
+        """The objects of a kind that no other holds, by variable or by their names in `t.track(...)`."""
+        found = {path or self._name(value): value for value, path in self._roots if self._is(value, kind)}
         found.pop("", None)
         return found
 
+    @cached_property
     def _roots(self) -> list[tuple[Any, str]]:
+        """Once all are added."""
         parts = {id(part) for value, _ in self._found.values() for part in self._parts(value)}
         return [
             (value, path)
@@ -200,7 +229,7 @@ class _Finds:
         ]
 
     def pieces(self) -> Iterator[Piece]:
-        roots = self._roots()
+        roots = self._roots
         nameless: dict[str, int] = {}
         for value, path in roots:
             label = type(value).__name__

@@ -124,7 +124,7 @@ class Segment:
         self._seeded.clear()  # what was seeded before is undone by the restore
         self._take(t, Moment.TRACKED, t.step)
         if self._control.watched:
-            self._phases.begin(self._glance(sys._getframe(1)))
+            self._phases.begin(self._glance(t, sys._getframe(1)))
 
     def begun(self, t: Trial) -> None:
         """As the first step will find it."""
@@ -133,7 +133,7 @@ class Segment:
         self._take(t, Moment.BEGUN, t.step)
         self._files.begun()
         if self._control.watched:
-            self._phases.begin(self._glance(sys._getframe(1)))
+            self._phases.begin(self._glance(t, sys._getframe(1)))
 
     def reporting(self, t: Trial, step: int) -> None:
         """Everything the checkpoint should hold is in memory now."""
@@ -144,7 +144,7 @@ class Segment:
                 self._gradients.watch(fingerprint.tracked_modules(t), step)
         if self._is_looked_at(step):
             began = self._clock()
-            self._phases.saw(step, self._glance(sys._getframe(1)))
+            self._phases.saw(step, self._glance(t, sys._getframe(1)))
             self._looked_s += self._clock() - began
 
     def body_ended(self, t: Trial) -> None:
@@ -242,10 +242,10 @@ class Segment:
             return False
         return self._looked_s <= max(_LOOKS_S, _LOOKS_SHARE * (self._clock() - self._began))
 
-    def _glance(self, frame: FrameType | None) -> dict[str, int]:
+    def _glance(self, t: Trial, frame: FrameType | None) -> dict[str, int]:
         """The variables, and the files that a pause loses as it does them."""
         files = {f"file {name}": changed_ns for name, changed_ns in self._files.written().items()}
-        return fingerprint.glance(frame) | files
+        return fingerprint.glance(t, frame) | files
 
     def _take(self, t: Trial, moment: Moment, step: int) -> None:
         self._snapshots.append(fingerprint.take(t, sys._getframe(1), self._heap, moment, step))

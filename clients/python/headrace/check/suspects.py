@@ -14,6 +14,7 @@ from headrace.check.loaders import LoaderState
 from headrace.check.report import Missing
 from headrace.check.settings import FROZEN, TRAINED, listed_briefly
 from headrace.check.snapshot import Kind, Moment, Owner, OwnerKind, SegmentResult, Snapshot, by_name
+from headrace.check.unsaved import trained_otherwise, unsaved
 
 _GENERATORS = {"random": "global python", "numpy.random": "global numpy", "torch": "global torch"}
 """The module whose functions seed a generator, and the generator's key."""
@@ -83,7 +84,7 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
             found.setdefault(missing.remedy if missing.kind is Kind.VALUE else missing.finding, missing)
     for missing in resets(straight, chain):
         found.setdefault(missing.remedy, missing)
-    return tuple(found.values()) or tuple(_modes(chain)) or tuple(_loop_of_its_own(straight))
+    return tuple(found.values()) or unsaved(chain) or tuple(_loop_of_its_own(straight))
 
 
 def _steps_repeated(straight: SegmentResult) -> Iterator[Missing]:
@@ -251,35 +252,7 @@ def _trainable_otherwise(
             if shown.settings.get(name) != unpaused[shown.step].settings.get(name)
         ]
         if names:
-            yield Missing(
-                kind=Kind.MODULE,
-                finding=f"requires_grad of {listed_briefly(names)} is {was} when saved, and {now} after the restore: "
-                "no state_dict() holds it",
-                remedy="set requires_grad in every step by the step's number, as in `layer.requires_grad_(step >= 3)`, "
-                "not once",
-                step=saved.step,
-            )
-
-
-def _modes(chain: Sequence[SegmentResult]) -> Iterator[Missing]:
-    """Modules that a restore puts into another mode: what is left to suspect, as most steps set the mode first."""
-    for before, after in pairwise(chain):
-        saved = before.last(Moment.REPORTED)
-        if saved is None or after.begun is None:
-            continue
-        now = after.begun.settings
-        names = [name for name, mode in saved.settings.items() if name in now and now[name] != mode]
-        modules = [name for name in names if saved.settings[name] not in (TRAINED, FROZEN)]
-        if modules:
-            first = modules[0]
-            yield Missing(
-                kind=Kind.MODULE,
-                finding=f"module {listed_briefly(modules)} is {saved.settings[first]} when saved, and {now[first]} "
-                "after the restore: no state_dict() holds the mode",
-                remedy="begin each step with model.train(), if it is to train so",
-                step=saved.step,
-            )
-            return
+            yield trained_otherwise(names, was, now, saved.step)
 
 
 def _iterators_restarted(before: SegmentResult, after: SegmentResult) -> Iterator[Missing]:
