@@ -192,3 +192,113 @@ def test_an_environment_variable_that_a_library_sets_in_the_loop_is_not_blamed(c
     parts = ("BEFORE=import os", "SET=os.environ['LAZY'] = '1'", "READ=1.0", "RESET=pass")
     report = check(source=filled(WINDOW, parts), steps=None)
     assert (report.verdict, report.warnings) == (Verdict.PASSED, ()), render(report)
+
+
+ATTRIBUTE = """
+from headrace import trial
+
+class Loss:
+    CLASS
+    def __call__(self, x):
+        BODY
+        return x / self.ma
+
+def train(t):
+    loss = Loss()
+    t.state.setdefault("v", 2.0)
+    for step in t.steps():
+        t.state["v"] *= 0.9
+        t.report(loss=loss(t.state["v"]))
+
+trial.main(train, steps=5)
+"""
+LATE = {
+    "a default of the class": ("ma = 1.0", "self.ma = 0.9 * self.ma + 0.1 * x", "loss.ma"),
+    "a default of a base class": ("pass", "self.ma = 0.9 * self.ma + 0.1 * x", "loss.ma"),
+    "first set in the loop": ("pass", "self.ma = 0.9 * getattr(self, 'ma', 1.0) + 0.1 * x", "loss.ma"),
+    "in slots": ("__slots__ = ('ma',)", "self.ma = 0.9 * getattr(self, 'ma', 1.0) + 0.1 * x", "loss.ma"),
+    "set on the class": ("pass", "Loss.ma = 0.9 * getattr(Loss, 'ma', 1.0) + 0.1 * x", "Loss.ma"),
+}
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("where", LATE)
+def test_an_attribute_that_a_fresh_object_does_not_have_is_named(check: Check, where: str) -> None:
+    of_class, body, name = LATE[where]
+    base = (
+        ("class Loss:", "class Base:\n    ma = 1.0\n\nclass Loss(Base):")
+        if "base" in where
+        else ("CLASS", "CLASS")
+    )
+    report = check(base, ("CLASS", of_class), ("BODY", body), source=ATTRIBUTE)
+    (missing,) = report.missing
+    assert missing.finding.startswith(f"variable `{name}` is 1."), render(report)
+    after = "and 1.0 after the restore" if "default" in where else "which the loop has set"
+    assert after in missing.finding
+    assert missing.remedy == f"keep it in t.state['{name}'], which is saved"
+
+
+STOPPER = """
+import math
+from headrace import trial
+
+class Stopper:
+    best, bad = math.inf, 0
+    def over(self, loss):
+        self.best, self.bad = (loss, 0) if loss < self.best else (self.best, self.bad + 1)
+        return self.bad >= 3
+
+def train(t):
+    stop = Stopper()
+    t.state.setdefault("v", 1.0)
+    for step in t.steps():
+        t.state["v"] *= 0.9
+        if stop.over(t.state["v"]):
+            t.state["v"] = 0.0
+        t.report(loss=t.state["v"])
+
+trial.main(train, steps=5)
+"""
+
+
+def test_a_patience_whose_defaults_are_in_the_class_is_warned_of(check: Check) -> None:
+    """With the defaults in `__init__` it was."""
+    report = check(source=STOPPER)
+    assert report.passed, render(report)
+    assert [found.remedy for found in report.warnings] == ["keep it in t.state['stop.best'], which is saved"]
+
+
+CACHED = """self.ma = 1.0
+    @functools.cached_property
+    def half(self):
+        return 0.5"""
+
+
+def test_a_cached_property_is_not_warned_of(check: Check) -> None:
+    changes = ("CLASS", "def __init__(self): " + CACHED), ("BODY", "x = x * self.half")
+    report = check(*changes, ("from headrace", "import functools\nfrom headrace"), source=ATTRIBUTE)
+    assert (report.verdict, report.warnings) == (Verdict.PASSED, ()), render(report)
+
+
+WITHIN = """
+from headrace import trial
+
+class Buffer:
+    total = 0.0
+
+def train(t):
+    buffer = Buffer()
+    t.state.setdefault("v", 1.0)
+    for step in t.steps():
+        if 21 <= step <= 23: buffer.total += 0.5
+        if step == 24: t.state["v"] += buffer.total; buffer.total = 0.0
+        t.report(loss=t.state["v"])
+
+trial.main(train, steps=45)
+"""
+
+
+def test_an_attribute_over_a_default_of_the_class_for_some_steps_is_found(check: Check) -> None:
+    report = check(source=WITHIN, steps=None)
+    (missing,) = report.missing
+    assert "variable `buffer.total` is " in missing.finding, render(report)

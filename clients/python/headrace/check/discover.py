@@ -40,6 +40,7 @@ _DEPTH = 5
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _HOLDERS = (*_CONTAINERS, SimpleNamespace, Namespace, threading.local, ContextVar)
 """Library classes whose objects hold nothing but what the script puts into them."""
+_PYTHON = {"builtins", "abc", "typing", "types", "_thread", "argparse"}
 _FOREIGN = (
     str(Path(headrace.__file__).parent),
     sysconfig.get_path("stdlib"),
@@ -184,6 +185,35 @@ def is_of_script(value: Any) -> bool:
     return _is_own_module(type(value).__module__)
 
 
+def has_attributes(value: Any) -> bool:
+    """Whether it is an object that the script may give attributes to, as it goes."""
+    if isinstance(value, SimpleNamespace | Namespace | threading.local | FunctionType):
+        return True
+    return is_of_script(value) or (isinstance(value, ModuleType | type) and is_transparent(value))
+
+
+def class_defaults(value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object of the script's own has of its classes, and not by itself."""
+    if not is_of_script(value):
+        return
+    named = {*attributes_of({"": value})}
+    for base in type(value).__mro__:
+        for name, item in vars(base).items() if _is_own_module(base.__module__) else ():
+            if not name.startswith("__") and f".{name}" not in named:
+                named.add(f".{name}")
+                yield name, item
+
+
+def is_own_throughout(value: Any) -> bool:
+    """Whether no library's class but those that Python is made of stands behind it."""
+    return all(base.__module__ in _PYTHON or _is_own_module(base.__module__) for base in type(value).__mro__)
+
+
+def _is_computed(kind: type, name: str) -> bool:
+    """Whether the attribute is kept there by a cached property, which computes it again."""
+    return isinstance(getattr(kind, name, None), functools.cached_property)
+
+
 def _is_own_module(name: str) -> bool:
     return _is_own(getattr(sys.modules.get(name), "__file__", None) or "<built in>")
 
@@ -242,6 +272,7 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
                 (f"{name}.{key}", item)
                 for key, item in attributes.items()
                 if key not in hidden and not (private and key.startswith("_"))
+                if is_transparent(item) or not _is_computed(type(value), key)
             )
             children = attributes.get("_modules")
             if isinstance(children, dict):
@@ -257,7 +288,6 @@ def _in_slots(value: Any) -> Iterator[tuple[str, Any]]:
             continue
 
 
-@functools.cache
 def _slots_of(kind: type) -> tuple[str, ...]:
     slots = (
         name

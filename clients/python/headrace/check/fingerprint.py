@@ -6,8 +6,6 @@ to the same instant.
 """
 
 import io
-import sys
-from collections import deque
 from collections.abc import Hashable, Iterator
 from functools import cached_property
 from itertools import islice
@@ -25,19 +23,17 @@ from headrace.check.snapshot import (
     Framework,
     Kind,
     Moment,
-    Owner,
     Piece,
     Snapshot,
     by_name,
     name_of,
 )
+from headrace.check.variables import Variables, is_plain
 from headrace.trial import Trial, rng
 
 GLOBAL = "(global)"
 _HEADRACE = str(Path(headrace.__file__).parent)
 _MOST_UNREAD = 16
-_MOST_ELEMENTS = 1 << 22
-_MOST_ELEMENTS_IN_ALL = 1 << 25
 _MOST_ELEMENTS_AT_A_GLANCE = 1 << 16
 
 
@@ -60,14 +56,14 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
     saved = {id(value) for value in t.tracked_objects().values()}
     lost: dict[str, tuple[LoaderState, ...]] = {}
     closed = _held_by_savers(t.tracked_objects())
-    values = _Variables(finds.classes)
-    for found in discover.walk(discover.variables_of(frames), _is_plain, closed, values.unread):
+    values = Variables(finds.classes)
+    for found in discover.walk(discover.variables_of(frames), is_plain, closed, values.unread):
         finds.add(found.value, found.path)
         if issubclass(type(found.value), finds.classes.loader):
             lost[found.path] = states(found.value, iterators, saved)
         values.add(found)
     hidden = values.named(heap.find((*finds.classes.module, *finds.classes.callback)))
-    for found in discover.walk(hidden, _is_plain, closed, values.unread):
+    for found in discover.walk(hidden, is_plain, closed, values.unread):
         values.add(found)
     for value in heap.find(nameless_classes()):
         finds.add(value, "")
@@ -82,6 +78,8 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         pieces=(*finds.pieces(), *_global_pieces(t)),
         variables=values.found,
         owners=values.owners,
+        holders=values.holders,
+        defaults=values.defaults,
         unread=tuple(islice(dict.fromkeys(map(name_of, values.unread)), _MOST_UNREAD)),
         iterators=tuple(sorted(name for name, value in local.items() if _is_iterator(value))),
         settings=finds.settings(),
@@ -99,50 +97,14 @@ def glance(t: Trial, frame: FrameType | None) -> dict[str, int]:
     """What a snapshot compares, by name, hashed, as far as it can be looked at in each step. Large arrays are left out,
     and weights and moments, which are another in each step."""
     finds = _Finds(t.tracked_objects(), t.shared_objects())
-    values = _Variables(finds.classes, room=_MOST_ELEMENTS_AT_A_GLANCE)
+    values = Variables(finds.classes, room=_MOST_ELEMENTS_AT_A_GLANCE)
     variables = discover.variables_of(discover.script_frames(frame))
-    for found in discover.walk(variables, _is_plain, own_only=True):
+    for found in discover.walk(variables, is_plain, own_only=True):
         values.add(found)
         finds.add(found.value, found.path)
     seen = {name: hash(frozenset(held.items())) for name, held in by_name(values.found).items()}
     beside = {f"beside {name}": hash(value) for name, value in finds.at_a_glance()}
     return seen | beside
-
-
-class _Variables:
-    """The values of the script's own variables, and what the frameworks save of them."""
-
-    def __init__(self, classes: "Classes", *, room: int = _MOST_ELEMENTS_IN_ALL) -> None:
-        self._classes = classes
-        self._reached: set[int] = set()
-        self._room = room
-        self.found: dict[str, str] = {}
-        self.owners: dict[str, Owner] = {}
-        self.unread: dict[str, None] = {}
-
-    def add(self, found: discover.Found) -> None:
-        path, value = found.path, found.value
-        if not found.own or path in self.found:
-            return
-        self._reached.add(id(value))
-        if (kind := self._classes.owner(value)) is not None:
-            self.owners[path] = Owner(kind=kind, label=type(value).__name__)
-        if _is_plain(value) and _elements(value) < self._room:
-            self._room -= _elements(value)
-            self.found[path] = digest(value)
-        elif _elements(value) > _MOST_ELEMENTS or _is_plain(value):
-            self.unread[path] = None
-
-    def named(self, hidden: list[Any]) -> Iterator[tuple[str, Any]]:
-        """Objects of the script's own classes that only a library's object leads to, such as a callback given to a
-        trainer; called by their class."""
-        counted: dict[str, int] = {}
-        for value in hidden:
-            if id(value) in self._reached or not discover.is_of_script(value):
-                continue
-            label = type(value).__name__
-            counted[label] = counted.get(label, 0) + 1
-            yield label if counted[label] == 1 else f"{label} {counted[label]}", value
 
 
 def framework_of(tracked: dict[str, Any]) -> Framework | None:
@@ -362,28 +324,6 @@ def _generator_state(value: Any) -> Any:
     if hasattr(value, "bit_generator"):
         return value.bit_generator.state
     return value.get_state()
-
-
-def _is_plain(value: Any) -> bool:
-    if value is None or type(value) in (bool, int, float, str):
-        return True
-    if isinstance(value, list | tuple | set | dict | deque):
-        items = value.values() if isinstance(value, dict) else value
-        return len(value) <= 1024 and all(type(item) in (bool, int, float, str) for item in items)
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if torch is not None and isinstance(value, torch.Tensor):
-        return bool(value.numel() <= _MOST_ELEMENTS)
-    return (
-        numpy is not None
-        and isinstance(value, numpy.ndarray | numpy.generic)
-        and value.size <= _MOST_ELEMENTS
-    )
-
-
-def _elements(value: Any) -> int:
-    """How many elements a tensor or an array has; 0 for any other value."""
-    count = getattr(value, "numel", None)
-    return int(count()) if callable(count) else int(getattr(value, "size", 0))
 
 
 def _is_iterator(value: Any) -> bool:

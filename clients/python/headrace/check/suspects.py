@@ -170,16 +170,35 @@ def _variables_reset(
         return
     modules = {piece.variable for piece in saved.pieces if piece.kind is Kind.WEIGHTS and piece.variable}
     at_start, at_save, at_restore = (by_name(moment.variables) for moment in (start, saved, restored))
-    for name in sorted(at_start.keys() & at_save.keys() & at_restore.keys()):
-        if to_fresh and at_restore[name] != at_start[name]:
+    lasting = start.holders.items() & saved.holders.items() & restored.holders.items()
+    for name in sorted(at_save):
+        was = at_start.get(name) or _of_class(name, start)
+        now = at_restore.get(name) or _of_class(name, restored)
+        if not (was and now) and not (_attribute_of(name, dict(lasting)) and was == now):
             continue
-        if at_start[name] != at_save[name] != at_restore[name] and not _is_tracked(name, saved):
+        if to_fresh and now != was:
+            continue
+        if was != at_save[name] != now and not _is_tracked(name, saved):
             yield Missing(
                 kind=Kind.VALUE,
-                finding=_how_reset(name, at_start[name], at_save[name], at_restore[name]),
+                finding=_how_reset(name, was, at_save[name], now),
                 remedy=_how_kept(name, at_save[name], modules, saved.owners),
                 step=saved.step,
             )
+
+
+def _of_class(name: str, moment: Snapshot) -> "_Values":
+    """The value of an attribute that the object does not have, and its class does."""
+    return {name: moment.defaults[name]} if name in moment.defaults else {}
+
+
+def _attribute_of(name: str, holders: Mapping[str, bool]) -> bool:
+    """Whether it is an attribute of one of these objects, which may be set at one time and not at another.
+
+    The private ones of an object whose class derives from a library's are the library's own.
+    """
+    path, _, attribute = name.rpartition(".")
+    return path in holders and (holders[path] or not attribute.startswith("_"))
 
 
 def _is_tracked(name: str, saved: Snapshot) -> bool:
@@ -201,6 +220,9 @@ def _how_reset(name: str, start: _Values, saved: _Values, restored: _Values) -> 
     plain = saved.get(name, "#"), restored.get(name, "#")
     if not any(value.startswith("#") for value in plain):
         return f"variable `{name}` is {plain[0]} when saved, and {plain[1]} after the restore"
+    if not restored:
+        value = f"variable `{name}` is {plain[0]}" if plain[0][:1] != "#" else f"`{name}` has a value"
+        return f"{value} when saved, which the loop has set: after the restore it is not so"
     if restored == start:
         return f"`{name}` is not saved: after the restore it is as it was before the loop"
     return f"`{name}` is not saved: after the restore it is another"
