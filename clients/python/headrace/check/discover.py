@@ -156,6 +156,7 @@ def global_generators() -> set[int]:
     return ids
 
 
+@functools.cache
 def _is_own(filename: str) -> bool:
     return not (
         filename.startswith(("<", *_FOREIGN))

@@ -137,12 +137,11 @@ class _Finds:
         self._tracked_names = {id(value): name for name, value in tracked.items()}
         for value in tracked.values():
             self.add(value, "")
-        self._saved_tensors = {
-            id(tensor)
-            for value in tracked.values()
-            if self._is(value, "module")
-            for _, tensor in _tensors(value)
-        }
+
+    @cached_property
+    def _saved_tensors(self) -> set[int]:
+        modules = (value for value in self._tracked.values() if self._is(value, "module"))
+        return {id(tensor) for module in modules for _, tensor in _tensors(module)}
 
     def add(self, value: Any, path: str) -> None:
         if id(value) in self._global or not self._matters(value):
