@@ -6,7 +6,7 @@ to the same instant.
 """
 
 import io
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -93,9 +93,9 @@ def tracked_modules(t: Trial) -> dict[str, Any]:
     return {name: value for name, value in t.tracked_objects().items() if issubclass(type(value), modules)}
 
 
-def glance(t: Trial, frame: FrameType | None) -> dict[str, int]:
-    """What a snapshot compares, by name, hashed, as far as it can be looked at in each step. Large arrays are left out,
-    and weights and moments, which are another in each step."""
+def glance(t: Trial, frame: FrameType | None) -> tuple[dict[str, int], Callable[[], dict[str, int]]]:
+    """What a snapshot compares, by name, hashed, as far as it can be looked at in each step: the variables, and what
+    reads the rest. Large arrays are left out, and weights and moments, which are another in each step."""
     finds = _Finds(t.tracked_objects(), t.shared_objects())
     values = Variables(finds.classes, room=_MOST_ELEMENTS_AT_A_GLANCE)
     variables = discover.variables_of(discover.script_frames(frame))
@@ -103,8 +103,7 @@ def glance(t: Trial, frame: FrameType | None) -> dict[str, int]:
         values.add(found)
         finds.add(found.value, found.path)
     seen = {name: hash(frozenset(held.items())) for name, held in by_name(values.found).items()}
-    beside = {f"beside {name}": hash(value) for name, value in finds.at_a_glance()}
-    return seen | beside
+    return seen, lambda: {f"beside {name}": hash(value) for name, value in finds.at_a_glance()}
 
 
 def framework_of(tracked: dict[str, Any]) -> Framework | None:

@@ -50,7 +50,8 @@ _PHOTOGRAPHED = 16
 seldom."""
 _LOOKS_S = 1.0
 _LOOKS_SHARE = 0.05
-"""How long the looks at the variables may take, in seconds and of the time of training: the larger of the two."""
+"""How long the looks at the variables may take, in seconds and of the time of training: the larger of the two. Those at
+what is beside them may take as long."""
 _SEEDING = {"random": ("seed",), "numpy.random": ("seed",), "torch": ("manual_seed", "seed")}
 
 
@@ -73,7 +74,8 @@ class Segment:
         self._phases = Phases()
         self._files = FolderReads(control, rank)
         self._gradients = Gradients()
-        self._looked_s = 0.0
+        self._looked_s = self._beside_s = 0.0
+        self._beside: dict[str, int] = {}
         self._params: dict[str, Value] = {}
         self.attached = False
         """Whether the script has its trial."""
@@ -143,9 +145,9 @@ class Segment:
             if self._control.watched and self._control.ranks == 1:  # sharded ones have their own ways
                 self._gradients.watch(fingerprint.tracked_modules(t), step)
         if self._is_looked_at(step):
-            began = self._clock()
+            began, beside_s = self._clock(), self._beside_s
             self._phases.saw(step, self._glance(t, sys._getframe(1)))
-            self._looked_s += self._clock() - began
+            self._looked_s += self._clock() - began - (self._beside_s - beside_s)
 
     def body_ended(self, t: Trial) -> None:
         """What the body did after its report is in no checkpoint."""
@@ -240,12 +242,22 @@ class Segment:
         """Whether the variables are looked at: at the reports of new steps, and not for long in all."""
         if not self._control.watched or (self._steps and step <= self._steps[-1]):
             return False
-        return self._looked_s <= max(_LOOKS_S, _LOOKS_SHARE * (self._clock() - self._began))
+        return self._is_in_time(self._looked_s)
+
+    def _is_in_time(self, looked_s: float) -> bool:
+        return looked_s <= max(_LOOKS_S, _LOOKS_SHARE * (self._clock() - self._began))
 
     def _glance(self, t: Trial, frame: FrameType | None) -> dict[str, int]:
         """The variables, and the files that a pause loses as it does them."""
         files = {f"file {name}": changed_ns for name, changed_ns in self._files.written().items()}
-        return fingerprint.glance(t, frame) | files
+        variables, beside = fingerprint.glance(t, frame)
+        if self._is_in_time(
+            self._beside_s
+        ):  # a large model takes longer than the variables: it has its own time
+            began = self._clock()
+            self._beside = beside()
+            self._beside_s += self._clock() - began
+        return variables | self._beside | files
 
     def _take(self, t: Trial, moment: Moment, step: int) -> None:
         self._snapshots.append(fingerprint.take(t, sys._getframe(1), self._heap, moment, step))
