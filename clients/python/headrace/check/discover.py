@@ -14,11 +14,22 @@ import inspect
 import random
 import sys
 import sysconfig
+import threading
+from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
+from types import (
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any
 
 import headrace
@@ -28,6 +39,9 @@ _MOST_OBJECTS = 20_000
 _MOST_ITEMS = 256
 _DEPTH = 5
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_HOLDERS = (*_CONTAINERS, SimpleNamespace, Namespace, threading.local, ContextVar)
+"""Library classes whose objects hold nothing but what the script puts into them."""
+_PYTHON = {"builtins", "abc", "typing", "types", "_thread", "argparse"}
 _FOREIGN = (
     str(Path(headrace.__file__).parent),
     sysconfig.get_path("stdlib"),
@@ -104,22 +118,13 @@ def walk(
     unread.update((left.path, None) for left in layer if left.own and id(left.value) not in seen)
 
 
-def locals_of(frames: list[FrameType]) -> dict[str, Any]:
-    """The frames' local variables; an outer frame's name wins."""
-    found: dict[str, Any] = {}
-    for frame in frames:
-        for name, value in frame.f_locals.items():
-            if not name.startswith("__"):
-                found.setdefault(name, value)
-    return found
-
-
 def attributes_of(variables: dict[str, Any]) -> dict[str, Any]:
     """What the objects of the script's own classes among the variables hold, as `variable.attribute`."""
     found: dict[str, Any] = {}
     for name, value in variables.items():
         if is_of_script(value):
-            found.update((f"{name}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())
+            attributes = {**getattr(value, "__dict__", {}), **dict(_in_slots(value))}
+            found.update((f"{name}.{key}", item) for key, item in attributes.items())
     return found
 
 
@@ -158,6 +163,7 @@ def global_generators() -> set[int]:
     return ids
 
 
+@functools.cache
 def _is_own(filename: str) -> bool:
     return not (
         filename.startswith(("<", *_FOREIGN))
@@ -167,7 +173,7 @@ def _is_own(filename: str) -> bool:
 
 def is_transparent(value: Any) -> bool:
     """Whether what an object holds is the script's own: of its classes, of containers, and of modules."""
-    if isinstance(value, (*_CONTAINERS, SimpleNamespace)):
+    if isinstance(value, _HOLDERS):
         return True
     if isinstance(value, ModuleType):
         return _is_own(getattr(value, "__file__", None) or "<built in>")
@@ -193,6 +199,35 @@ def _is_module(value: Any) -> bool:
 def is_of_script(value: Any) -> bool:
     """Whether its class is the script's own."""
     return _is_own_module(type(value).__module__)
+
+
+def has_attributes(value: Any) -> bool:
+    """Whether it is an object that the script may give attributes to, as it goes."""
+    if isinstance(value, SimpleNamespace | Namespace | threading.local | FunctionType):
+        return True
+    return is_of_script(value) or (isinstance(value, ModuleType | type) and is_transparent(value))
+
+
+def class_defaults(value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object of the script's own has of its classes, and not by itself."""
+    if not is_of_script(value):
+        return
+    named = {*attributes_of({"": value})}
+    for base in type(value).__mro__:
+        for name, item in vars(base).items() if _is_own_module(base.__module__) else ():
+            if not name.startswith("__") and f".{name}" not in named:
+                named.add(f".{name}")
+                yield name, item
+
+
+def is_own_throughout(value: Any) -> bool:
+    """Whether no library's class but those that Python is made of stands behind it."""
+    return all(base.__module__ in _PYTHON or _is_own_module(base.__module__) for base in type(value).__mro__)
+
+
+def _is_computed(kind: type, name: str) -> bool:
+    """Whether the attribute is kept there by a cached property, which computes it again."""
+    return isinstance(getattr(kind, name, None), functools.cached_property)
 
 
 def _is_own_module(name: str) -> bool:
@@ -236,10 +271,14 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, functools.partial):
         yield from ((f"{name}.args[{i}]", item) for i, item in enumerate(value.args))
         yield from ((f"{name}.{key}", item) for key, item in value.keywords.items())
+    elif isinstance(value, ContextVar):
+        yield name, value.get(None)
     elif isinstance(value, GeneratorType):
         if value.gi_frame is not None and _is_own(value.gi_frame.f_code.co_filename):
             yield from value.gi_frame.f_locals.items()
     elif not type(value).__module__.startswith("headrace.trial.session"):
+        if is_of_script(value):
+            yield from ((f"{name}.{key}", item) for key, item in _in_slots(value))
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             # A module's mode is set by the script in every step.
@@ -249,10 +288,30 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
                 (f"{name}.{key}", item)
                 for key, item in attributes.items()
                 if key not in hidden and not (private and key.startswith("_"))
+                if is_transparent(item) or not _is_computed(type(value), key)
             )
             children = attributes.get("_modules")
             if isinstance(children, dict):
                 yield from ((f"{name}.{key}", item) for key, item in children.items())
+
+
+def _in_slots(value: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes that are in `__slots__` of its class and of those it derives from, as far as they are set."""
+    for name in _slots_of(type(value)):
+        try:
+            yield name, getattr(value, name)
+        except AttributeError:  # not set
+            continue
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = (
+        name
+        for base in kind.__mro__
+        for name, member in vars(base).items()
+        if isinstance(member, MemberDescriptorType) and not name.startswith("__")
+    )
+    return tuple(dict.fromkeys(slots))
 
 
 def _defaults_of(function: FunctionType) -> Iterator[tuple[str, Any]]:

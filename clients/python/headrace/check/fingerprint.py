@@ -6,9 +6,8 @@ to the same instant.
 """
 
 import io
-import sys
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from types import FrameType, GeneratorType
@@ -19,24 +18,22 @@ from headrace.check import discover
 from headrace.check.classes import Classes
 from headrace.check.digest import digest
 from headrace.check.loaders import LoaderState, states
-from headrace.check.settings import settings_of
+from headrace.check.settings import plain_attributes, settings_of
 from headrace.check.snapshot import (
     Framework,
     Kind,
     Moment,
-    Owner,
     Piece,
     Snapshot,
     by_name,
     name_of,
 )
+from headrace.check.variables import Variables, is_plain
 from headrace.trial import Trial, rng
 
 GLOBAL = "(global)"
 _HEADRACE = str(Path(headrace.__file__).parent)
 _MOST_UNREAD = 16
-_MOST_ELEMENTS = 1 << 22
-_MOST_ELEMENTS_IN_ALL = 1 << 25
 _MOST_ELEMENTS_AT_A_GLANCE = 1 << 16
 
 
@@ -59,20 +56,20 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
     saved = {id(value) for value in t.tracked_objects().values()}
     lost: dict[str, tuple[LoaderState, ...]] = {}
     closed = _held_by_savers(t.tracked_objects())
-    values = _Variables(finds.classes)
-    for found in discover.walk(discover.variables_of(frames), _is_plain, closed, values.unread):
+    values = Variables(finds.classes)
+    for found in discover.walk(discover.variables_of(frames), is_plain, closed, values.unread):
         finds.add(found.value, found.path)
         if issubclass(type(found.value), finds.classes.loader):
             lost[found.path] = states(found.value, iterators, saved)
         values.add(found)
     hidden = values.named(heap.find((*finds.classes.module, *finds.classes.callback)))
-    for found in discover.walk(hidden, _is_plain, closed, values.unread):
+    for found in discover.walk(hidden, is_plain, closed, values.unread):
         values.add(found)
     for value in heap.find(nameless_classes()):
         finds.add(value, "")
         for path, part in discover.parts_of(value):
             finds.add(part, path)
-    local = discover.locals_of(frames)
+    local = dict(reversed([*discover.variables_of(frames)]))
     # What can be tracked is looked at as a whole, above.
     local |= discover.attributes_of({name: value for name, value in local.items() if not _has_state(value)})
     return Snapshot(
@@ -82,9 +79,11 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         variables=values.found,
         caches=values.caches,
         owners=values.owners,
+        holders=values.holders,
+        defaults=values.defaults,
         unread=tuple(islice(dict.fromkeys(map(name_of, values.unread)), _MOST_UNREAD)),
         iterators=tuple(sorted(name for name, value in local.items() if _is_iterator(value))),
-        settings=settings_of(finds.modules()),
+        settings=finds.settings(),
         loaders={path: found for path, found in lost.items() if found},
     )
 
@@ -95,53 +94,17 @@ def tracked_modules(t: Trial) -> dict[str, Any]:
     return {name: value for name, value in t.tracked_objects().items() if issubclass(type(value), modules)}
 
 
-def glance(frame: FrameType | None) -> dict[str, int]:
-    """The values of the script's variables by name, hashed: what can be looked at in each step. Large arrays are left
-    out."""
-    values = _Variables(Classes.imported(), room=_MOST_ELEMENTS_AT_A_GLANCE)
+def glance(t: Trial, frame: FrameType | None) -> tuple[dict[str, int], Callable[[], dict[str, int]]]:
+    """What a snapshot compares, by name, hashed, as far as it can be looked at in each step: the variables, and what
+    reads the rest. Large arrays are left out, and weights and moments, which are another in each step."""
+    finds = _Finds(t.tracked_objects(), t.shared_objects())
+    values = Variables(finds.classes, room=_MOST_ELEMENTS_AT_A_GLANCE)
     variables = discover.variables_of(discover.script_frames(frame))
-    for found in discover.walk(variables, _is_plain, own_only=True):
+    for found in discover.walk(variables, is_plain, own_only=True):
         values.add(found)
-    return {name: hash(frozenset(held.items())) for name, held in by_name(values.found).items()}
-
-
-class _Variables:
-    """The values of the script's own variables, and what the frameworks save of them."""
-
-    def __init__(self, classes: "Classes", *, room: int = _MOST_ELEMENTS_IN_ALL) -> None:
-        self._classes = classes
-        self._reached: set[int] = set()
-        self._room = room
-        self.found: dict[str, str] = {}
-        self.caches: dict[str, int] = {}
-        self.owners: dict[str, Owner] = {}
-        self.unread: dict[str, None] = {}
-
-    def add(self, found: discover.Found) -> None:
-        path, value = found.path, found.value
-        if not found.own or path in self.found:
-            return
-        self._reached.add(id(value))
-        if (held := discover.cached_results(value)) is not None:
-            self.caches[path] = held
-        if (kind := self._classes.owner(value)) is not None:
-            self.owners[path] = Owner(kind=kind, label=type(value).__name__)
-        if _is_plain(value) and _elements(value) < self._room:
-            self._room -= _elements(value)
-            self.found[path] = digest(value)
-        elif _elements(value) > _MOST_ELEMENTS or _is_plain(value):
-            self.unread[path] = None
-
-    def named(self, hidden: list[Any]) -> Iterator[tuple[str, Any]]:
-        """Objects of the script's own classes that only a library's object leads to, such as a callback given to a
-        trainer; called by their class."""
-        counted: dict[str, int] = {}
-        for value in hidden:
-            if id(value) in self._reached or not discover.is_of_script(value):
-                continue
-            label = type(value).__name__
-            counted[label] = counted.get(label, 0) + 1
-            yield label if counted[label] == 1 else f"{label} {counted[label]}", value
+        finds.add(found.value, found.path)
+    seen = {name: hash(frozenset(held.items())) for name, held in by_name(values.found).items()}
+    return seen, lambda: {f"beside {name}": hash(value) for name, value in finds.at_a_glance()}
 
 
 def framework_of(tracked: dict[str, Any]) -> Framework | None:
@@ -174,12 +137,11 @@ class _Finds:
         self._tracked_names = {id(value): name for name, value in tracked.items()}
         for value in tracked.values():
             self.add(value, "")
-        self._saved_tensors = {
-            id(tensor)
-            for value in tracked.values()
-            if self._is(value, "module")
-            for _, tensor in _tensors(value)
-        }
+
+    @cached_property
+    def _saved_tensors(self) -> set[int]:
+        modules = (value for value in self._tracked.values() if self._is(value, "module"))
+        return {id(tensor) for module in modules for _, tensor in _tensors(module)}
 
     def add(self, value: Any, path: str) -> None:
         if id(value) in self._global or not self._matters(value):
@@ -187,15 +149,39 @@ class _Finds:
         _, known = self._found.get(id(value), (None, ""))
         self._found[id(value)] = (value, known or path)
 
-    def modules(self) -> dict[str, Any]:
-        """The modules that no other holds, by variable or by their names in `t.track(...)`."""
-        found = {
-            path or self._name(value): value for value, path in self._roots() if self._is(value, "module")
-        }
+    def settings(self) -> dict[str, str]:
+        """What the modules and optimizers have beside their state_dict()."""
+        return settings_of(self._named("module"), self._named("optimizer"))
+
+    def at_a_glance(self) -> Iterator[tuple[str, Hashable]]:
+        """What can be read in each step of what no variable holds as a plain value."""
+        yield from self.settings().items()
+        for path, module in self._named("module").items():
+            for name, part in module.named_modules():
+                if not discover.is_of_script(part):  # else its attributes are variables
+                    yield f"attributes of {path}.{name}", tuple(plain_attributes(part))
+        for value, path in self._roots:
+            if self._name(value):  # saved
+                continue
+            if self._is(value, "optimizer"):
+                groups = [
+                    {key: group[key] for key in group if key != "params"} for group in value.param_groups
+                ]
+                yield f"settings of {path}", digest(groups)
+            elif self._is(value, "generator"):
+                yield f"state of {path}", digest(_generator_state(value))
+            elif any(self._is(value, kind) for kind in ("schedule", "scaler", "sampler")):
+                yield f"state of {path}", digest(_state(value))
+
+    def _named(self, kind: str) -> dict[str, Any]:
+        """The objects of a kind that no other holds, by variable or by their names in `t.track(...)`."""
+        found = {path or self._name(value): value for value, path in self._roots if self._is(value, kind)}
         found.pop("", None)
         return found
 
+    @cached_property
     def _roots(self) -> list[tuple[Any, str]]:
+        """Once all are added."""
         parts = {id(part) for value, _ in self._found.values() for part in self._parts(value)}
         return [
             (value, path)
@@ -204,7 +190,7 @@ class _Finds:
         ]
 
     def pieces(self) -> Iterator[Piece]:
-        roots = self._roots()
+        roots = self._roots
         nameless: dict[str, int] = {}
         for value, path in roots:
             label = type(value).__name__
@@ -337,28 +323,6 @@ def _generator_state(value: Any) -> Any:
     if hasattr(value, "bit_generator"):
         return value.bit_generator.state
     return value.get_state()
-
-
-def _is_plain(value: Any) -> bool:
-    if value is None or type(value) in (bool, int, float, str):
-        return True
-    if isinstance(value, list | tuple | set | dict | deque):
-        items = value.values() if isinstance(value, dict) else value
-        return len(value) <= 1024 and all(type(item) in (bool, int, float, str) for item in items)
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if torch is not None and isinstance(value, torch.Tensor):
-        return bool(value.numel() <= _MOST_ELEMENTS)
-    return (
-        numpy is not None
-        and isinstance(value, numpy.ndarray | numpy.generic)
-        and value.size <= _MOST_ELEMENTS
-    )
-
-
-def _elements(value: Any) -> int:
-    """How many elements a tensor or an array has; 0 for any other value."""
-    count = getattr(value, "numel", None)
-    return int(count()) if callable(count) else int(getattr(value, "size", 0))
 
 
 def _is_iterator(value: Any) -> bool:

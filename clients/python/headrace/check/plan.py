@@ -8,7 +8,7 @@ not have. Those after that are a sample: where the script saves on its way, in f
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from headrace.check.snapshot import LEAST, Phase
@@ -59,14 +59,16 @@ def planned(
     of_variable: dict[str, list[Phase]] = {}
     for phase in phases:
         of_variable.setdefault(phase.variable, []).append(phase)
-    held = _last_of_each((one[0] for one in of_variable.values()), order, found)
+    held = _last_of_each((_telling_part(one[0]) for one in of_variable.values()), order, found)
     order |= dict.fromkeys(held)
     saved = _reports(found, saves)
     order |= dict.fromkeys(saved if len(saved) <= RESTORES else ())
     sample = dict(order)
     sample |= dict.fromkeys(found[1:2])
-    rest = (phase for one in of_variable.values() for phase in one[1:])
-    sample |= dict.fromkeys(_last_of_each(rest, sample, found))
+    before_end = (replace(one[0], last=one[0].last - 1) for one in of_variable.values() if one[0].changes)
+    rest = (_telling_part(phase) for one in of_variable.values() for phase in one[1:])
+    for more in (before_end, rest):
+        sample |= dict.fromkeys(_last_of_each(more, sample, found))
     for places in (saved, found):
         left = [step for step in places if step not in sample]
         sample |= dict.fromkeys(_middle_first(_spread(left, max(0, RESTORES - len(sample)))))
@@ -120,6 +122,13 @@ def _reports(found: Sequence[int], steps: Iterable[int]) -> list[int]:
     """The first reports of these steps or later ones."""
     places = {bisect_left(found, step) for step in steps}
     return [found[place] for place in sorted(places) if place < len(found)]
+
+
+def _telling_part(phase: Phase) -> Phase:
+    """Where in a phase a restore shows what it loses. What changes is lost at the end most. What keeps one value is
+    set at the beginning, and may be reset before it is read in the step after the phase: a restore at the end of such
+    a phase changes nothing."""
+    return phase if phase.changes else replace(phase, last=phase.first + (phase.last - phase.first) // 4)
 
 
 def _last_of_each(phases: Iterable[Phase], made: Collection[int], found: Sequence[int]) -> list[int]:

@@ -51,7 +51,8 @@ _PHOTOGRAPHED = 16
 seldom."""
 _LOOKS_S = 1.0
 _LOOKS_SHARE = 0.05
-"""How long the looks at the variables may take, in seconds and of the time of training: the larger of the two."""
+"""How long the looks at the variables may take, in seconds and of the time of training: the larger of the two. Those at
+what is beside them may take as long."""
 _SEEDING = {"random": ("seed",), "numpy.random": ("seed",), "torch": ("manual_seed", "seed")}
 
 
@@ -74,7 +75,8 @@ class Segment:
         self._phases = Phases()
         self._files = FolderReads(control, rank)
         self._gradients = Gradients()
-        self._looked_s = 0.0
+        self._looked_s = self._beside_s = 0.0
+        self._beside: dict[str, int] = {}
         self._params: dict[str, Value] = {}
         self._unknown: tuple[str, ...] = ()
         self.attached = False
@@ -131,7 +133,7 @@ class Segment:
         self._seeded.clear()  # what was seeded before is undone by the restore
         self._take(t, Moment.TRACKED, t.step)
         if self._control.watched:
-            self._phases.begin(self._glance(sys._getframe(1)))
+            self._phases.begin(self._glance(t, sys._getframe(1)))
 
     def begun(self, t: Trial) -> None:
         """As the first step will find it."""
@@ -140,7 +142,7 @@ class Segment:
         self._take(t, Moment.BEGUN, t.step)
         self._files.begun()
         if self._control.watched:
-            self._phases.begin(self._glance(sys._getframe(1)))
+            self._phases.begin(self._glance(t, sys._getframe(1)))
 
     def reporting(self, t: Trial, step: int) -> None:
         """Everything the checkpoint should hold is in memory now."""
@@ -150,9 +152,9 @@ class Segment:
             if self._control.watched and self._control.ranks == 1:  # sharded ones have their own ways
                 self._gradients.watch(fingerprint.tracked_modules(t), step)
         if self._is_looked_at(step):
-            began = self._clock()
-            self._phases.saw(step, self._glance(sys._getframe(1)))
-            self._looked_s += self._clock() - began
+            began, beside_s = self._clock(), self._beside_s
+            self._phases.saw(step, self._glance(t, sys._getframe(1)))
+            self._looked_s += self._clock() - began - (self._beside_s - beside_s)
 
     def body_ended(self, t: Trial) -> None:
         """What the body did after its report is in no checkpoint."""
@@ -248,12 +250,22 @@ class Segment:
         """Whether the variables are looked at: at the reports of new steps, and not for long in all."""
         if not self._control.watched or (self._steps and step <= self._steps[-1]):
             return False
-        return self._looked_s <= max(_LOOKS_S, _LOOKS_SHARE * (self._clock() - self._began))
+        return self._is_in_time(self._looked_s)
 
-    def _glance(self, frame: FrameType | None) -> dict[str, int]:
+    def _is_in_time(self, looked_s: float) -> bool:
+        return looked_s <= max(_LOOKS_S, _LOOKS_SHARE * (self._clock() - self._began))
+
+    def _glance(self, t: Trial, frame: FrameType | None) -> dict[str, int]:
         """The variables, and the files that a pause loses as it does them."""
         files = {f"file {name}": changed_ns for name, changed_ns in self._files.written().items()}
-        return fingerprint.glance(frame) | files
+        variables, beside = fingerprint.glance(t, frame)
+        if self._is_in_time(
+            self._beside_s
+        ):  # a large model takes longer than the variables: it has its own time
+            began = self._clock()
+            self._beside = beside()
+            self._beside_s += self._clock() - began
+        return variables | self._beside | files
 
     def _take(self, t: Trial, moment: Moment, step: int) -> None:
         self._snapshots.append(fingerprint.take(t, sys._getframe(1), self._heap, moment, step))

@@ -1,16 +1,26 @@
-"""What a module has beside its state_dict(): gradients, requires_grad and its mode. No checkpoint holds them.
+"""What modules, optimizers and the process have beside every state_dict(). No checkpoint holds it.
+
+Gradients, requires_grad, modes, hooks, attributes, environment variables.
 
 A gradient is left over at nearly every report, and nearly every next step clears it first. So it is watched, in the
 straight run, what the first backward pass after a report does: whether it adds to the gradient that was there. A
 gradient that was cleared is another object, or has been written once more.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from headrace.check.digest import digest
 
 TRAINED, FROZEN = "True", "False"
 """What requires_grad is."""
-_TRAINING, _EVALUATING = "in train mode", "in eval mode"
+TRAINING, EVALUATING = "in train mode", "in eval mode"
+HOOKS, ENVIRONMENT = "hooks of ", "os.environ["
+"""How the names begin of what is counted, and of what the whole process has."""
+_LONG = "-" * 64
+_HOOKS_OF_MODULE = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS_OF_OPTIMIZER = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 class Gradients:
@@ -46,13 +56,36 @@ class Gradients:
         return seen
 
 
-def settings_of(modules: Mapping[str, Any]) -> dict[str, str]:
-    """By path, whether each parameter is trained, and each module's mode."""
+def settings_of(modules: Mapping[str, Any], optimizers: Mapping[str, Any]) -> dict[str, str]:
+    """By path, whether each parameter is trained, each module's mode, how many hooks there are, the attributes of
+    optimizers; and the environment, as digests."""
     found = {name: TRAINED if one.requires_grad else FROZEN for name, one in _parameters(modules)}
     for variable, module in modules.items():
         for name, part in module.named_modules():
-            found[f"{variable}.{name}" if name else variable] = _TRAINING if part.training else _EVALUATING
-    return found
+            path = f"{variable}.{name}" if name else variable
+            found[path] = TRAINING if part.training else EVALUATING
+            found |= _hooks(path, part, _HOOKS_OF_MODULE)
+    for variable, optimizer in optimizers.items():
+        found |= _hooks(variable, optimizer, _HOOKS_OF_OPTIMIZER)
+        found |= {f"{variable}.{name}": digest(value) for name, value in plain_attributes(optimizer)}
+    # As digests of lists that are too long to stand as they are: a variable may be a secret.
+    return found | {f"{ENVIRONMENT}{name!r}]": digest([value, _LONG]) for name, value in os.environ.items()}
+
+
+def plain_attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """The public ones of an object, but for a module's mode."""
+    for name, item in vars(value).items():
+        if (
+            not name.startswith("_")
+            and name != "training"
+            and type(item) in (bool, int, float, str, type(None))
+        ):
+            yield name, item
+
+
+def _hooks(path: str, value: Any, kinds: Iterable[str]) -> dict[str, str]:
+    count = sum(len(getattr(value, kind, ())) for kind in kinds)
+    return {f"{HOOKS}`{path}`": str(count)} if count else {}
 
 
 def _parameters(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

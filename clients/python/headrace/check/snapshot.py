@@ -116,6 +116,10 @@ class Snapshot:
     pieces: tuple[Piece, ...]
     # Plain values in the script's own variables, as text or digest.
     variables: dict[str, str]
+    # Variables that hold objects with attributes, and whether their classes are the script's own throughout.
+    holders: dict[str, bool]
+    # Attributes that only the classes of the objects have, not the objects themselves.
+    defaults: dict[str, str]
     # Variables that hold a generator or an iterator.
     iterators: tuple[str, ...]
     # Loaders of which a pause loses something.

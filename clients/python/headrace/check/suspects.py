@@ -15,6 +15,7 @@ from headrace.check.loaders import LoaderState
 from headrace.check.report import Missing
 from headrace.check.settings import FROZEN, TRAINED, listed_briefly
 from headrace.check.snapshot import Kind, Moment, Owner, OwnerKind, SegmentResult, Snapshot, by_name
+from headrace.check.unsaved import trained_otherwise, unsaved
 
 _GENERATORS = {"random": "global python", "numpy.random": "global numpy", "torch": "global torch"}
 """The module whose functions seed a generator, and the generator's key."""
@@ -87,7 +88,7 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
             found.setdefault(missing.remedy if missing.kind is Kind.VALUE else missing.finding, missing)
     for missing in resets(straight, chain):
         found.setdefault(missing.remedy, missing)
-    return tuple(found.values()) or tuple(_modes(chain)) or tuple(_loop_of_its_own(straight))
+    return tuple(found.values()) or unsaved(chain) or tuple(_loop_of_its_own(straight))
 
 
 def _steps_repeated(straight: SegmentResult) -> Iterator[Missing]:
@@ -179,17 +180,36 @@ def _variables_reset(
         return
     modules = {piece.variable for piece in saved.pieces if piece.kind is Kind.WEIGHTS and piece.variable}
     at_start, at_save, at_restore = (by_name(moment.variables) for moment in (start, saved, restored))
-    for name in sorted(at_start.keys() & at_save.keys() & at_restore.keys()):
-        if to_fresh and at_restore[name] != at_start[name]:
+    lasting = start.holders.items() & saved.holders.items() & restored.holders.items()
+    for name in sorted(at_save):
+        was = at_start.get(name) or _of_class(name, start)
+        now = at_restore.get(name) or _of_class(name, restored)
+        if not (was and now) and not (_attribute_of(name, dict(lasting)) and was == now):
             continue
-        if at_start[name] != at_save[name] != at_restore[name] and not _is_tracked(name, saved):
+        if to_fresh and now != was:
+            continue
+        if was != at_save[name] != now and not _is_tracked(name, saved):
             yield Missing(
                 kind=Kind.VALUE,
-                finding=_how_reset(name, at_start[name], at_save[name], at_restore[name]),
+                finding=_how_reset(name, was, at_save[name], now),
                 remedy=_how_kept(name, at_save[name], modules, saved.owners),
                 step=saved.step,
                 evidence=(SAME_AGAIN,) if name in doubted else (),
             )
+
+
+def _of_class(name: str, moment: Snapshot) -> "_Values":
+    """The value of an attribute that the object does not have, and its class does."""
+    return {name: moment.defaults[name]} if name in moment.defaults else {}
+
+
+def _attribute_of(name: str, holders: Mapping[str, bool]) -> bool:
+    """Whether it is an attribute of one of these objects, which may be set at one time and not at another.
+
+    The private ones of an object whose class derives from a library's are the library's own.
+    """
+    path, _, attribute = name.rpartition(".")
+    return path in holders and (holders[path] or not attribute.startswith("_"))
 
 
 def _is_tracked(name: str, saved: Snapshot) -> bool:
@@ -211,6 +231,9 @@ def _how_reset(name: str, start: _Values, saved: _Values, restored: _Values) -> 
     plain = saved.get(name, "#"), restored.get(name, "#")
     if not any(value.startswith("#") for value in plain):
         return f"variable `{name}` is {plain[0]} when saved, and {plain[1]} after the restore"
+    if not restored:
+        value = f"variable `{name}` is {plain[0]}" if plain[0][:1] != "#" else f"`{name}` has a value"
+        return f"{value} when saved, which the loop has set: after the restore it is not so"
     if restored == start:
         return f"`{name}` is not saved: after the restore it is as it was before the loop"
     return f"`{name}` is not saved: after the restore it is another"
@@ -262,35 +285,7 @@ def _trainable_otherwise(
             if shown.settings.get(name) != unpaused[shown.step].settings.get(name)
         ]
         if names:
-            yield Missing(
-                kind=Kind.MODULE,
-                finding=f"requires_grad of {listed_briefly(names)} is {was} when saved, and {now} after the restore: "
-                "no state_dict() holds it",
-                remedy="set requires_grad in every step by the step's number, as in `layer.requires_grad_(step >= 3)`, "
-                "not once",
-                step=saved.step,
-            )
-
-
-def _modes(chain: Sequence[SegmentResult]) -> Iterator[Missing]:
-    """Modules that a restore puts into another mode: what is left to suspect, as most steps set the mode first."""
-    for before, after in pairwise(chain):
-        saved = before.last(Moment.REPORTED)
-        if saved is None or after.begun is None:
-            continue
-        now = after.begun.settings
-        names = [name for name, mode in saved.settings.items() if name in now and now[name] != mode]
-        modules = [name for name in names if saved.settings[name] not in (TRAINED, FROZEN)]
-        if modules:
-            first = modules[0]
-            yield Missing(
-                kind=Kind.MODULE,
-                finding=f"module {listed_briefly(modules)} is {saved.settings[first]} when saved, and {now[first]} "
-                "after the restore: no state_dict() holds the mode",
-                remedy="begin each step with model.train(), if it is to train so",
-                step=saved.step,
-            )
-            return
+            yield trained_otherwise(names, was, now, saved.step)
 
 
 def _iterators_restarted(before: SegmentResult, after: SegmentResult) -> Iterator[Missing]:

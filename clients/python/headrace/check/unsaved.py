@@ -1,0 +1,108 @@
+"""What is left to suspect where no variable explains that the runs part: pure.
+
+Most steps set a module's mode first, and many variables live within a step alone. So these are named only where nothing
+else is found: what a module, an optimizer or the process has beside every variable, and an object made in the loop.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+from headrace.check.report import Missing
+from headrace.check.settings import ENVIRONMENT, EVALUATING, FROZEN, HOOKS, TRAINED, TRAINING, listed_briefly
+from headrace.check.snapshot import Kind, Moment, SegmentResult, Snapshot, by_name
+
+_Signs = Callable[[Snapshot, Snapshot, Snapshot], Iterator[Missing]]
+_EVERY_STEP = "in every step by the step's number, not once"
+_NOWHERE = "no state_dict() holds that"
+
+
+def unsaved(chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
+    """What a restore changes of it first: of the kind that is suspected most."""
+    looks: tuple[_Signs, ...] = (_trainable, _modes, _settings, _objects)
+    for look in looks:
+        for before, after in pairwise(chain):
+            saved = before.last(Moment.REPORTED)
+            if saved is None or before.begun is None or after.begun is None:
+                continue
+            if found := tuple(look(before.begun, saved, after.begun)):
+                return found
+    return ()
+
+
+def trained_otherwise(names: Sequence[str], was: str, now: str, step: int) -> Missing:
+    """What to say of parameters that a restore freezes, or has trained again."""
+    return Missing(
+        kind=Kind.MODULE,
+        finding=f"requires_grad of {listed_briefly(names)} is {was} when saved, and {now} after the restore: "
+        "no state_dict() holds it",
+        remedy="set requires_grad in every step by the step's number, as in `layer.requires_grad_(step >= 3)`, "
+        "not once",
+        step=step,
+    )
+
+
+def _trainable(_: Snapshot, saved: Snapshot, restored: Snapshot) -> Iterator[Missing]:
+    """Parameters that a restore freezes, or has trained again, though perhaps not beyond the beginning of a step."""
+    for was, now in ((TRAINED, FROZEN), (FROZEN, TRAINED)):
+        names = [
+            name
+            for name, value in saved.settings.items()
+            if (value, restored.settings.get(name)) == (was, now)
+        ]
+        if names:
+            yield trained_otherwise(names, was, now, saved.step)
+
+
+def _modes(_: Snapshot, saved: Snapshot, restored: Snapshot) -> Iterator[Missing]:
+    """Modules that a restore puts into another mode."""
+    was, now = saved.settings, restored.settings
+    modules = [
+        name for name, mode in was.items() if mode in (TRAINING, EVALUATING) and now.get(name, mode) != mode
+    ]
+    if modules:
+        first = modules[0]
+        yield Missing(
+            kind=Kind.MODULE,
+            finding=f"module {listed_briefly(modules)} is {was[first]} when saved, and {now[first]} "
+            "after the restore: no state_dict() holds the mode",
+            remedy=f"begin each step with model.train(), if it is to train so, and set what is to differ {_EVERY_STEP}",
+            step=saved.step,
+        )
+
+
+def _settings(begun: Snapshot, saved: Snapshot, restored: Snapshot) -> Iterator[Missing]:
+    """What the loop has changed, and a restore has not: hooks, attributes of optimizers, environment variables."""
+    start, was, now = begun.settings, saved.settings, restored.settings
+    for name in sorted(start.keys() | was.keys() | now.keys()):
+        value = was.get(name, "")
+        if value in (TRAINING, EVALUATING, TRAINED, FROZEN) or not start.get(name, "") != value != now.get(
+            name, ""
+        ):
+            continue
+        after = now.get(name)
+        if name.startswith(ENVIRONMENT):
+            kind, remedy = Kind.VALUE, f"set the environment variable {_EVERY_STEP}"
+            finding = f"`{name}` changes in the loop, and a restore undoes that: no checkpoint holds the environment"
+        elif name.startswith(HOOKS):
+            kind, remedy = Kind.MODULE, f"add and remove hooks {_EVERY_STEP}"
+            finding = f"{name} are {value or 0} when saved, and {after or 0} after the restore: {_NOWHERE}"
+        else:
+            kind, remedy = Kind.SETTINGS, f"set it {_EVERY_STEP}"
+            told = value or "not set", after or "not set"
+            finding = f"`{name}` is {told[0]} when saved, and {told[1]} after the restore: {_NOWHERE}"
+        yield Missing(kind=kind, finding=finding, remedy=remedy, step=saved.step)
+
+
+def _objects(begun: Snapshot, saved: Snapshot, restored: Snapshot) -> Iterator[Missing]:
+    """Variables in which the loop has put an object in place of a plain value, such as None."""
+    start, was, now = (by_name(moment.variables) for moment in (begun, saved, restored))
+    for name in sorted(start.keys() & now.keys() - was.keys()):
+        if start[name] == now[name] and name in start[name]:
+            held = "an iterator" if name in saved.iterators else "an object"
+            yield Missing(
+                kind=Kind.DATA if name in saved.iterators else Kind.VALUE,
+                finding=f"`{name}` holds {held} when saved, which no checkpoint holds, and is {now[name][name]} after "
+                "the restore",
+                remedy=f"keep in t.state what `{name}` is made from, and make it again before the loop",
+                step=saved.step,
+            )

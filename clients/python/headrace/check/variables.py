@@ -1,0 +1,84 @@
+"""The values of the script's own variables, as text or digests, as far as they are plain."""
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.check import discover
+from headrace.check.classes import Classes
+from headrace.check.digest import digest
+from headrace.check.snapshot import Owner
+
+_MOST_ELEMENTS = 1 << 22
+_MOST_ELEMENTS_IN_ALL = 1 << 25
+
+
+class Variables:
+    """The values of the script's own variables, and what the frameworks save of them."""
+
+    def __init__(self, classes: Classes, *, room: int = _MOST_ELEMENTS_IN_ALL) -> None:
+        self._classes = classes
+        self._reached: set[int] = set()
+        self._room = room
+        self.found: dict[str, str] = {}
+        self.caches: dict[str, int] = {}
+        self.owners: dict[str, Owner] = {}
+        self.holders: dict[str, bool] = {}
+        self.defaults: dict[str, str] = {}
+        self.unread: dict[str, None] = {}
+
+    def add(self, found: discover.Found) -> None:
+        path, value = found.path, found.value
+        if not found.own or path in self.found:
+            return
+        self._reached.add(id(value))
+        if (held := discover.cached_results(value)) is not None:
+            self.caches[path] = held
+        if discover.has_attributes(value):
+            self.holders[path] = discover.is_own_throughout(value)
+            self.defaults |= {
+                f"{path}.{name}": digest(item)
+                for name, item in discover.class_defaults(value)
+                if is_plain(item)
+            }
+        if (kind := self._classes.owner(value)) is not None:
+            self.owners[path] = Owner(kind=kind, label=type(value).__name__)
+        if is_plain(value) and _elements(value) < self._room:
+            self._room -= _elements(value)
+            self.found[path] = digest(value)
+        elif _elements(value) > _MOST_ELEMENTS or is_plain(value):
+            self.unread[path] = None
+
+    def named(self, hidden: list[Any]) -> Iterator[tuple[str, Any]]:
+        """Objects of the script's own classes that only a library's object leads to, such as a callback given to a
+        trainer; called by their class."""
+        counted: dict[str, int] = {}
+        for value in hidden:
+            if id(value) in self._reached or not discover.is_of_script(value):
+                continue
+            label = type(value).__name__
+            counted[label] = counted.get(label, 0) + 1
+            yield label if counted[label] == 1 else f"{label} {counted[label]}", value
+
+
+def is_plain(value: Any) -> bool:
+    if value is None or type(value) in (bool, int, float, str):
+        return True
+    if isinstance(value, list | tuple | set | dict | deque):
+        items = value.values() if isinstance(value, dict) else value
+        return len(value) <= 1024 and all(type(item) in (bool, int, float, str) for item in items)
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return bool(value.numel() <= _MOST_ELEMENTS)
+    return (
+        numpy is not None
+        and isinstance(value, numpy.ndarray | numpy.generic)
+        and value.size <= _MOST_ELEMENTS
+    )
+
+
+def _elements(value: Any) -> int:
+    """How many elements a tensor or an array has; 0 for any other value."""
+    count = getattr(value, "numel", None)
+    return int(count()) if callable(count) else int(getattr(value, "size", 0))
