@@ -204,7 +204,7 @@ def test_the_shim_says_which_error_it_was(tmp_path: Path) -> None:
     environment = os.open(os.devnull, os.O_RDONLY)
     given = (write_end, environment)
     shim = Path(process.__file__).with_name("shim.py")
-    arguments = (str(os.getpid()), *map(str, given), "", "", str(tmp_path / "none"), "true")
+    arguments = (str(os.getpid()), *map(str, given), "", "", "", str(tmp_path / "none"), "true")
     done = subprocess.run((sys.executable, "-I", "-S", shim, *arguments), pass_fds=given, check=False)
     for descriptor in given:
         os.close(descriptor)

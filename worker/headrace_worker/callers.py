@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headrace_worker import control_groups
 from headrace_worker.launch import LEASE_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -175,7 +176,7 @@ def _mark(pid: int) -> str:
 
 def _apart(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/cgroup").read_bytes() != Path("/proc/self/cgroup").read_bytes()
+        return control_groups.of(pid) != control_groups.of("self")
     except OSError:
         return False
 

@@ -28,7 +28,7 @@ import psutil
 
 from headrace.durable import replace
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_worker import own_groups
+from headrace_worker import control_groups, own_groups
 from headrace_worker.courier import Courier
 from headrace_worker.outbox import DurableOutbox, Entry, RecordedLease
 from headrace_worker.own_groups import Group
@@ -149,6 +149,8 @@ async def bury_predecessor(
         await courier.post_exit(exited)
     ours = family(home)
     group = Group(own_groups.of_family(ours)) if os.geteuid() == 0 else None
+    if group is not None:
+        await control_groups.end_all(group.number)
     await end_strays(family=ours, group=group)
 
 

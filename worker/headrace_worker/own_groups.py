@@ -59,6 +59,12 @@ def of_new_process() -> int:
     return _TRIALS + secrets.randbelow(_END - _TRIALS)
 
 
+def among(spelled: str) -> list[int]:
+    """Those among the groups of a user, as the shim takes it."""
+    numbers = (int(number) for number in spelled.rpartition(":")[2].split(",") if number)
+    return [number for number in numbers if _HOMES <= number < _END]
+
+
 def _drawn(name: str) -> int:
     digest = hashlib.sha256(name.encode()).digest()
     return _HOMES + int.from_bytes(digest[:8]) % (_TRIALS - _HOMES)

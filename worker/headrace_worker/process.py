@@ -8,7 +8,8 @@ A group is gone when no process of it runs any more; zombies do not count, for i
 init nobody may ever reap them. What left the group (a program that calls setsid) is known by the lease in its
 environment, which it inherited: it goes too, lest it holds on to the GPU. What a process started while it stood by,
 before it had a lease, carries the name that stood in the lease's place (`standby`). A process may clear its
-environment; where trials run as another user, it is known by a group that it cannot leave, too (`own_groups`).
+environment; where trials run as another user, it is known by a group that it cannot leave, too (`own_groups`). One that
+forks and exits faster than it is found is ended with its control group, where there is one (`control_groups`).
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from typing import BinaryIO
 
 import psutil
 
-from headrace_worker import own_groups
+from headrace_worker import control_groups, own_groups
 from headrace_worker.launch import LEASE_VARIABLE, Launch
 from headrace_worker.outbox import RecordedLease
 from headrace_worker.own_groups import Group
@@ -70,6 +71,8 @@ class TrialProcess:
     _process: asyncio.subprocess.Process
     # What it and its descendants alone have; None where it runs as the daemon's user.
     group: Group | None = None
+    # The control group that they are in alone; None where it has none.
+    control_group: Path | None = None
     # How it was started.
     launch: Launch | None = None
 
@@ -77,16 +80,17 @@ class TrialProcess:
     async def spawn(cls, launch: Launch, output: BinaryIO, inherited: tuple[int, ...] = ()) -> "TrialProcess":
         """Starts a program, with descriptors of ours; returns when it runs. Raises `CannotStartError`."""
         read_end, write_end = os.pipe()
-        user, group = launch.user, None
+        user, group, control_group = launch.user, None, None
         if user and own_groups.exist():
             group = Group(own_groups.of_new_process(), uid=uid_of(user))
             user = in_group(user, group.number)
+            control_group = control_groups.make(own_groups.among(user))
         try:
             with _readable(launch.env) as environment:
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-I", "-S", str(_SHIM)),
                     *(str(os.getpid()), str(write_end), str(environment.fileno())),
-                    *(_umask(launch), user, launch.working_dir),
+                    *(_umask(launch), user, str(control_group or ""), launch.working_dir),
                     *launch.args,
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
@@ -97,6 +101,8 @@ class TrialProcess:
                 )
         except (OSError, ValueError) as error:  # too many processes; a NUL in an argument
             os.close(read_end)
+            if control_group is not None:
+                control_groups.remove(control_group)
             number = error.errno if isinstance(error, OSError) else None
             raise CannotStartError(
                 f"program {launch.args[0]!r} cannot be started: {error}",
@@ -112,11 +118,13 @@ class TrialProcess:
             raise
         if problem:
             await process.wait()
+            if control_group is not None:
+                await control_groups.end(control_group)
             code, _, text = problem.partition(" ")
             raise CannotStartError(text, by_machine=int(code) in _OF_THE_MACHINE)
         mark = launch.env.get(LEASE_VARIABLE, "")
         marks = (mark,) if mark else ()
-        return cls(process.pid, marks, _start_time(process.pid), process, group, launch)
+        return cls(process.pid, marks, _start_time(process.pid), process, group, control_group, launch)
 
     @property
     def runs(self) -> bool:
@@ -133,6 +141,8 @@ class TrialProcess:
 
     async def group_gone(self) -> None:
         """Kills what the leader left behind and waits until nothing of it runs."""
+        if self.control_group is not None:
+            await control_groups.end(self.control_group)
         await end_group(self.pid)
         await end_strays(*self.marks, group=self.group)
 

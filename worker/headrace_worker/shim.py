@@ -1,13 +1,13 @@
 """Becomes a trial's program: runs between the daemon's spawn and the program's exec.
 
-    python -I -S shim.py PARENT_PID STATUS_FD ENVIRONMENT_FD UMASK USER WORKING_DIR PROGRAM [ARGUMENT ...]
+    python -I -S shim.py PARENT_PID STATUS_FD ENVIRONMENT_FD UMASK USER CONTROL_GROUP WORKING_DIR PROGRAM [ARGUMENT ...]
 
-It exists because some things have to be done in the child, and the daemon may not run Python code in a forked
-child once gRPC has threads. It lets the OOM killer prefer the trial to the daemon, becomes another user
-(`UID:GID:GROUPS`; empty: stays the same) and asks the kernel to kill this process when the daemon dies. It undoes the
-signal settings of its own interpreter, sets the umask (octal; empty: leaves it), goes to the working directory and
-execs the program. If it cannot, it writes the number of the error and why to STATUS_FD, which is closed by a
-successful exec, and exits with 127.
+It exists because some things have to be done in the child, and the daemon may not run Python code in a forked child
+once gRPC has threads. It lets the OOM killer prefer the trial to the daemon, enters the folder of a control group
+(empty: stays), becomes another user (`UID:GID:GROUPS`; empty: stays the same) and asks the kernel to kill this process
+when the daemon dies. It undoes the signal settings of its own interpreter, sets the umask (octal; empty: leaves it),
+goes to the working directory and execs the program. If it cannot, it writes the number of the error and why to
+STATUS_FD, which is closed by a successful exec, and exits with 127.
 
 Where trials run as another user, it is root until then. So its own environment is the daemon's, and no variable of the
 study's reaches its loader or its interpreter: `LD_PRELOAD` would run the study's code as root. The trial's environment
@@ -34,13 +34,16 @@ _SHIP = "Ship the folder (`headrace run --ship`), or name one that every worker 
 
 def main(arguments: list[str]) -> None:
     """Execs, or exits with 127."""
-    parent, status_fd, environment_fd, umask, user, working_dir, *program = arguments
+    parent, status_fd, environment_fd, umask, user, control_group, working_dir, *program = arguments
     status = int(status_fd)
     os.set_inheritable(status, False)
     with open(int(environment_fd), "rb") as file:  # noqa: PTH123 - a descriptor
         environment = dict(entry.split(b"=", 1) for entry in file.read().split(b"\0") if entry)
     try:
         _prefer_for_oom_killer()
+        if control_group:
+            with open(f"{control_group}/cgroup.procs", "w") as file:  # noqa: PTH123 - as below
+                file.write("0")
         if user:
             _become(user)
         # After the change of user, which clears it.

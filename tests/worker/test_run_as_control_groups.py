@@ -1,0 +1,143 @@
+"""What forks and exits faster than anybody looks ends with its trial, where the kernel has control groups."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from other_user_site import COMPILER, USER, as_root, interpreter
+
+from headrace_worker import callers, control_groups, own_groups
+from headrace_worker.launch import Launch
+from headrace_worker.process import TrialProcess
+from headrace_worker.run_as import other_user
+
+HOPS = """
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int count, char **arguments) {
+    if (fork()) _exit(0);
+    setsid();
+    for (long hops = 1;; hops++) {
+        if (fork()) _exit(0);
+        if (hops % 100 == 0) {
+            int file = open(arguments[1], O_WRONLY | O_CREAT | O_TRUNC, 0666);
+            dprintf(file, "%ld", hops);
+            close(file);
+        }
+    }
+}
+"""
+pytestmark = [
+    as_root,
+    pytest.mark.skipif(
+        control_groups._own() is None, reason="no cgroup v2 in which this user may make control groups"
+    ),
+]
+
+
+async def started(folder: Path, *args: str) -> TrialProcess:
+    user = other_user(USER)
+    launch = Launch(args=args, env={}, working_dir="", log_path=folder / "log", user=user.spelled)
+    with (folder / "log").open("ab") as output:
+        return await TrialProcess.spawn(launch, output)
+
+
+@pytest.fixture
+def beats(open_folder: Path) -> Path:
+    """Where a program of the trials' user says that it runs."""
+    open_folder.chmod(0o777)
+    return open_folder / "beats"
+
+
+@pytest.fixture(autouse=True)
+def python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", interpreter())
+
+
+def control_group(pid: int | str) -> str:
+    return Path(f"/proc/{pid}/cgroup").read_text()
+
+
+def said(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def processes(group: Path) -> list[str]:
+    return (group / "cgroup.procs").read_text().split()
+
+
+@pytest.fixture
+def hops(open_folder: Path) -> str:
+    """A program that does nothing but fork and exit, for as long as it is let."""
+    source, program = open_folder / "hops.c", open_folder / "hops"
+    source.write_text(HOPS)
+    subprocess.run([str(COMPILER), "-static", "-O1", "-o", str(program), str(source)], check=True)
+    return str(program)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+async def test_a_process_that_hops_ends_with_its_trial(open_folder: Path, beats: Path, hops: str) -> None:
+    process = await started(open_folder, hops, str(beats))
+    assert process.control_group is not None
+    assert await process.wait() == 0
+    async with asyncio.timeout(30):
+        while not said(beats):
+            await asyncio.sleep(0.01)
+    async with asyncio.timeout(10):
+        await process.group_gone()
+    assert not process.control_group.exists()
+    last, until = said(beats), time.monotonic() + 0.5
+    while time.monotonic() < until:
+        await asyncio.sleep(0.05)
+    assert said(beats) == last, "nothing hops any more"
+
+
+async def test_what_a_killed_daemon_left_ends_with_its_control_group(open_folder: Path) -> None:
+    user = other_user(USER)
+    ours = own_groups.of_family("standby-1-1-")
+    spelled = f"{user.uid}:{user.gid}:{ours}"
+    launch = Launch(args=("sleep", "300"), env={}, working_dir="", log_path=open_folder, user=spelled)
+    with (open_folder / "log").open("ab") as output:
+        process = await TrialProcess.spawn(launch, output)
+    assert process.control_group is not None
+    assert processes(process.control_group) == [str(process.pid)]
+    await control_groups.end_all(own_groups.of_family("standby-1-2-"))
+    assert process.runs, "another home's"
+    await control_groups.end_all(ours)
+    assert await process.wait() == -9
+    assert not process.control_group.exists()
+
+
+async def test_a_trial_in_a_control_group_of_its_own_is_not_taken_for_one_of_a_container(
+    open_folder: Path,
+) -> None:
+    process = await started(open_folder, "sleep", "300")
+    try:
+        assert process.control_group is not None
+        assert control_group(process.pid) != control_group("self")
+        assert not callers._apart(process.pid)
+    finally:
+        await process.group_gone()
+
+
+async def test_a_program_that_cannot_start_leaves_no_control_group(open_folder: Path) -> None:
+    above = control_groups._own()
+    assert above is not None
+    before = sorted(above.glob("headrace-*"))
+    with pytest.raises(Exception, match="cannot be started"):
+        await started(open_folder, "/nowhere/at/all")
+    assert sorted(above.glob("headrace-*")) == before
+
+
+def test_without_root_none_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    control_groups._own.cache_clear()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    try:
+        assert control_groups.make([1, 2]) is None
+    finally:
+        control_groups._own.cache_clear()

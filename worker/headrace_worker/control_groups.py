@@ -1,0 +1,93 @@
+"""A control group for each process of a trial that runs as another user, where root may make some (cgroup v2).
+
+A process is in its parent's control group, and only root moves it. The kernel ends all of a group at once, also what
+forks and exits faster than anybody can look. Elsewhere the processes are found and ended one by one (`process`).
+
+    the daemon's own control group
+      headrace-GROUP-…   named by the groups by which the process is known (`own_groups`)
+"""
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+_PREFIX = "headrace-"
+_POLL_S = (0.005, 0.5)
+
+
+def make(numbers: list[int]) -> Path | None:
+    """Makes one, for a process that is known by these groups; None where there are none."""
+    above = _own()
+    if above is None:
+        return None
+    folder = above / (_PREFIX + "-".join(map(str, numbers)))
+    try:
+        folder.mkdir()
+    except OSError as error:
+        log.debug("no control group: %s", error)
+        return None
+    if (folder / "cgroup.kill").exists():  # since Linux 5.14
+        return folder
+    remove(folder)
+    return None
+
+
+def remove(folder: Path) -> None:
+    """Removes an empty one."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
+async def end(folder: Path) -> None:
+    """Kills all that is in one, waits until nothing of it runs, and removes it."""
+    pause_s, longest_s = _POLL_S
+    with suppress(FileNotFoundError):
+        (folder / "cgroup.kill").write_text("1")
+        while "populated 1" in (folder / "cgroup.events").read_text():
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, longest_s)
+    remove(folder)
+
+
+async def end_all(number: int) -> None:
+    """Ends all whose processes are known by a group, whoever made them."""
+    above = _own()
+    for folder in above.glob(f"{_PREFIX}*") if above is not None else ():
+        if str(number) in folder.name.removeprefix(_PREFIX).split("-"):
+            await end(folder)
+
+
+def of(pid: int | str) -> bytes:
+    """The control groups of a process, without those that are made here. Raises `OSError` where it is gone."""
+    lines = []
+    for line in Path(f"/proc/{pid}/cgroup").read_bytes().splitlines():
+        above, _, name = line.rpartition(b"/")
+        ours = line.startswith(b"0::") and name.startswith(_PREFIX.encode())
+        lines.append(above + b"/" * above.endswith(b":") if ours else line)
+    return b"\n".join(lines)
+
+
+@cache
+def _own() -> Path | None:
+    """The folder of the daemon's own; None where nothing may be made in it."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        mine = next(
+            line.removeprefix("0::")
+            for line in Path("/proc/self/cgroup").read_text().splitlines()
+            if line.startswith("0::")
+        )
+        root, mount = next(
+            (fields[3], fields[4])
+            for fields in map(str.split, Path("/proc/self/mountinfo").read_text().splitlines())
+            if fields[fields.index("-") + 1] == "cgroup2"
+        )
+        folder = Path(mount) / Path(mine).relative_to(root)
+    except (OSError, StopIteration, ValueError):
+        return None
+    return folder if folder.is_dir() and os.access(folder, os.W_OK) else None
