@@ -187,7 +187,9 @@ async def test_what_a_trial_of_another_user_reaches(
         assert said.pop("gids") == [user.gid] * 3
         groups = set(said.pop("groups")) - set(user.groups)
         homes, trials = 0x70000000 >> 27, 0x78000000 >> 27
-        assert sorted(group >> 27 for group in groups) == [homes, homes, trials], "its worker's, project's, own"
+        assert sorted(group >> 27 for group in groups) == [homes, homes, trials], (
+            "its worker's, project's, own"
+        )
         assert said.pop("capabilities") == ["0" * 16]
         opened = said.pop("opened")
         assert (sorted(opened), opened["0"]) == (["0", "1", "2"], "/dev/null")
