@@ -76,6 +76,7 @@ def test_the_bound_of_calls_over_one_connection() -> None:
 
 
 @linux
+@pytest.mark.full
 async def test_looks_take_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long one takes, and however many connections there are."""
     monkeypatch.setattr(looking, "LOOK_S", 0.001)

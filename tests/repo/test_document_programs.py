@@ -78,7 +78,7 @@ def test_a_script_that_counts_optimizer_steps_runs(tmp_path: Path) -> None:
 
 
 def test_a_script_that_is_no_function_runs(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[4])
+    (tmp_path / "train.py").write_text(programs(WRITE_A_TRIAL)[5])
     said = by_hand("train.py", folder=tmp_path)
     assert re.findall(r"^ +(\d+) ", said, re.MULTILINE) == [str(step) for step in range(1, 10)]
 
@@ -120,7 +120,7 @@ def address() -> Iterator[str]:
         (WRITE_A_TRIAL, 0, 1),
         (WRITE_A_TRIAL, 0, 2),
         (WRITE_A_TRIAL, 1, 0),
-        (WRITE_A_TRIAL, 2, 4),
+        (WRITE_A_TRIAL, 2, 5),
     ],
     ids=["from optuna", "by optimizer steps", "by own count", "my study", "by command"],
 )

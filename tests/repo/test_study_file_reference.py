@@ -31,6 +31,7 @@ FRIENDLY = {
     "conditions": "when",
     "grace": "grace_s",
     "report_timeout": "report_timeout_s",
+    "timeout": "trial_timeout_s",
 }
 MODELS = {
     "Top level": (StudySpec,),

@@ -1,5 +1,6 @@
 """On a finite space each point is tried once while there are untried ones, whichever sampler proposes."""
 
+import time
 from typing import Any
 
 import pytest
@@ -23,8 +24,14 @@ LEARNING = ("tpe", "cmaes", "nsga2", "multi_fidelity")
 def study(
     sampler: str, trials: int, space: dict[str, Any] = SPACE, grid: dict[str, Any] | None = None, **more: Any
 ) -> InProcessStudy:
+    return InProcessStudy(spec_of(sampler, trials, space, grid, **more), name="points")
+
+
+def spec_of(
+    sampler: str, trials: int, space: dict[str, Any] = SPACE, grid: dict[str, Any] | None = None, **more: Any
+) -> StudySpec:
     objective = {"metric": "loss", "goal": "minimize"}
-    spec = StudySpec.model_validate(
+    return StudySpec.model_validate(
         {
             "objective": objective,
             "space": space,
@@ -35,7 +42,6 @@ def study(
             **more,
         }
     )
-    return InProcessStudy(spec, name="points")
 
 
 def tried(one: InProcessStudy) -> list[tuple[tuple[str, Any], ...]]:
@@ -111,3 +117,31 @@ def test_a_continuum_and_the_best_of_another_study_have_no_points() -> None:
     real = {"x": {"type": "float", "low": 0, "high": 1}}
     assert points_of(study("random", 3, real).spec) is None
     assert points_of(study("random", 3).spec) is not None
+
+
+def test_a_space_with_too_many_branches_is_not_counted() -> None:
+    """Each of 40 parents has a child: there are more branches than can be listed."""
+    choice = {"type": "categorical", "values": [0, 1]}
+    space: dict[str, Any] = {f"p{number}": choice for number in range(40)}
+    for number in range(40):
+        space[f"c{number}"] = choice | {"conditions": [{"parameter": f"p{number}", "values": [1]}]}
+    began = time.process_time()
+    assert points_of(spec_of("random", 5, space)) is None
+    assert time.process_time() - began < 10
+
+
+def test_a_proposal_is_repeated_before_all_of_a_large_space_is_looked_at() -> None:
+    space = {"y": {"type": "int", "low": 0, "high": 99_999}}
+    points = points_of(spec_of("random", 5, space))
+    assert points is not None
+    tried = {points.point({"y": value}) for value in range(100_000)} - {points.point({"y": 77_777})}
+    looked = 0
+
+    class Counted(set[Any]):
+        def __contains__(self, point: object) -> bool:
+            nonlocal looked
+            looked += 1
+            return super().__contains__(point)
+
+    points.untried(100_001, Counted(tried), {"y": 5})
+    assert looked < 5_000

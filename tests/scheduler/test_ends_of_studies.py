@@ -23,6 +23,7 @@ from headrace_services.scheduler.core.inputs import (
     RetryTrials,
     Stale,
     StopStudy,
+    StopTrial,
     Suggest,
     Suggested,
 )
@@ -211,6 +212,19 @@ async def test_trials_that_left_while_their_study_closed_go_on_with_it(engine: A
         assert again[2].resume is not None
         assert again[2].resume.step == 2
     assert left.state in ("RUNNING", "RESUMED", "PAUSED")
+
+
+async def test_a_trial_that_a_user_stopped_stays_so_when_its_stopped_study_goes_on(
+    engine: AsyncEngine,
+) -> None:
+    site = await begun(engine, {"value": 0.1}, policy=RUN_ALL)
+    await site.step(StopTrial(number=0, reason=""))
+    await site.step(StopStudy(reason=""))
+    assert (await site.trial(0)).detail == (await site.study()).detail == "stopped by a user"
+    await site.step(RetryTrials(numbers=None))
+    trials = await site.trials()
+    assert trials[0].reason == "CANCELLED"
+    assert {row.state for row in trials[1:]} <= {"RUNNING", "PENDING"}
 
 
 async def test_a_user_s_stop_does_not_wait(engine: AsyncEngine) -> None:

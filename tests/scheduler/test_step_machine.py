@@ -301,8 +301,11 @@ class StepMachine(RuleBasedStateMachine):
             code = AttemptCode(digest=content, files=(SourceFile("train.py", content),))
             for lease in [lease for lease, _ in self.running() if lease.number in numbers]:
                 if content == "A":
-                    report = self.site.report(lease, lease.step + 1, 0.5)
-                    self.step(replace(report, code=code), PlaceNow())
+                    report = replace(self.site.report(lease, lease.step + 1, 0.5), code=code)
+                    (outcome, _) = self.step(report, PlaceNow())
+                    if isinstance(outcome, Accepted):
+                        self.said.append(report)
+                        self.answers[report.lease_id, report.sequence] = outcome
                     continue
                 self.say_loaded(lease, code)
                 self.site.sequences[lease.id] += 1

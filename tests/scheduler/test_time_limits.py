@@ -6,7 +6,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
-from headrace_services.scheduler.core.inputs import Accepted
+from headrace_services.scheduler.core.inputs import Accepted, RetryTrials
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.core.time_limits import left_s
 from headrace_services.scheduler.store.database import transaction
@@ -80,3 +80,16 @@ async def test_a_trial_that_reported_nothing_in_its_time_has_failed(engine: Asyn
     trial = await site.trial(0)
     assert (trial.reason, trial.detail) == ("FAILED", f"{OVER}, without a report of its objective")
     assert trial.attempt == 1
+
+
+async def test_a_trial_that_is_tried_again_has_its_time_anew(engine: AsyncEngine) -> None:
+    site, lease = await limited(engine)
+    await runs(site, 61)
+    await site.step(gone(lease, "TIMED_OUT", error="ran for the study's trial_timeout_s of 60 s"))
+    assert (await site.study()).state == "FAILED"
+    await site.step(RetryTrials(numbers=None))
+    trial = await site.trial(0)
+    left = left_s(site.spec, trial)
+    assert (trial.attempt, trial.reason) == (2, None)
+    assert left is not None
+    assert left == 60.0

@@ -59,3 +59,15 @@ def test_a_killed_process_of_a_program_is_not_its_failure(library, number, outco
     )
     verdict = classify(1, ending=None, finished=said, last_line="")
     assert (verdict.outcome, verdict.error[:9]) == (outcome, said.error[:9])
+
+
+def test_a_program_that_handled_it_fails_by_its_own_error():
+    try:
+        try:
+            _subprocess(signal.SIGKILL)
+        except subprocess.CalledProcessError:
+            {}["missing"]
+    except KeyError as error:
+        said = Finished(error="KeyError: 'missing'", traceback="".join(traceback.format_exception(error)))
+    verdict = classify(1, ending=None, finished=said, last_line="")
+    assert verdict.outcome == worker_pb2.EXIT_OUTCOME_FAILED

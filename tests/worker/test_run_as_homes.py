@@ -126,7 +126,7 @@ def launched(folder: Path, *pass_env: str, **env: str) -> Launch:
     worker = {"HOME": "/worker", "TMPDIR": "/fast", "TMP": "/fast", "XDG_CACHE_HOME": "/worker/cache"}
     return launch_of(
         assign, devices=(), runtime="", log_dir=folder, environ=worker, pass_env=pass_env, user=user(),
-        quarters=estate(folder).quarters("project one"),
+        quarters=estate(folder).quarters("project one", 7),
     )  # fmt: skip
 
 
@@ -162,11 +162,11 @@ def test_a_process_that_stands_by_has_a_temporary_folder_of_its_own_and_is_fit_a
     # Not where it belongs to another project.
     assert launch.quarters is not None
     theirs = own_folders.without(launched(tmp_path)).quarters
-    assert theirs == own_folders.without(launch).quarters != estate(tmp_path).quarters("project two")
+    assert theirs == own_folders.without(launch).quarters != estate(tmp_path).quarters("project two", 7)
 
 
 def test_projects_have_homes_and_groups_of_their_own(tmp_path: Path) -> None:
-    one, again, two = (estate(tmp_path).quarters(f"project {name}") for name in ("one", "one", "two"))
+    one, again, two = (estate(tmp_path).quarters(f"project {name}", 7) for name in ("one", "one", "two"))
     assert (one.home, one.group) == (again.home, again.group)
     assert one.tmp != again.tmp
     assert one.home != two.home
@@ -175,7 +175,7 @@ def test_projects_have_homes_and_groups_of_their_own(tmp_path: Path) -> None:
 
 @as_root
 def test_a_home_that_was_not_used_for_long_is_deleted(tmp_path: Path) -> None:
-    used, unused = (estate(tmp_path).quarters(name) for name in ("used", "unused"))
+    used, unused = (estate(tmp_path).quarters(name, 7) for name in ("used", "unused"))
     for one in (used, unused):
         one.make(user().spelled)
         assert (one.home.stat().st_uid, one.tmp.stat().st_uid, one.home.parent.stat().st_uid) == (71, 71, 0)

@@ -23,8 +23,10 @@ _CHILD_KILLED = re.compile(
     r"DataLoader worker \(pid \d+\) is killed by signal: Killed"
     r"|died with <Signals\.SIGKILL"  # subprocess
     r"|\bprocess \d+ terminated with signal SIGKILL"  # torch.multiprocessing
-    r"|exit codes of the workers are \{SIGKILL\(-9\)\}"  # joblib
+    r"|exit codes of the workers are \{[^}]*SIGKILL\(-9\)"  # joblib
 )
+_ANOTHER = "\nDuring handling of the above exception, another exception occurred:\n"
+"""What stands between an error that was handled and the one that ended the program."""
 # It tries for at least so long: a script that ends so at once has a reason of its own.
 _LONG_S = 5.0
 
@@ -132,7 +134,7 @@ def classify(
             )
         if finished.unreadable:
             outcome = worker_pb2.EXIT_OUTCOME_UNREADABLE_CHECKPOINT
-        elif says_full(finished.error) or _CHILD_KILLED.search(f"{finished.error}\n{finished.traceback}"):
+        elif says_full(finished.error) or _lost_a_child(finished):
             outcome = worker_pb2.EXIT_OUTCOME_LOST
         return Verdict(
             outcome=outcome,
@@ -167,6 +169,13 @@ def classify(
         f"; last output: {last_line}{hint(last_line, withheld)}" if last_line else ""
     )
     return Verdict(outcome=worker_pb2.EXIT_OUTCOME_FAILED, error=_ERROR.kept(error), exit_code=exit_code)
+
+
+def _lost_a_child(finished: Finished) -> bool:
+    """Whether the program failed because a process of its own was killed; where it handled that, it failed of something
+    else."""
+    told = finished.traceback.rpartition(_ANOTHER)[2]
+    return _CHILD_KILLED.search(f"{finished.error}\n{told}") is not None
 
 
 def on_failed_device(verdict: Verdict, defect: str) -> Verdict:

@@ -19,7 +19,7 @@ from headrace_worker.launch import Launch, launch_of
 from headrace_worker.logs import AttemptLog
 from headrace_worker.memory import KernelKills
 from headrace_worker.programs import Prepared, Programs, owner_of
-from headrace_worker.quarters import Estate
+from headrace_worker.quarters import Estate, Quarters
 from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import Retries
 from headrace_worker.run_as import OtherUser
@@ -87,11 +87,16 @@ class Place:
             pass_env=self.pass_env,
             umask=self.trial_umask,
             user=self.user,
-            quarters=None if self.estate is None else self.estate.quarters(owner_of(assign)),
+            quarters=self._quarters(assign),
             archive=prepared.archive,
             working_dir=own,
             made_python=prepared.python,
         )
+
+    def _quarters(self, assign: worker_pb2.Assign) -> Quarters | None:
+        if self.estate is None or self.user is None:
+            return None
+        return self.estate.quarters(owner_of(assign), self.user.uid)
 
     def named_files(self, template: spec_pb2.TrialTemplate, args: Sequence[str]) -> list[SourceFile]:
         """The files that a study names, as far as its trials may read them; see `running_code`."""

@@ -115,6 +115,8 @@ class TrialProcess:
             problem = await asyncio.to_thread(_read_all, read_end)
         except asyncio.CancelledError:
             send(process.pid, signal.SIGKILL)
+            if control_group is not None:
+                await control_groups.end(control_group)
             raise
         if problem:
             await process.wait()

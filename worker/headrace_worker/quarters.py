@@ -80,8 +80,10 @@ class Quarters:
         os.utime(self.home.parent)
 
     def clear(self) -> None:
-        """Deletes what is the process's alone."""
+        """Deletes what is the process's alone. The home was used until now."""
         clear_away(self.tmp.parent)
+        with suppress(OSError):
+            os.utime(self.home.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,10 @@ class Estate:
     family: str
     """The name of its processes (`standby.family`), from which the groups are drawn."""
 
-    def quarters(self, owner: str) -> Quarters:
-        """For a new process."""
+    def quarters(self, owner: str, uid: int) -> Quarters:
+        """For a new process of a user. Another user's home is another one: it could not write to this one's."""
         group = own_groups.of_project(self.family, owner) if own_groups.exist() else None
-        key = hashlib.sha256(owner.encode()).hexdigest()[:16]
+        key = hashlib.sha256(f"{owner}\0{uid}".encode()).hexdigest()[:16]
         return Quarters(owner=owner, home=self.homes / key / "home", tmp=_new_tmp(self.tmp), group=group)
 
     def too_long(self) -> str:

@@ -42,8 +42,7 @@ def main(arguments: list[str]) -> None:
     try:
         _prefer_for_oom_killer()
         if control_group:
-            with open(f"{control_group}/cgroup.procs", "w") as file:  # noqa: PTH123 - as below
-                file.write("0")
+            _enter(control_group)
         if user:
             _become(user)
         # After the change of user, which clears it.
@@ -66,6 +65,15 @@ def main(arguments: list[str]) -> None:
         os.execvpe(program[0], program, environment)  # noqa: S606 - a program and its arguments, no shell
     except OSError as error:
         _fail(status, error, f"program {program[0]!r} cannot be started: {error.strerror}")
+
+
+def _enter(control_group: str) -> None:
+    """Where it cannot, the process stays in the daemon's, and is found as before there were any."""
+    try:
+        with open(f"{control_group}/cgroup.procs", "w") as file:  # noqa: PTH123 - as below
+            file.write("0")
+    except OSError:  # it was removed, or the daemon's own takes no others below it
+        pass
 
 
 def _become(user: str) -> None:

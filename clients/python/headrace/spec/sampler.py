@@ -189,7 +189,7 @@ def grid_problems(
     """What is wrong between a grid and the space."""
     if not isinstance(sampler, GridSampler):
         return
-    if not _is_countable(space):
+    if not is_countable(space):
         yield Problem(
             loc=("sampler", "kind"),
             value=sampler.kind,
@@ -219,7 +219,7 @@ def grid_problems(
             )
 
 
-def _is_countable(space: Mapping[str, Domain]) -> bool:
+def is_countable(space: Mapping[str, Domain]) -> bool:
     """Whether few enough branches must be told apart, over all parameters, to count the grid.
 
     A context is which values were chosen, as far as conditions further on tell them apart. Each parameter that

@@ -245,8 +245,8 @@ class CycleState:
         self.wants_placement = True
 
     def reopen(self, number: int, milestone: int | None, why: str, *, ended: int) -> None:
-        """Let a trial that an event has `ended` go on up to a milestone, or wait; its failures count anew. What it had
-        come to stays."""
+        """Let a trial that an event has `ended` go on up to a milestone, or wait; its failures and its time count
+        anew. What it had come to stays."""
         ends = earlier_ends.kept(self.study.spec, self.trials[number], ended)
         anew: dict[str, Any] = {
             "reason": None,
@@ -257,6 +257,7 @@ class CycleState:
         }
         anew["earlier_ends"] = ends
         anew["unread"] = anew["not_before_s"] = None
+        anew["ran_s"] = 0.0
         self.move(number, Action.REOPEN, detail=why, milestone=milestone, **anew)
         if self.fold.policy.new_trials_first and self.trials[number].runnable:
             self.unstarted += not self.trials[number].attempt

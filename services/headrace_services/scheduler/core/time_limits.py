@@ -1,7 +1,8 @@
 """How long a trial may run, over all of its attempts.
 
-An attempt's time runs from the cycle that places it to the one that hears of its end, by the database's clock; waits
-and pauses do not count. Its worker has what is left, and asks the program to leave when that is over: to save and
+An attempt's time runs from the cycle that places it to the one that hears of its end, by the database's clock; what its
+worker does before the program starts counts, pauses do not. A user who lets the trial go on gives it the whole time
+again. Its worker has what is left, and asks the program to leave when that is over: to save and
 report, as when others need the slots. The answer to that report ends the trial here. A program that does not report
 within the grace is ended by its worker, which says so. What the trial has reported counts either way.
 """

@@ -25,6 +25,7 @@ from headrace.spec import (
     TpeSampler,
 )
 from headrace.spec import RandomSampler as RandomSpec
+from headrace.spec.sampler import is_countable
 from headrace_services.scheduler.core.fold import configurations
 from headrace_services.scheduler.core.policies import make_policy
 from headrace_services.scheduler.core.records import Params
@@ -79,11 +80,12 @@ def make_sampler(spec: StudySpec) -> Sampler:
 
 
 def points_of(spec: StudySpec) -> Points | None:
-    """The points of a finite space; None of a continuum, and where another study's trials are repeated."""
+    """The points of a finite space; None of a continuum, where another study's trials are repeated, and where
+    conditions have too many branches to count."""
     if isinstance(spec.sampler, BestOfSampler):
         return None
-    if isinstance(spec.sampler, GridSampler) or all(
-        domain.count is not None for domain in spec.space.values()
+    if isinstance(spec.sampler, GridSampler) or (
+        all(domain.count is not None for domain in spec.space.values()) and is_countable(spec.space)
     ):
         from headrace_services.scheduler.samplers.points import SpacePoints
 

@@ -24,6 +24,8 @@ _AGAIN = 2**31
 """In seeds, beside the places of parameters: a further draw."""
 _DRAWS = 64
 _NEIGHBOURS = 256
+_FURTHER = 2048
+"""So many points are looked at beside those; then a proposal is repeated, though there may be an untried point."""
 
 
 class SpacePoints:
@@ -49,12 +51,15 @@ class SpacePoints:
         return tuple((name, place) for name, place in places.items() if place is not None)
 
     def untried(self, number: int, tried: Set[Point], beside: Params | None = None) -> Params | None:
-        """An untried point for proposal `number`, near the one that a model asked for; None where all are tried."""
+        """An untried point for proposal `number`, near the one that a model asked for; None where all are tried, or
+        none is found."""
         if len(tried) >= self.size:
             return None
         near = () if beside is None else islice(self._neighbours(number, beside), _NEIGHBOURS)
         drawn = () if self._ordered else (self._drawn(number, again) for again in range(_DRAWS))
-        for candidates in (near, drawn, self._in_order(number)):
+        # All of a grid is tried; looked at to the end, what is nearly used up would hold up the event loop.
+        rest = self._in_order(number) if self._ordered else islice(self._in_order(number), _FURTHER)
+        for candidates in (near, drawn, rest):
             for params in candidates:
                 if self.point(params) not in tried:
                     return params

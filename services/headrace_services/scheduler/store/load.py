@@ -30,7 +30,8 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import ClauseElement
 
-from headrace_services.scheduler.core.lifecycle import Reason, State
+from headrace_services.scheduler.core.endings import ENDED_AFTERWARDS
+from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
 from headrace_services.scheduler.core.needs import (
     AbleWorkers,
     AnyRunnable,
@@ -408,8 +409,14 @@ async def _over(conn: AsyncConnection, study_id: int, need: OverTrials) -> tuple
     # A trial may complete, or fail, behind the end of its study in one cycle: that end is its own.
     by_it = t.c.reason.in_([Reason.CANCELLED.value, Reason.STOPPED_EARLY.value])
     # What leaves while its study closes ends before it, with the study's reason (`core.closing`).
-    why = select(tables.study.c.detail).where(tables.study.c.id == study_id).scalar_subquery()
-    with_it = or_(t.c.end_cursor >= end, and_(why != "", func.starts_with(t.c.detail, why)))
+    s = tables.study
+    of_itself = s.c.state.in_([StudyState.COMPLETED.value, StudyState.FAILED.value])
+    why = select(s.c.detail).where(s.c.id == study_id, of_itself).scalar_subquery()
+    left = and_(
+        t.c.reason == Reason.STOPPED_EARLY.value,
+        or_(t.c.detail == why, func.starts_with(t.c.detail, why + ENDED_AFTERWARDS)),
+    )
+    with_it = or_(t.c.end_cursor >= end, left)
     cut_off = and_(with_it, by_it) if need.cut_off else false()
     query = (
         select(t, went_on.label("went_on"), cut_off.label("cut_off"))
