@@ -1,6 +1,5 @@
 """On a finite space each point is tried once while there are untried ones, whichever sampler proposes."""
 
-import time
 from typing import Any
 
 import pytest
@@ -125,9 +124,7 @@ def test_a_space_with_too_many_branches_is_not_counted() -> None:
     space: dict[str, Any] = {f"p{number}": choice for number in range(40)}
     for number in range(40):
         space[f"c{number}"] = choice | {"conditions": [{"parameter": f"p{number}", "values": [1]}]}
-    began = time.process_time()
-    assert points_of(spec_of("random", 5, space)) is None
-    assert time.process_time() - began < 10
+    assert points_of(spec_of("random", 5, space)) is None, "to list them takes longer than a test may"
 
 
 def test_a_proposal_is_repeated_before_all_of_a_large_space_is_looked_at() -> None:
