@@ -93,3 +93,18 @@ async def test_a_trial_that_is_tried_again_has_its_time_anew(engine: AsyncEngine
     assert (trial.attempt, trial.reason) == (2, None)
     assert left is not None
     assert left == 60.0
+
+
+async def test_a_report_that_was_on_its_way_does_not_end_a_trial_that_has_not_saved(
+    engine: AsyncEngine,
+) -> None:
+    site, lease = await limited(engine)
+    assert await action(site, lease, 1, 0.5) == "CONTINUE"
+    await runs(site, 61)
+    (early,) = await site.step(site.report(lease, 2, 0.4, saved=False))
+    assert isinstance(early, Accepted)
+    assert early.decision is not None
+    assert (early.decision.action, early.decision.next_milestone) == ("CONTINUE", 3)
+    assert await action(site, lease, 3, 0.3) == "STOP"
+    trial = await site.trial(0)
+    assert (trial.reason, trial.score, trial.checkpoint["step"]) == ("STOPPED_EARLY", 0.3, 3)

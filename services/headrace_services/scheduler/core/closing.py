@@ -25,13 +25,11 @@ from headrace_services.scheduler.core.inputs import Preemption, ReportArrived
 from headrace_services.scheduler.core.lifecycle import Reason, StudyState
 from headrace_services.scheduler.core.needs import Deciding, Unfinished, ask
 from headrace_services.scheduler.core.records import Decision, Lease, Study
-from headrace_services.scheduler.core.standing import Closing, Leaving
+from headrace_services.scheduler.core.standing import HEARD_S, Closing, Leaving
 from headrace_services.scheduler.core.state import CycleState
 
 CLIENTS_S = 6 * 3600.0
 """For clients that renew without end, or hold a trial for days: as long as they hold one that do not say."""
-HEARD_S = 5.0
-"""After so long every program has heard that it is to save at its next report."""
 
 
 def begin(state: CycleState, why: str, asked: str) -> None:

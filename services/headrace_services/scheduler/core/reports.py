@@ -110,7 +110,7 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
     until.compare(state, before)
     until.look(state)
     decision = closing.at_report(state, lease, report, decision)
-    decision = time_limits.at_report(state, lease, decision)
+    decision = time_limits.at_report(state, lease, report, decision)
     state.answers[lease.number, lease.attempt, sequence] = decision
     state.changes.reports.append(
         Report(

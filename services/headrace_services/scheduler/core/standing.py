@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+HEARD_S = 5.0
+"""After so long every program has heard that it is to save at its next report."""
+
 
 class Usage(Struct, frozen=True, kw_only=True):
     """What a study has used of the cluster, and holds now: GPUs in thousandths, CPU slots, and their seconds."""

@@ -10,9 +10,10 @@ within the grace is ended by its worker, which says so. What the trial has repor
 from typing import TYPE_CHECKING, Any
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core.inputs import ExitedArrived
+from headrace_services.scheduler.core.inputs import ExitedArrived, ReportArrived
 from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.records import Decision, Lease, Study, Trial
+from headrace_services.scheduler.core.standing import HEARD_S
 
 if TYPE_CHECKING:
     from headrace_services.scheduler.core.state import CycleState
@@ -24,14 +25,23 @@ def left_s(spec: StudySpec, trial: Trial) -> float | None:
     return None if limit_s is None else max(0.0, limit_s - trial.ran_s)
 
 
-def at_report(state: "CycleState", lease: Lease, decision: Decision) -> Decision:
-    """What answers a report of a trial that would continue, or wait, and whose time is over: it ends."""
+def at_report(state: "CycleState", lease: Lease, report: ReportArrived, decision: Decision) -> Decision:
+    """What answers a report of a trial that would continue, or wait, and whose time is over: it ends, once it has
+    saved.
+
+    A report without a checkpoint may have been on its way before the program was asked to leave, as where a study
+    closes (`core.closing`)."""
     trial, limit_s = state.trials[lease.number], _limit_s(state.study.spec)
     if limit_s is None or trial.state is State.TERMINATED or decision.action == "STOP":
         return decision
-    if ran_s(state.study, trial) < limit_s:
+    over_s = ran_s(state.study, trial) - limit_s
+    if over_s < 0:
         return decision
     why = _words(limit_s)
+    saves_nothing = (trial.rungs > 0 and trial.checkpoint is None) or over_s >= HEARD_S
+    if lease.worker_id is not None and report.checkpoint is None and not saves_nothing:
+        said = f"{why}; it saves its state before it leaves"
+        return Decision(action="CONTINUE", next_milestone=report.step + 1, reason=said)
     state.terminate(trial.number, Reason.STOPPED_EARLY, why)
     return Decision(action="STOP", next_milestone=0, reason=why)
 
