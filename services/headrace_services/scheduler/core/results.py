@@ -127,9 +127,13 @@ class Results:
         first, budget = self._spec.rungs()[0], self._spec.max_steps
         if self._furthest < first:
             steps = f"{'the full budget' if first == budget else 'the first rung'}, at step {first}"
+            doubt = f"Unless the script stops early, does it count its steps as the study does, up to {budget}?"
+            timeout = self._spec.template.timeout if self._spec.template is not None else None
+            if timeout is not None:
+                doubt = f"Is trial_timeout_s, {timeout.total_seconds():g} s, long enough?"
             return (
                 f"all trials have finished, and none reached {steps}: the furthest came to step {self._furthest}. "
-                f"Unless the script stops early, does it count its steps as the study does, up to {budget}?{failures}"
+                f"{doubt}{failures}"
             )
         return f"all trials have finished, and none reached the full budget{failures}"
 
