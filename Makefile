@@ -23,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start a thousand interpreters: each would compile what it imports, were none allowed to keep it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials wheel bench chaos gangs test-clients test-metrics node-modules restores clean
+.PHONY: test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials hdet-jobs wheel bench chaos gangs test-clients test-metrics node-modules restores clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -150,6 +150,9 @@ bubbles-demo: setup ## Train a small GPT as a pipeline and tune digits while its
 
 hdet-trials: setup ## Pause and kill gangs that train with HDET, and compare every step with an undisturbed run (ten minutes)
 	@python tests/hdet/killed_ranks.py $(ARGS)
+
+hdet-jobs: setup ## Healthy HDET jobs on a machine that is too busy: none may freeze or raise an alarm (half an hour)
+	@python tests/hdet/healthy_jobs.py $(ARGS)
 
 wheel: setup ## Install the wheels of Headrace and of examples/own_policy in a new environment; run the contract suite, a simulation and a study there
 	@.ci/wheel.sh "$(PYTHON)"
