@@ -3,6 +3,7 @@
 Without it each process would look through PyTorch's 400 000 objects once, which takes longer than its three steps.
 """
 
+import faulthandler
 import gc
 
 import numpy  # noqa: F401 - imported for the processes to come
@@ -11,5 +12,6 @@ import torch._dynamo  # noqa: F401
 
 import headrace.check.segment  # noqa: F401
 
+faulthandler.enable()  # a process that dies by a signal says where it stood
 gc.collect()
 gc.freeze()
