@@ -1,5 +1,6 @@
 """Where a rank stands is read without stopping its process."""
 
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,30 @@ for number in range(600):
 print("alive")
 """
 
+COMES = """
+import ctypes
+import threading
+
+from headrace_torch.hdet.stacks import stack_of
+
+threads = ctypes.CDLL(None)
+start = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: None)
+
+def comes():  # threads of C that call Python, as those of a process group do
+    for _ in range(200):
+        some = [ctypes.c_ulong() for _ in range(400)]
+        for thread in some:
+            threads.pthread_create(ctypes.byref(thread), None, start, None)
+        for thread in some:
+            threads.pthread_join(thread, None)
+
+coming = threading.Thread(target=comes)
+coming.start()
+while coming.is_alive():
+    stack_of(threading.main_thread().ident)
+print("alive")
+"""
+
 
 @contextmanager
 def standing(target: object = None) -> Iterator[int]:
@@ -64,11 +89,28 @@ def standing(target: object = None) -> Iterator[int]:
         thread.join()
 
 
-def test_a_collection_while_a_rank_is_looked_at_does_not_freeze_it() -> None:
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(COLLECTS, id="a collection"),
+        pytest.param(COMES, id="threads that come", marks=pytest.mark.full),
+    ],
+)
+def test_a_look_at_a_rank_neither_freezes_nor_crashes_it(program: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", COLLECTS], stdout=subprocess.PIPE, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60, check=True
     )
     assert done.stdout == "alive\n"
+
+
+def test_a_look_leaves_the_collector_as_it_was() -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(321, 7, 9)
+    try:
+        stack_of(get_ident())
+        assert gc.get_threshold() == (321, 7, 9)
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_a_stack_is_that_of_the_thread_with_its_lines() -> None:
@@ -99,12 +141,7 @@ def test_a_rank_that_cannot_be_seen_is_not_taken_for_blocked(monkeypatch: pytest
     rank = Watch([0], rank=0, name="one", timeout_s=60.0)
     rank._main = get_ident()
     assert rank._pulse().place != "an unknown place"
-    free = Event()
-    younger = [Thread(target=free.wait) for _ in range(110)]  # more than `faulthandler` shows
-    for thread in younger:
-        thread.start()
+    with standing() as thread:
+        rank._main = thread
     pulse = rank._pulse()
-    free.set()
-    for thread in younger:
-        thread.join()
     assert (pulse.place, pulse.blocked) == ("an unknown place", False)

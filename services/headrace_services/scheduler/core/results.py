@@ -127,7 +127,9 @@ class Results:
         first, budget = self._spec.rungs()[0], self._spec.max_steps
         if self._furthest < first:
             steps = f"{'the full budget' if first == budget else 'the first rung'}, at step {first}"
-            doubt = f"Unless the script stops early, does it count its steps as the study does, up to {budget}?"
+            doubt = (
+                f"Unless the script stops early, does it count its steps as the study does, up to {budget}?"
+            )
             timeout = self._spec.template.timeout if self._spec.template is not None else None
             if timeout is not None:
                 doubt = f"Is trial_timeout_s, {timeout.total_seconds():g} s, long enough?"
