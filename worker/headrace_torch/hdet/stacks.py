@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 _MOST: Final = 100
+_LOOK: Final[tuple[Callable[[], Any], ...]] = (partial(gc.set_threshold, 0), sys._current_frames)
 _looking: Final = threading.Lock()
 
 
@@ -32,25 +33,20 @@ def stack_of(thread: int) -> tuple[Line, ...]:
 
     Empty where the thread has ended or runs no Python.
     """
-    frame, found = _frames().get(thread), list[Line]()
+    frames: dict[int, FrameType]
+    with _looking:
+        threshold = gc.get_threshold()
+        try:
+            _, frames = map(operator.call, _LOOK)  # one instruction, within which no other thread runs Python
+        finally:
+            gc.set_threshold(*threshold)
+    frame, found = frames.get(thread), list[Line]()
+    del frames
     while frame is not None and len(found) < _MOST:
         code = frame.f_code
         found.append(Line(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name))
         frame = frame.f_back
     return tuple(found)
-
-
-def _frames() -> dict[int, FrameType]:
-    """Each thread's innermost call."""
-    both: tuple[Callable[[], Any], ...] = (partial(gc.set_threshold, 0), sys._current_frames)
-    with _looking:
-        threshold = gc.get_threshold()
-        try:
-            _, frames = map(operator.call, both)  # one instruction, within which no other thread runs Python
-        finally:
-            gc.set_threshold(*threshold)
-    found: dict[int, FrameType] = frames
-    return found
 
 
 def formatted(stack: Sequence[Line]) -> str:
