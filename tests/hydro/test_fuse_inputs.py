@@ -43,6 +43,39 @@ def test_a_bad_member(member: dict[str, Any], optimizer: Any, message: str) -> N
         hydro.fuse(Mlp(), [{"lr": 1e-3}, member], optimizer)
 
 
+def test_one_member_where_a_list_belongs() -> None:
+    with pytest.raises(hydro.MemberError, match=r"members must be a list .*: \[\{'lr': 0.001\}\]"):
+        hydro.fuse(Mlp(), {"lr": 1e-3})  # type: ignore[arg-type]  # this is what is tested
+    group = hydro.fuse(Mlp(), [{"lr": 1e-3}])
+    with pytest.raises(hydro.MemberError, match="members must be a list"):
+        group.add(hydro.Member(lr=0.1))  # type: ignore[arg-type]  # this is what is tested
+    with pytest.raises(hydro.MemberError, match=r"member 1 must be a mapping such as .*, not 0.1"):
+        hydro.fuse(Mlp(), [{"lr": 1e-3}, 0.1])  # type: ignore[list-item]  # this is what is tested
+
+
+class _OfModel(nn.Module):
+    """A loss that calls the model itself."""
+
+    def forward(self, model: nn.Module, batch: Any) -> Tensor:
+        return loss_of(model, batch)
+
+
+class _Annotated(nn.Module):
+    def forward(self, policy: "nn.Module", batch: Any) -> Tensor:
+        return loss_of(policy, batch)
+
+
+@pytest.mark.parametrize("kind", [_OfModel, _Annotated])
+def test_a_module_may_be_a_loss_of_the_model_and_the_batch(kind: type[nn.Module]) -> None:
+    plain = hydro.fuse(Mlp(), [{"lr": 1e-3}], engine="vmap").step(BATCH, loss_of)
+    assert hydro.fuse(Mlp(), [{"lr": 1e-3}], engine="vmap").step(BATCH, kind()).shape == plain.shape
+
+
+def test_a_loss_that_cannot_be_called() -> None:
+    with pytest.raises(hydro.FuseError, match=r"loss_fn must be a function of .*, not 0.5"):
+        hydro.fuse(Mlp(), [{"lr": 1e-3}]).step(BATCH, 0.5)
+
+
 def test_a_member_object_is_checked_like_a_mapping() -> None:
     assert len(hydro.fuse(Mlp, [hydro.Member(lr=1e-3), hydro.Member(lr=1e-2, betas=(0.8, 0.9))])) == 2
     with pytest.raises(hydro.MemberError, match="momentum is a setting of sgd"):

@@ -12,7 +12,7 @@ from headrace_torch.hydro.fuse.group import Group
 from headrace_torch.hydro.fuse.layout import layout_of
 from headrace_torch.hydro.fuse.member import OPTIMIZERS, Member, OptimizerName
 from headrace_torch.hydro.fuse.running import EngineChoice, Running
-from headrace_torch.hydro.fuse.settings import parse_member
+from headrace_torch.hydro.fuse.settings import listed, parse_member
 from headrace_torch.hydro.fuse.source import Models, Source, template_of
 from headrace_torch.hydro.fuse.updates import updates_of
 from headrace_torch.hydro.gate import Gate, ask, same_rules
@@ -58,7 +58,7 @@ def fuse(
         raise FuseError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, not {optimizer!r}")
     if engine not in ENGINES:
         raise FuseError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
-    parsed = [parse_member(one, optimizer, position) for position, one in enumerate(members or ())]
+    parsed = [parse_member(one, optimizer, position) for position, one in enumerate(listed(members or ()))]
     if members is not None and not parsed:
         raise FuseError(
             "a group needs at least one member; leave members out for a group that they join later"

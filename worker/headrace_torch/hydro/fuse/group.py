@@ -27,7 +27,7 @@ from headrace_torch.hydro.fuse.obstacles import EngineName
 from headrace_torch.hydro.fuse.optimizers import needs_momentum
 from headrace_torch.hydro.fuse.report import ProbeReport
 from headrace_torch.hydro.fuse.running import Running
-from headrace_torch.hydro.fuse.settings import parse_member
+from headrace_torch.hydro.fuse.settings import listed, parse_member
 from headrace_torch.hydro.fuse.source import Models
 from headrace_torch.hydro.fuse.states import MOMENTS, MemberStates, Slot, fresh
 from headrace_torch.hydro.fuse.updates import Updates
@@ -188,6 +188,7 @@ class Group:
             StaticShapeError: a factory made another shape.
             FuseError: members are fused, and a step changes an attribute of the model.
         """
+        members = listed(members)
         self._running.refuse_joiners()
         for what, given in (("states", states), ("names", names)):
             if given is not None and len(given) != len(members):

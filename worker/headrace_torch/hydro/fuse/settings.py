@@ -5,7 +5,7 @@
 Only what differs from torch.optim's default is written. A schedule of the user's own stays the object that it is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
@@ -18,6 +18,17 @@ KINDS: Final[Mapping[str, type[Any]]] = {
 }
 
 
+def listed(members: Sequence[Mapping[str, Any] | Member]) -> Sequence[Mapping[str, Any] | Member]:
+    """Returns members as they are given.
+
+    Raises:
+        MemberError: one mapping, or one member, where a list of them belongs.
+    """
+    if isinstance(members, Mapping | Member):
+        raise MemberError(f"members must be a list with one mapping for each member: [{members!r}]")
+    return members
+
+
 def parse_member(given: Mapping[str, Any] | Member, optimizer: OptimizerName, position: int) -> Member:
     """Makes a member of a mapping such as `{"lr": 1e-3, "betas": (0.9, 0.95)}`.
 
@@ -27,6 +38,10 @@ def parse_member(given: Mapping[str, Any] | Member, optimizer: OptimizerName, po
     if isinstance(given, Member):
         values: dict[str, Any] = {one.name: getattr(given, one.name) for one in fields(Member)}
         said = {one.name for one in fields(Member) if values[one.name] != one.default}
+    elif not isinstance(given, Mapping):
+        raise MemberError(
+            f'member {position} must be a mapping such as {{"lr": 1e-3}}, not {given!r}', member=position
+        )
     else:
         values = {name: value if name == "model" else _read(value) for name, value in given.items()}
         said = set(given)

@@ -1,12 +1,13 @@
 """The loss of one member: how it is called, and what it must return."""
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headrace_torch.hydro.fuse.engines.work import Batch, LossFn
-from headrace_torch.hydro.fuse.errors import LossShapeError
+from headrace_torch.hydro.fuse.errors import FuseError, LossShapeError
 
 
 class Criterion:
@@ -24,11 +25,43 @@ class Criterion:
 
 
 def as_loss(loss_fn: Any) -> LossFn:
-    """Wraps a criterion (a module, or a function of torch.nn.functional); anything else takes (model, batch)."""
-    if isinstance(loss_fn, nn.Module) or getattr(loss_fn, "__module__", "") == "torch.nn.functional":
+    """Wraps a criterion: a function of torch.nn.functional, or a module whose first argument is not the model.
+
+    Anything else takes (model, batch), and so does a module of the user's own whose first argument is named `model`,
+    or is annotated as a module.
+
+    Raises:
+        FuseError: it cannot be called.
+    """
+    if not callable(loss_fn):
+        raise FuseError(
+            f"loss_fn must be a function of (model, batch), or a criterion such as nn.CrossEntropyLoss(), not "
+            f"{loss_fn!r}"
+        )
+    if isinstance(loss_fn, nn.Module):
+        is_criterion = not _takes_model(loss_fn)
+    else:
+        is_criterion = getattr(loss_fn, "__module__", "") == "torch.nn.functional"
+    if is_criterion:
         return Criterion(loss_fn)
     out: LossFn = loss_fn
     return out
+
+
+def _takes_model(loss: nn.Module) -> bool:
+    try:
+        parameters = [*inspect.signature(loss.forward, eval_str=False).parameters.values()]
+    except (TypeError, ValueError):
+        return False
+    if not parameters:
+        return False
+    first = parameters[0]
+    stated = first.annotation
+    words = stated if isinstance(stated, str) else getattr(stated, "__name__", "")
+    is_module = isinstance(stated, type) and issubclass(stated, nn.Module)
+    return (
+        first.name in ("model", "module", "net", "network") or is_module or words.split(".")[-1] == "Module"
+    )
 
 
 def checked(loss: Any, count: Tensor | int | None) -> Tensor:
