@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -36,11 +36,12 @@ from headrace.check.snapshot import (
 )
 from headrace.check.source import unknown_parameters
 from headrace.grants import RANK
-from headrace.trial import Trial
+from headrace.trial import Trial, rng
 from headrace.trial.bundle import takes_bundle
 from headrace.trial.bundle_run import run_bundle
 from headrace.trial.bundle_solo import SoloBundle
 from headrace.trial.gang import die_with_parent
+from headrace.trial.imported import once_imported
 from headrace.trial.runtime import TOLD, Action, Assignment, Decision, OwnEnd, Report, Runtime, Value
 from headrace.trial.script import Defaults, finish_with, install, run
 from headrace.trial.session import Observer
@@ -192,6 +193,8 @@ class Segment:
         """A global generator is being seeded: after the restore, that undoes it."""
         if not self._snapshots or self._control.resume_step == 0:
             return
+        if frame is not None and frame.f_globals.get("__name__") == rng.__name__:
+            return  # a library that the script imports late is seeded then
         own = script_frames(frame)
         if own:
             self._seeded[f"{name} ({Path(own[-1].f_code.co_filename).name}:{own[-1].f_lineno})"] = None
@@ -307,12 +310,14 @@ def run_segment(control: Control, rank: int = 0) -> SegmentResult:
 
 
 def _watch_seeding(notify: Callable[[str, FrameType | None], None]) -> None:
-    """Tells of every later call that seeds a global generator; the script has imported its libraries by now."""
+    """Tells of every later call that seeds a global generator, also of libraries that are imported later."""
     for module_name, names in _SEEDING.items():
-        module = sys.modules.get(module_name)
-        for name in names:
-            if module is not None:
-                setattr(module, name, _noticed(getattr(module, name), f"{module_name}.{name}", notify))
+
+        def watch(module: ModuleType, names: tuple[str, ...] = names) -> None:
+            for name in names:
+                setattr(module, name, _noticed(getattr(module, name), f"{module.__name__}.{name}", notify))
+
+        once_imported(module_name, watch, purpose="check")
 
 
 def _noticed(

@@ -1,23 +1,25 @@
 """The memory budget of a trial that shares a GPU.
 
-The worker passes it in the environment; where the script has imported PyTorch, its allocator is told, so that a trial
-that asks for more than its budget fails by itself instead of taking its neighbours along. Other libraries read the
-variable themselves.
+The worker passes it in the environment. PyTorch's allocator is told as soon as the script has imported it, so that a
+trial that asks for more than its budget fails by itself instead of taking its neighbours along. Other libraries read
+the variable themselves.
 """
 
 import os
-import sys
+from types import ModuleType
 
 from headrace.grants import GPU_MEMORY_BYTES
+from headrace.trial.imported import once_imported
 
 
-def apply_budget() -> float | None:
-    """Limits PyTorch's allocator to the budget; returns the fraction of the device's memory, or None for no limit."""
-    torch = sys.modules.get("torch")
+def apply_budget() -> None:
+    """Limits PyTorch's allocator to the budget, if there is one; now, or once PyTorch is imported."""
+    if int(os.environ.get(GPU_MEMORY_BYTES, "0") or 0):
+        once_imported("torch", _limit, purpose="memory budget")
+
+
+def _limit(torch: ModuleType) -> None:
     budget = int(os.environ.get(GPU_MEMORY_BYTES, "0") or 0)
-    if torch is None or not budget or not torch.cuda.is_available():
-        return None
-    total = int(torch.cuda.get_device_properties(0).total_memory)
-    fraction = min(1.0, budget / total)
-    torch.cuda.set_per_process_memory_fraction(fraction, 0)
-    return fraction
+    if budget and torch.cuda.is_available():
+        total = int(torch.cuda.get_device_properties(0).total_memory)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), 0)

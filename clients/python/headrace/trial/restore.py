@@ -49,7 +49,7 @@ class Restore:
         self._state = self._own_values()
         self._rng: rng.State | None = self._own_generators()
         # Of the generators as they were seeded; None once they are put back.
-        self._seeded: bytes | None = rng.digest()
+        self._seeded: dict[str, bytes] | None = rng.digests()
         self.read_time_s = time.monotonic() - started
 
     def give(self, entry: Tracked | TrackedFiles, params: Mapping[str, Any]) -> None:
@@ -95,7 +95,10 @@ class Restore:
 
     def draws_anew(self) -> bool:
         """Whether random numbers were drawn though the generators were not put back."""
-        return self._seeded is not None and rng.digest() != self._seeded
+        if self._seeded is None:
+            return False
+        now = rng.digests()
+        return any(now[name] != seeded for name, seeded in self._seeded.items())
 
     def overriding(
         self, params: Mapping[str, Any], tracked: Mapping[str, Tracked | TrackedFiles]

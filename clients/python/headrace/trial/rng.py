@@ -1,24 +1,29 @@
 """The process's global random generators: seeded, captured and put back.
 
-Python's own always; NumPy's and PyTorch's (CPU, and CUDA once it is in use) where the script has imported
-them.
+Python's own always; NumPy's and PyTorch's (CPU, and CUDA once it is in use) as soon as the script has imported them.
 """
 
 import hashlib
 import random
 import sys
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
+
+from headrace.trial.imported import once_imported
 
 State = dict[str, Any]
 
+_PURPOSE: Final = "generators"
+_not_put_back: State = {}
+"""Captured states of libraries that this process has not imported yet."""
+
 
 def seed_all(seed: int) -> None:
-    """Seeds every global generator that exists in this process."""
+    """Seeds every global generator of this process, also those of libraries that it imports later."""
     random.seed(seed)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(seed % 2**32)
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(seed)
+    _not_put_back.clear()
+    once_imported("numpy", lambda numpy: numpy.random.seed(seed % 2**32), purpose=_PURPOSE)
+    once_imported("torch", lambda torch: torch.manual_seed(seed), purpose=_PURPOSE)
 
 
 def derived(*parts: int) -> int:
@@ -28,7 +33,7 @@ def derived(*parts: int) -> int:
 
 def capture() -> State:
     """The state of every global generator, in plain values, arrays and tensors."""
-    state: State = {"python": random.getstate()}
+    state: State = {"python": random.getstate(), **_not_put_back}
     if (numpy := sys.modules.get("numpy")) is not None:
         state["numpy"] = numpy.random.get_state(legacy=False)
     if (torch := sys.modules.get("torch")) is not None:
@@ -38,26 +43,40 @@ def capture() -> State:
     return state
 
 
-def digest() -> bytes:
-    """Of the state of every global generator: equal while nobody draws."""
+def digests() -> dict[str, bytes]:
+    """Of the state of each global generator: equal while nobody draws from it."""
     state = capture()
-    hasher = hashlib.sha256(repr(state["python"]).encode())
+    found = {"python": repr(state["python"]).encode()}
     if "numpy" in state:
-        hasher.update(
-            repr((state["numpy"]["state"]["key"].tobytes(), state["numpy"]["state"]["pos"])).encode()
-        )
-    for tensor in [*([state["torch"]] if "torch" in state else []), *state.get("cuda", [])]:
-        hasher.update(bytes(tensor.tolist()))
-    return hasher.digest()
+        numpy = state["numpy"]["state"]
+        found["numpy"] = repr((numpy["key"].tobytes(), numpy["pos"])).encode()
+    for name, tensors in (
+        ("torch", [state["torch"]] if "torch" in state else []),
+        ("cuda", state.get("cuda", [])),
+    ):
+        if tensors:
+            found[name] = b"".join(bytes(tensor.tolist()) for tensor in tensors)
+    return {name: hashlib.sha256(data).digest() for name, data in found.items()}
 
 
 def restore(state: State) -> None:
-    """Puts every captured generator back; on a machine with fewer GPUs, those that are there."""
+    """Puts every captured generator back, those of libraries that are imported later too; on a machine with fewer GPUs,
+    those that are there."""
     random.setstate(state["python"])
-    if "numpy" in state and (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.set_state(state["numpy"])
-    if "torch" in state and (torch := sys.modules.get("torch")) is not None:
-        torch.set_rng_state(state["torch"])
-        if "cuda" in state and torch.cuda.is_available():
-            for device, device_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
+    _not_put_back.clear()
+    _not_put_back.update({name: value for name, value in state.items() if name != "python"})
+
+    def put_back_numpy(numpy: ModuleType) -> None:
+        numpy.random.set_state(_not_put_back.pop("numpy"))
+
+    def put_back_torch(torch: ModuleType) -> None:
+        torch.set_rng_state(_not_put_back.pop("torch"))
+        cuda = _not_put_back.pop("cuda", [])
+        if cuda and torch.cuda.is_available():
+            for device, device_state in enumerate(cuda[: torch.cuda.device_count()]):
                 torch.cuda.set_rng_state(device_state, device)
+
+    if "numpy" in state:
+        once_imported("numpy", put_back_numpy, purpose=_PURPOSE)
+    if "torch" in state:
+        once_imported("torch", put_back_torch, purpose=_PURPOSE)
