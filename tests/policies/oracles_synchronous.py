@@ -8,6 +8,21 @@ from oracle import Oracle, finite
 
 
 class SynchronousOracle(Oracle):
+    def __init__(self, spec, ladders):
+        super().__init__(spec, ladders)
+        self.ended_early = set()
+
+    def finished_early(self, trial):
+        self.ended_early.add(trial)
+
+    def lost(self, trial, bracket):
+        """Whether a trial cannot come to the full budget with a value, other than by the end of its program."""
+        last = len(self.ladders[bracket]) - 1
+        rungs = [r for r in range(last + 1) if self.recorded(trial, bracket, r)]
+        if any(not finite(self.value(trial, bracket, r)) for r in rungs):
+            return True
+        return trial in self.over and trial not in self.ended_early and last not in rungs
+
     def size(self, bracket):
         if self.policy.kind == "successive_halving":
             return self.policy.cohort or self.policy.eta ** (len(self.ladders[0]) - 1)
@@ -48,7 +63,10 @@ class SynchronousOracle(Oracle):
     def places(self, cohort, bracket, rung):
         count = len(self.members(cohort, bracket, rung))
         gone = len([t for t in cohort if (t, rung) in self.past])
-        return max(0, max(1, count // self.policy.eta) - gone) if count else 0
+        free = max(0, max(1, count // self.policy.eta) - gone) if count else 0
+        if all(self.lost(t, bracket) for t in cohort if (t, rung) in self.past):
+            free = max(1, free)
+        return free
 
     def to_go(self, cohort, bracket, rung):
         """Who gets the free places of a decided rung, the best first."""

@@ -152,6 +152,11 @@ class Synchronous(Policy):
         cohort.promoted(trial, rung)
         self._refresh(cohort)
 
+    def finished_early(self, trial: int) -> None:
+        cohort = self._cohort_of.get(trial)
+        if cohort is not None:
+            cohort.finished_early(trial)
+
     def withdraw(self, trial: int) -> None:
         self._over.add(trial)
         cohort = self._cohort_of.get(trial)
@@ -202,6 +207,11 @@ class Synchronous(Policy):
             f"all {len(place.members)} of its cohort are there{without}; "
             f"it is the best one not promoted yet and goes on to {to_milestone} steps"
         )
+        if place.past and not place.in_hope:
+            said = (
+                f"none that was promoted from this rung can reach the full budget any more; "
+                f"the next best one of its cohort goes on to {to_milestone} steps"
+            )
         return Promotion(
             trial=trial,
             bracket=bracket,
