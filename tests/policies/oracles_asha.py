@@ -25,10 +25,7 @@ class AshaPromotionOracle(Oracle):
         return len(self.at(bracket, rung)) // self.policy.eta
 
     def in_training(self):
-        for trial, bracket in self.trials:
-            if self.on_its_way(trial, bracket):
-                return True
-        return False
+        return any(self.on_its_way(trial, bracket) for trial, bracket in self.trials)
 
     def finished(self):
         return any(finite(value) for place in self.last_rungs() for _, value in self.at(*place))

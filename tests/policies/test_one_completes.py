@@ -100,7 +100,9 @@ class Study:
                 rung=rung,
                 milestone=ladder[rung],
                 step=ladder[rung],
-                value=None if over and how == NO_VALUE else self.chance.random() - 2 * (trial not in self.able),
+                value=None
+                if over and how == NO_VALUE
+                else self.chance.random() - 2 * (trial not in self.able),
                 arrival=self.arrivals[bracket, rung],
                 checkpoint=Checkpoint(uri=f"{trial}/{rung}", step=ladder[rung]),
             )

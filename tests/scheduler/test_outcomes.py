@@ -397,7 +397,10 @@ async def test_the_next_best_goes_on_until_one_had_the_full_budget(engine: Async
     await site.step(gone(again(1), "INFEASIBLE", error="too large"))
     await reports(site, again(2), 2, loss=3.0)
     assert [(await site.trial(number)).reason for number in range(3)] == ["FAILED", "INFEASIBLE", "COMPLETED"]
-    assert ((await site.study()).state, (await site.study()).detail) == ("COMPLETED", "all trials have finished")
+    assert ((await site.study()).state, (await site.study()).detail) == (
+        "COMPLETED",
+        "all trials have finished",
+    )
 
 
 async def test_of_several_objectives_one_that_nobody_reports_ends_the_study_at_the_second_trials_rung(

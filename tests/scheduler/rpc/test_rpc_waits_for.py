@@ -169,9 +169,7 @@ async def test_why_begins_with_what_holds_a_trial(site: RpcSite, engine: AsyncEn
             line,
         )
         (line,) = await held(1)
-        assert re.fullmatch(
-            r"paused by a user at \d\d:\d\d:\d\d\. Resume it: `headrace resume held 1`", line
-        )
+        assert re.fullmatch(r"paused by a user at \d\d:\d\d:\d\d\. Resume it: `headrace resume held 1`", line)
         await study.pause()
         assert (await held(1))[1:] == ["its study is paused. Resume it: `headrace resume held`"]
         await study.resume()

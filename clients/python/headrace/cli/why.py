@@ -83,8 +83,8 @@ def _show(story: TrialStory, info: StudyInfo, output: Output) -> None:
         )
     )
     output.line(f"  {wording.params(trial.params)}")
-    for line in held_by(story, info):
-        output.line(f"  {line}")
+    for held_back in held_by(story, info):
+        output.line(f"  {held_back}")
     if said := wording.other_code(trial):
         output.line(f"  {said}")
     if trial.bubbles:

@@ -69,7 +69,9 @@ async def rung_results(conn: AsyncConnection, study_id: int, cursor: int) -> Asy
 async def trials_ended(conn: AsyncConnection, study_id: int, cursor: int) -> AsyncIterator[list[Row[Any]]]:
     """Trials that ended after an event, each with the event that ended it (`end_cursor`)."""
     t = tables.trial
-    query = select(t.c.number, t.c.end_cursor, t.c.reason).where(t.c.study_id == study_id, t.c.end_cursor > cursor)
+    query = select(t.c.number, t.c.end_cursor, t.c.reason).where(
+        t.c.study_id == study_id, t.c.end_cursor > cursor
+    )
     async for page in _pages(conn, query, t.c.number):
         yield page
 

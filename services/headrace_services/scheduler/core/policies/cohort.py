@@ -6,9 +6,9 @@
 - A full rung is *decided* once each member has a result there, or is over without one.
 - Of n members ⌊n/η⌋ go on, and one at least: a cohort that lost trials, or was never full, still has a winner. A place
   goes to the best trial that waits; one that has dropped out while it waited leaves its place to the next best.
-- Where all that went past a rung are *lost*, the next best goes on, one at a time. A trial is lost when it has no
-  finite value at a rung, or is over before the last one; not where its program ended by itself, as all might.
-  (Decision 0143.)
+- Where all that went past a rung are *lost*, the next best gets a last chance, once nothing else is left to run in the
+  study. A trial is lost when it has no finite value at a rung, or is over before the last one; not where its program
+  ended by itself, as all might. (Decision 0143.)
 
 All this is a function of who joined, who has which result, who went on and who is over, not of the order in which it
 became known; only ties go by arrival.
@@ -126,12 +126,20 @@ class Cohort:
         if rung == len(self.rungs) - 1 or not self.decided(rung, more=more):
             return 0
         place = self.rungs[rung]
-        return max(0 if place.in_hope else 1, self.places(len(place.members)) - len(place.past))
+        return max(0, self.places(len(place.members)) - len(place.past))
 
     def giving(self, *, more: bool) -> list[int]:
         """The rungs that have a free place and somebody to give it to."""
         below_top = min(self._full_rungs(more=more), len(self.rungs) - 1)
         return [rung for rung in range(below_top) if self.rungs[rung].complete and not self._given_out(rung)]
+
+    def last_chance(self) -> int | None:
+        """The rung from which the best that waits may go on where nobody trains, and all that were promoted are lost;
+        None where nobody waits, or one that went past completed."""
+        waited_at = [rung for rung, place in enumerate(self.rungs) if place.waiting]
+        if not waited_at or waited_at[-1] == len(self.rungs) - 1 or self.rungs[waited_at[-1]].in_hope:
+            return None
+        return waited_at[-1]
 
     def expected(self, rung: int, *, more: bool) -> int:
         """How many members the rung will have, should nobody drop out."""
@@ -153,8 +161,7 @@ class Cohort:
     def _given_out(self, rung: int) -> bool:
         """Whether a rung that is decided has given out its places, or has nobody left to give one to."""
         place = self.rungs[rung]
-        enough = len(place.past) >= self.places(len(place.members)) and place.in_hope > 0
-        return not place.waiting or enough
+        return not place.waiting or len(place.past) >= self.places(len(place.members))
 
     def _lose(self, trial: int) -> None:
         """Note that a trial will not come to the last rung with a value."""
