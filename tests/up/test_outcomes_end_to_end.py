@@ -428,6 +428,7 @@ def train(t):
 """
 
 
+@pytest.mark.full
 def test_from_the_second_extension_on_the_warning_names_the_same_end(service: Service) -> None:
     assert service.run("twice", COSINE_AND_POLYNOMIAL, ENDING).code == 0
     with Client(service.env["HEADRACE_ADDRESS"]) as client:
