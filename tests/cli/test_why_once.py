@@ -3,8 +3,7 @@
 import pytest
 
 from headrace.cli.why import ERROR_WIDTH, _once, _reason
-from headrace.client.events import DecisionMade, Event, Explanation
-from headrace.client.model import Action
+from headrace.client.events import Action, DecisionMade, Event, Explanation
 
 LONG = f"ValueError: {'x' * 300}\nmore of it"
 
@@ -52,5 +51,5 @@ def test_a_decision_says_first_what_holds_the_trial(message: str, reason: str) -
         slot_goes_to=None,
     )
     made = DecisionMade(action=Action.PAUSE, explanation=why)
-    event = Event(cursor=1, time=None, study="digits", trial=7, message=message, detail=made)
+    event = Event(cursor=1, time=None, trial=7, message=message, detail=made)
     assert _reason(event, why) == reason
