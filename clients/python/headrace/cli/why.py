@@ -115,8 +115,6 @@ def _show(story: TrialStory, info: StudyInfo, output: Output) -> None:
 def held_by(story: TrialStory, info: StudyInfo) -> list[str]:
     """What keeps the trial from running, and the command that ends it; empty where nothing does, or the policy."""
     trial = story.trial
-    if trial.state is TrialState.TERMINATED:
-        return []
     said: list[str] = []
     by_user = _paused_by_user(story)
     runs = trial.state in (TrialState.RUNNING, TrialState.RESUMED)
@@ -126,7 +124,7 @@ def held_by(story: TrialStory, info: StudyInfo) -> list[str]:
         said.append(f"{what}. Resume it: `headrace resume {trial.study} {trial.number}`")
     elif trial.waits_for:
         said.append(f"waits for {trial.waits_for}")
-    if info.state is StudyState.PAUSED:
+    if info.state is StudyState.PAUSED and trial.state is not TrialState.TERMINATED:
         what = "pauses at its next rung: its study is paused" if runs else "its study is paused"
         said.append(f"{what}. Resume it: `headrace resume {trial.study}`")
     return said
