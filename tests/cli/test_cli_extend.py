@@ -107,6 +107,20 @@ def test_a_schedule_that_ends_before_the_new_budget_is_warned_of_before_anything
     ]
 
 
+@pytest.mark.parametrize("kind", ["PolynomialLR", "LinearLR", "SequentialLR of PolynomialLR"])
+def test_a_schedule_that_leaves_the_rate_at_0_is_told_so(
+    fake: FakeStudyService, invoke: Invoke, kind: str
+) -> None:
+    script = race("poly")
+    script.final.study.status.schedules.add(
+        schedule=trial_pb2.Schedule(name="schedule", kind=kind, last_step=27), trials=3, first_trial=1
+    )
+    fake.add(script)
+    said = " ".join(invoke("extend", "poly", "--steps", "81").err.split())
+    assert f"3 trials track {kind} as 'schedule', which ends at step 27: the learning rate stays 0" in said
+    assert "to a rate above 0 past that step" in said
+
+
 @pytest.mark.parametrize(
     ("command", "says"),
     [

@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from fake_study_service import FakeStudyService
 from scripted_study import Script, params_of
@@ -86,6 +87,8 @@ def test_asking_gives_up_in_time(client: Client, fake: FakeStudyService, script:
         (3, 0.5, "metrics", "report() got 0.5 without a name"),
         (1.5, {"val_loss": 1.0}, "step", "is not a whole number of steps"),
         (-1, {"val_loss": 1.0}, "step", "is not a whole number of steps"),
+        (True, None, "step", "is not a whole number of steps"),
+        (np.True_, {"val_loss": 1.0}, "step", "is not a whole number of steps"),
         (1 << 63, {"val_loss": 1.0}, "step", "is not a whole number of steps"),
     ],
 )

@@ -31,6 +31,9 @@ class Oracle:
     def promoted(self, trial, bracket, rung):
         self.past.add((trial, rung))
 
+    def finished_early(self, trial):
+        pass
+
     def withdraw(self, trial):
         self.over.add(trial)
 

@@ -11,6 +11,10 @@ from scipy import stats
 class AshaPromotionOracle(Oracle):
     chance = None
 
+    def __init__(self, spec, ladders):
+        super().__init__(spec, ladders)
+        self.ended_early = set()
+
     def reach(self):
         return self.scan()
 
@@ -21,17 +25,22 @@ class AshaPromotionOracle(Oracle):
         return len(self.at(bracket, rung)) // self.policy.eta
 
     def in_training(self):
-        for trial, bracket in self.trials:
-            rungs = [r for r in range(len(self.ladders[bracket])) if self.recorded(trial, bracket, r)]
-            if trial not in self.over and (not rungs or (trial, max(rungs)) in self.past):
-                return True
-        return False
+        return any(self.on_its_way(trial, bracket) for trial, bracket in self.trials)
 
     def finished(self):
         return any(finite(value) for place in self.last_rungs() for _, value in self.at(*place))
 
     def no_more_chances(self, milestone):
-        return self.chance in self.over
+        return self.chance in self.ended_early
+
+    def finished_early(self, trial):
+        if any(one == trial and self.on_its_way(trial, bracket) for one, bracket in self.trials):
+            self.ended_early.add(trial)
+
+    def on_its_way(self, trial, bracket):
+        """Whether a trial trains up to a rung."""
+        rungs = [r for r in range(len(self.ladders[bracket])) if self.recorded(trial, bracket, r)]
+        return trial not in self.over and (not rungs or (trial, max(rungs)) in self.past)
 
     def promoted(self, trial, bracket, rung):
         above = any(self.recorded(trial, bracket, r) for r in range(rung + 1, len(self.ladders[bracket])))
@@ -83,7 +92,7 @@ class HedgedOracle(AshaPromotionOracle):
             if one == trial and self.trains(trial, bracket) is not None:
                 ladder = self.ladders[bracket]
                 rungs = [r for r in range(len(ladder)) if self.recorded(trial, bracket, r)]
-                self.ended_beyond += [ladder[r] for r in rungs]
+                self.ended_beyond += [ladder[r] for r in rungs if trial in self.ended_early]
                 self.ended_towards[trial] = self.trains(trial, bracket)
         super().withdraw(trial)
 

@@ -8,6 +8,21 @@ from oracle import Oracle, finite
 
 
 class SynchronousOracle(Oracle):
+    def __init__(self, spec, ladders):
+        super().__init__(spec, ladders)
+        self.ended_early = set()
+
+    def finished_early(self, trial):
+        self.ended_early.add(trial)
+
+    def lost(self, trial, bracket):
+        """Whether a trial cannot come to the full budget with a value, other than by the end of its program."""
+        last = len(self.ladders[bracket]) - 1
+        rungs = [r for r in range(last + 1) if self.recorded(trial, bracket, r)]
+        if any(not finite(self.value(trial, bracket, r)) for r in rungs):
+            return True
+        return trial in self.over and trial not in self.ended_early and last not in rungs
+
     def size(self, bracket):
         if self.policy.kind == "successive_halving":
             return self.policy.cohort or self.policy.eta ** (len(self.ladders[0]) - 1)
@@ -50,6 +65,29 @@ class SynchronousOracle(Oracle):
         gone = len([t for t in cohort if (t, rung) in self.past])
         return max(0, max(1, count // self.policy.eta) - gone) if count else 0
 
+    def in_training(self):
+        for trial, bracket in self.trials:
+            rungs = [r for r in range(len(self.ladders[bracket])) if self.recorded(trial, bracket, r)]
+            if trial not in self.over and (not rungs or (trial, max(rungs)) in self.past):
+                return True
+        return False
+
+    def last_chance(self):
+        """Where nobody trains: the best that waits of a cohort of which all that were promoted are lost."""
+        for bracket, rung in self.scan():
+            for cohort in self.cohorts(bracket):
+                above = range(rung + 1, len(self.ladders[bracket]))
+                if any(
+                    self.recorded(t, bracket, r) and self.waits(t, bracket, r) for t in cohort for r in above
+                ):
+                    continue
+                went = [t for t in cohort if (t, rung) in self.past]
+                order = self.ranked(bracket, rung, only=set(cohort))
+                waiting = [t for t, _ in order if self.waits(t, bracket, rung)]
+                if waiting and all(self.lost(t, bracket) for t in went):
+                    return self.promotion(waiting[0], bracket, rung)
+        return None
+
     def to_go(self, cohort, bracket, rung):
         """Who gets the free places of a decided rung, the best first."""
         waiting = [t for t, _ in self.ranked(bracket, rung, only=set(cohort)) if self.waits(t, bracket, rung)]
@@ -60,7 +98,7 @@ class SynchronousOracle(Oracle):
             for cohort in self.cohorts(bracket):
                 if self.decided(cohort, bracket, rung, more) and self.to_go(cohort, bracket, rung):
                     return self.promotion(self.to_go(cohort, bracket, rung)[0], bracket, rung)
-        return None
+        return None if more or self.in_training() else self.last_chance()
 
     def verdict(self, trial, bracket, rung, more):
         if (trial, rung) in self.past:

@@ -18,15 +18,25 @@ def driver():
 
 def test_where_programs_end_early_not_all_trials_go_on(driver):
     for trial in range(3):
+        driver.call("finished_early", trial)
         driver.call("withdraw", trial)
     assert driver.policy.next_promotion(more=False) is None
+
+
+def test_where_those_that_went_on_fail_the_next_best_goes_on(driver):
+    for trial in range(3):
+        driver.call("withdraw", trial)
+    assert driver.policy.next_promotion(more=False).trial == 3
+    assert driver.replayed().next_promotion(more=False).trial == 3
 
 
 def test_the_best_of_those_further_on_than_anybody_ended_still_gets_its_chance(driver):
     driver.record(0, 0.0, rung=1)
     for trial in (1, 2):
+        driver.call("finished_early", trial)
         driver.call("withdraw", trial)
     assert driver.promote_all(more=False) == [0]
+    driver.call("finished_early", 0)
     driver.call("withdraw", 0)
     assert driver.policy.next_promotion(more=False) is None
     assert driver.replayed().next_promotion(more=False) is None

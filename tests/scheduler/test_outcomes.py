@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
 from headrace.spec.surrogate import GATE
-from headrace_services.scheduler.core.inputs import PauseStudy, ResumeStudy, StopStudy, StopTrial
+from headrace_services.scheduler.core.inputs import PauseStudy, PauseTrial, ResumeStudy, StopStudy, StopTrial
 from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.records import Checkpoint, Lease
 from headrace_services.scheduler.core.results import Result, Results
@@ -374,11 +374,32 @@ async def test_a_study_in_which_none_had_the_full_budget_says_so(engine: AsyncEn
     for number in (0, 1):  # the best one goes on, and when it has failed, the next one
         again = next(lease for lease in site.leases.values() if (lease.number, lease.attempt) == (number, 2))
         await fails(site, again, "RuntimeError: out of memory")
+    assert (await site.study()).state == "ACTIVE"  # so does the last one
+    await site.step(StopTrial(number=2, reason=""))
     study = await site.study()
     assert study.state == "COMPLETED"
     assert study.detail == (
         "all trials have finished, and none reached the full budget; "
         "2 of 3 trials failed, all with: RuntimeError: out of memory"
+    )
+
+
+async def test_the_next_best_goes_on_until_one_had_the_full_budget(engine: AsyncEngine) -> None:
+    site, leases = await study_of(engine, policy={"kind": "asha", "min_steps": 1, "eta": 2})
+    for lease, loss in zip(leases, (1.0, 2.0, 3.0), strict=True):
+        await reports(site, lease, 1, loss=loss)
+    await site.kick()
+
+    def again(number: int) -> Lease:
+        return next(one for one in site.leases.values() if (one.number, one.attempt) == (number, 2))
+
+    await fails(site, again(0), "RuntimeError: out of memory")
+    await site.step(gone(again(1), "INFEASIBLE", error="too large"))
+    await reports(site, again(2), 2, loss=3.0)
+    assert [(await site.trial(number)).reason for number in range(3)] == ["FAILED", "INFEASIBLE", "COMPLETED"]
+    assert ((await site.study()).state, (await site.study()).detail) == (
+        "COMPLETED",
+        "all trials have finished",
     )
 
 
@@ -449,6 +470,20 @@ async def test_a_trial_that_a_user_pauses_is_told_so_and_what_it_would_have_done
     )
     (made,) = await site.events("decision_made")
     assert made.message.startswith("trial 0 paused by a user, else it goes on: value 0.5")
+
+
+async def test_a_promotion_of_a_trial_that_a_user_paused_says_so_first(engine: AsyncEngine) -> None:
+    policy = {"kind": "asha", "eta": 3, "rungs": [1, 3, 9]}
+    site = await StudySite(engine, make_spec(policy=policy, max_trials=9)).create()
+    await site.connect(slots=1)
+    (lease,) = await site.kick()
+    await site.tell(lease, 1, 0.1)
+    await site.step(PauseTrial(number=0))
+    for value in (0.2, 0.3):
+        await site.tell(list(site.leases.values())[-1], 1, value)
+    made = [event for event in await site.events("decision_made") if event.number == 0][-1]
+    assert made.detail["action"] == "DECISION_ACTION_CONTINUE"
+    assert made.message.startswith("trial 0 paused by a user, else it goes on: it is the best one")
 
 
 async def test_trials_that_fail_first_count_as_failed_though_they_had_retries(engine: AsyncEngine) -> None:

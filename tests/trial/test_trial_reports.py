@@ -133,7 +133,16 @@ def test_a_further_report_behind_the_end_is_left_out_with_a_line(
 
 
 @pytest.mark.parametrize(
-    ("step", "taken"), [(np.int64(2), 2), (torch.tensor(2), 2), (2.0, None), ("2", None)]
+    ("step", "taken"),
+    [
+        (np.int64(2), 2),
+        (torch.tensor(2), 2),
+        (2.0, None),
+        ("2", None),
+        (True, None),
+        (np.True_, None),
+        (torch.tensor(True), None),
+    ],
 )
 def test_a_step_is_a_whole_number(recording: RecordingRuntime, step: Any, taken: int | None) -> None:
     t = recording.trial()

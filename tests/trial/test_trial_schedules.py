@@ -95,10 +95,15 @@ def test_a_resumed_trial_says_it_again_and_says_when_it_is_true_no_more(tmp_path
             lambda o: lr_scheduler.ChainedScheduler(
                 [lr_scheduler.ExponentialLR(o, 0.9), lr_scheduler.CosineAnnealingLR(o, 9)]
             ),
-            ("CosineAnnealingLR", 0, 9, PastEnd.RISES),
+            ("ChainedScheduler of CosineAnnealingLR", 0, 9, PastEnd.RISES),
+        ),
+        (lambda o: lr_scheduler.PolynomialLR(o, total_iters=9), ("PolynomialLR", 0, 9, PastEnd.UNKNOWN)),
+        (
+            lambda o: lr_scheduler.LinearLR(o, end_factor=0, total_iters=9),
+            ("LinearLR", 0, 9, PastEnd.UNKNOWN),
         ),
         (lambda o: lr_scheduler.LinearLR(o, total_iters=9), None),
-        (lambda o: lr_scheduler.PolynomialLR(o, total_iters=9), None),
+        (lambda o: lr_scheduler.ConstantLR(o, total_iters=9), None),
         (lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 9), None),
         (lambda o: lr_scheduler.StepLR(o, 9), None),
         (lambda o: lr_scheduler.LambdaLR(o, lambda _: 1.0), None),
@@ -120,3 +125,65 @@ def test_a_schedule_of_the_scripts_own_is_known_by_its_attributes() -> None:
     assert (end.kind, end.last, end.past_end) == ("Own", 7, PastEnd.UNKNOWN)
     Own.total_steps = None  # type: ignore[assignment]  # as a script may
     assert end_of(Own()) is None
+
+
+def _warmed_up(o: optim.Optimizer, then: Any) -> Any:
+    return lr_scheduler.SequentialLR(o, [lr_scheduler.LinearLR(o, total_iters=2), then(o)], milestones=[2])
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize(
+    ("make", "kind", "past_end"),
+    [
+        (lambda o, n: lr_scheduler.CosineAnnealingLR(o, n), "CosineAnnealingLR", PastEnd.RISES),
+        (lambda o, n: lr_scheduler.PolynomialLR(o, n), "PolynomialLR", PastEnd.UNKNOWN),
+        (lambda o, n: lr_scheduler.LinearLR(o, 1.0, 0.0, n), "LinearLR", PastEnd.UNKNOWN),
+        (
+            lambda o, n: _warmed_up(o, lambda o: lr_scheduler.CosineAnnealingLR(o, n - 2)),
+            "SequentialLR of CosineAnnealingLR",
+            PastEnd.RISES,
+        ),
+        (
+            lambda o, n: _warmed_up(o, lambda o: lr_scheduler.PolynomialLR(o, n - 2)),
+            "SequentialLR of PolynomialLR",
+            PastEnd.UNKNOWN,
+        ),
+        (
+            lambda o, n: lr_scheduler.ChainedScheduler(
+                [lr_scheduler.ExponentialLR(o, 0.9), lr_scheduler.CosineAnnealingLR(o, n)]
+            ),
+            "ChainedScheduler of CosineAnnealingLR",
+            PastEnd.RISES,
+        ),
+    ],
+)
+def test_the_end_stays_where_it_was_however_often_the_trial_continues(
+    tmp_path: Path, make: Any, kind: str, past_end: PastEnd, batches: int
+) -> None:
+    """Resumed twice past its end, as by two `headrace extend --steps`."""
+    recording = RecordingRuntime(checkpoint_dir=tmp_path, rungs=(4, 8, 12))
+    for last in (4, 8, 12):
+        o = optimizer()
+        train(recording, _with_optimizer(make(o, 4 * batches), o), batches=batches, first=True, last=last)
+    told = Schedule(name="schedule", kind=kind, last_step=4, past_end=past_end)
+    assert said(recording) == [(1, (told,)), (5, (told,)), (9, (told,))]
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_what_leaves_the_rate_at_0_does_so(batches: int) -> None:
+    """What the warning of `headrace extend` says of these classes is what torch does."""
+    for make in (
+        lambda o: lr_scheduler.PolynomialLR(o, 4),
+        lambda o: lr_scheduler.LinearLR(o, 1.0, 0.0, 4),
+    ):
+        o = optimizer()
+        schedule = make(o)
+        for _ in range(4 + batches):
+            o.step()
+            schedule.step()
+        assert o.param_groups[0]["lr"] == 0
+
+
+def _with_optimizer(schedule: Any, o: optim.Optimizer) -> Any:
+    schedule.optimizer = o  # those that hold others have none in each version of PyTorch
+    return schedule

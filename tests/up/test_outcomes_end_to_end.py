@@ -413,6 +413,42 @@ def test_an_extension_past_the_end_of_a_schedule_warns_and_loses_no_result(
     assert (replayed.code, "none differ." in replayed.out) == (0, True), replayed
 
 
+COSINE_AND_POLYNOMIAL = """
+import torch
+
+def train(t):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    kinds = [torch.optim.lr_scheduler.CosineAnnealingLR, torch.optim.lr_scheduler.PolynomialLR]
+    schedule = kinds[t.params["x"]](optimizer, t.max_steps)
+    t.track(schedule=schedule)
+    for step in t.steps():
+        optimizer.step()
+        schedule.step()
+        t.report(loss=1 / step)
+"""
+
+
+@pytest.mark.full
+def test_from_the_second_extension_on_the_warning_names_the_same_end(service: Service) -> None:
+    assert service.run("twice", COSINE_AND_POLYNOMIAL, ENDING).code == 0
+    with Client(service.env["HEADRACE_ADDRESS"]) as client:
+        study = client.study("twice")
+        for steps in (8, 12):
+            said = " ".join(study.extension_warnings(steps=steps))
+            assert (
+                "tracks CosineAnnealingLR as 'schedule', which ends at step 4: the learning rate rises"
+                in said
+            )
+            assert (
+                "tracks PolynomialLR as 'schedule', which ends at step 4: the learning rate stays 0" in said
+            )
+            assert service.cli("extend", "twice", "--steps", str(steps), "--yes").code == 0
+            study.wait(120)
+            assert {trial.step for trial in study.trials()} == {steps}
+        refused = service.cli("extend", "twice", "--steps", "16")
+    assert (refused.code, refused.err.count("which ends at step 4")) == (2, 2), refused
+
+
 def assert_the_winner_is_there(service: Service, name: str, trials: list[TrialInfo]) -> None:
     """The trials failed behind step 4, where both had completed."""
     assert [(one.reason, one.counts_as, one.step) for one in trials] == [("failed", "completed", 4)] * 2

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
 
+from headrace.metrics import plain_scalar
+
 TOGETHER = "Report all metrics of a step together, in one t.report(...) a turn"
 """What to do instead of several reports of one step."""
 
@@ -36,11 +38,18 @@ class Refusal:
 def whole(step: object) -> int:
     """The step as a whole number, also a NumPy or torch one. Raises `TypeError` for anything else."""
     try:
-        return index(step)  # type: ignore[arg-type]  # it says what it cannot take
+        return _index(step)
     except TypeError:
         raise TypeError(
             f"step={step!r} is not a whole number; report the number of steps done so far"
         ) from None
+
+
+def _index(value: object) -> int:
+    """A whole number; `operator.index` takes bools as 0 and 1, also those of torch. Raises `TypeError`."""
+    if isinstance(plain_scalar(value), bool):
+        raise TypeError(f"{value!r} is no number")
+    return index(value)  # type: ignore[arg-type]  # it says what it cannot take
 
 
 def in_words(first: int, last: int) -> str:
@@ -51,7 +60,7 @@ def in_words(first: int, last: int) -> str:
 def counted(name: str, value: object) -> int:
     """A number of steps, at least 1. Raises `TypeError` or `ValueError`, with the argument's name."""
     try:
-        number = index(value)  # type: ignore[arg-type]  # it says what it cannot take
+        number = _index(value)
     except TypeError:
         raise TypeError(f"{name}={value!r} is not a whole number; give a number of steps") from None
     if number < 1:

@@ -1,12 +1,14 @@
 """A trial that could run and does not says what it waits for."""
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
 from rpc_site import RpcSite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from headrace.cli import why
 from headrace.client import AsyncClient
 from headrace.client.aio import AsyncStudy
 from headrace.client.model import TrialInfo
@@ -146,6 +148,34 @@ async def test_it_waits_for_people(site: RpcSite, engine: AsyncEngine) -> None:
         assert held.waits_for == "a user to resume it"
         assert (await study.status()).waits_for == ""
         assert waits.waits_for == "the study to be resumed (paused by a user)"
+
+
+async def test_why_begins_with_what_holds_a_trial(site: RpcSite, engine: AsyncEngine) -> None:
+    await connect(engine, "large", 1)
+    async with AsyncClient(site.replicas[0].address) as client:
+        study = await create(client, "held", resources={"gpus": 1})
+        await trials(study)
+
+        async def held(number: int) -> list[str]:
+            return why.held_by(await study.trial(number).explain(), await study.status())
+
+        assert await held(0) == []
+        await study.trial(0).pause()
+        await study.trial(1).pause()
+        (line,) = await held(0)
+        assert re.fullmatch(
+            r"is to pause at its next rung: asked by a user at \d\d:\d\d:\d\d\. "
+            r"Resume it: `headrace resume held 0`",
+            line,
+        )
+        (line,) = await held(1)
+        assert re.fullmatch(r"paused by a user at \d\d:\d\d:\d\d\. Resume it: `headrace resume held 1`", line)
+        await study.pause()
+        assert (await held(1))[1:] == ["its study is paused. Resume it: `headrace resume held`"]
+        await study.resume()
+        await study.trial(1).resume()
+        await study.trial(0).stop()
+        assert "paused" not in "".join(await held(0) + await held(1))
 
 
 async def test_a_study_waits_for_a_user_where_all_that_is_left_is_paused(

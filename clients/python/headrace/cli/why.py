@@ -5,6 +5,7 @@ from dataclasses import replace
 import typer
 from rich.text import Text
 
+from headrace import held
 from headrace.cli import views, wording
 from headrace.cli.hindered import said_of
 from headrace.cli.output import Output, clean
@@ -24,9 +25,8 @@ from headrace.client.events import (
     TrialStory,
     TrialWarned,
 )
-from headrace.client.model import TrialInfo
+from headrace.client.model import StudyInfo, StudyState, TrialInfo, TrialState
 from headrace.last_words import error_line, without_attempt
-from headrace.spec import StudySpec
 
 LOG_TAIL_LINES = 20
 ERROR_WIDTH = 120
@@ -67,13 +67,14 @@ def why(
             }
         )
         return
-    _show(story, info.spec, session.output)
+    _show(story, info, session.output)
     for line in said:
         session.output.line(line)
 
 
-def _show(story: TrialStory, spec: StudySpec, output: Output) -> None:
-    trial, metric = story.trial, spec.objective.metric
+def _show(story: TrialStory, info: StudyInfo, output: Output) -> None:
+    trial, spec = story.trial, info.spec
+    metric = spec.objective.metric
     output.line(
         Text.assemble(
             (f"Trial {trial.number} of study {trial.study}", "bold"),
@@ -82,8 +83,8 @@ def _show(story: TrialStory, spec: StudySpec, output: Output) -> None:
         )
     )
     output.line(f"  {wording.params(trial.params)}")
-    if trial.waits_for:
-        output.line(f"  waits for {trial.waits_for}")
+    for held_back in held_by(story, info):
+        output.line(f"  {held_back}")
     if said := wording.other_code(trial):
         output.line(f"  {said}")
     if trial.bubbles:
@@ -99,7 +100,7 @@ def _show(story: TrialStory, spec: StudySpec, output: Output) -> None:
         for line in _event_lines(shown, metric, told):
             output.line(line)
         if isinstance(event.detail, DecisionMade):
-            told = event.detail.explanation.sentence
+            told = _reason(event, event.detail.explanation)
     if silence := wording.silence(trial, spec, story.events[-1].time if story.events else None):
         output.line()
         output.line(f"The last of these was {silence}.")
@@ -109,6 +110,38 @@ def _show(story: TrialStory, spec: StudySpec, output: Output) -> None:
     if keeps := wording.kept_result(trial):
         output.line(f"It {keeps}.")
     _show_log_tail(trial, output)
+
+
+def held_by(story: TrialStory, info: StudyInfo) -> list[str]:
+    """What keeps the trial from running, and the command that ends it; empty where nothing does, or the policy."""
+    trial = story.trial
+    said: list[str] = []
+    by_user = _paused_by_user(story)
+    runs = trial.state in (TrialState.RUNNING, TrialState.RESUMED)
+    if by_user is not None:
+        at = f" at {by_user.time.astimezone():%H:%M:%S}" if by_user.time else ""
+        what = f"is to pause at its next rung: asked by a user{at}" if runs else f"paused by a user{at}"
+        said.append(f"{what}. Resume it: `headrace resume {trial.study} {trial.number}`")
+    elif trial.waits_for:
+        said.append(f"waits for {trial.waits_for}")
+    if info.state is StudyState.PAUSED and trial.state is not TrialState.TERMINATED:
+        what = "pauses at its next rung: its study is paused" if runs else "its study is paused"
+        said.append(f"{what}. Resume it: `headrace resume {trial.study}`")
+    return said
+
+
+def _paused_by_user(story: TrialStory) -> Event | None:
+    """The event by which a user paused the trial; None where it was resumed since, or is over."""
+    number = story.trial.number
+    paused, resumed = held.of_trial(number, held.PAUSED), held.of_trial(number, held.RESUMED)
+    found: Event | None = None
+    for event in story.events:
+        over = isinstance(event.detail, TrialMoved) and event.detail.to_state is TrialState.TERMINATED
+        if event.message == resumed or over:
+            found = None
+        elif event.message == paused:
+            found = event
+    return found
 
 
 def _once(detail: str, errors: set[str]) -> str:
@@ -127,7 +160,7 @@ def _event_lines(event: Event, metric: str, told: str) -> list[Text]:
     match event.detail:
         case DecisionMade(action=action, explanation=explanation):
             text.append(action.value.upper().ljust(11), style="bold")
-            text.append_text(clean(explanation.sentence or event.message))
+            text.append_text(clean(_reason(event, explanation)))
             return [text, *_figures(explanation, metric, event.trial)]
         case ReportRecorded(step=step, metrics=metrics):
             values = "  ".join(f"{name} {wording.number(value)}" for name, value in metrics.items())
@@ -160,6 +193,16 @@ def _event_lines(event: Event, metric: str, told: str) -> list[Text]:
         case _:
             text.append_text(Text.assemble((" " * 11, ""), clean(event.message)))
     return [text]
+
+
+def _reason(event: Event, explanation: Explanation) -> str:
+    """Why, with what holds the trial before what the policy says: a user's pause, its study's, or its study's end."""
+    before, sentence, _ = event.message.partition(explanation.sentence)
+    if not sentence:
+        return explanation.sentence or event.message
+    for outcome in (f"trial {event.trial} ", "goes on: ", "paused: ", "stopped: "):
+        before = before.removeprefix(outcome)
+    return before + sentence
 
 
 def _figures(why: Explanation, metric: str, trial: int | None) -> list[Text]:

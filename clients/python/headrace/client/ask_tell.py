@@ -175,7 +175,7 @@ def _step(step: object) -> int:
         found = -1
     if 0 <= found < 1 << 63:
         return found
-    remedy = "Report the number of steps done so far."
+    remedy = "Report the number of steps done so far, then the metrics by name, such as report(3, loss=0.2)."
     raise InvalidFieldError(
         [
             Violation(

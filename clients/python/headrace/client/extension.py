@@ -15,11 +15,14 @@ _PAST_END = {
     PastEnd.RISES: "the learning rate rises again when it is stepped further",
     PastEnd.UNKNOWN: "what it does past its end is not known",
 }
+_AT_ZERO = ("PolynomialLR", "LinearLR")
+"""Schedules that are told of where they leave the learning rate at 0, stepped or not."""
 _EDITS = {
     OnCodeChange.WARN: " Trials that continue are then marked as trials of edited code.",
     OnCodeChange.PAUSE: " The study then pauses once for the edit, and `headrace resume` accepts it.",
     OnCodeChange.REFUSE: " This study refuses that (`on_code_change: refuse`).",
 }
+_SET = "set `group['lr']` of each `group` in `optimizer.param_groups` to a rate above 0 past that step"
 _ATTRIBUTES = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max"}
 
 
@@ -54,12 +57,25 @@ def extension_warnings(study: StudyInfo, steps: int) -> list[str]:
 def _warning(one: EndingSchedule, edits: str) -> str:
     schedule = one.schedule
     who = f"Trial {one.first_trial} tracks" if one.trials == 1 else f"{plural(one.trials, 'trial')} track"
+    if _inner(schedule) in _AT_ZERO:
+        happens = "the learning rate stays 0 from there on, so further steps train nothing"
+        change = f"Unless your script sets another learning rate there already, change it before you extend to {_SET}."
+    else:
+        happens = _PAST_END[schedule.past_end]
+        change = (
+            f"Unless your script stops stepping it there already, change it before you extend to "
+            f"{_remedy(schedule)}."
+        )
     return (
-        f"{who} {schedule.kind} as '{schedule.name}', which ends at step {schedule.last_step}: "
-        f"{_PAST_END[schedule.past_end]}. A checkpoint brings the schedule back with this end, also where the script "
-        f"makes a longer one. Unless your script stops stepping it there already, change it before you extend to "
-        f"{_remedy(schedule)}.{edits} Or create a study with the larger budget that warm-starts from this one."
+        f"{who} {schedule.kind} as '{schedule.name}', which ends at step {schedule.last_step}: {happens}. "
+        f"A checkpoint brings the schedule back with this end, also where the script makes a longer one. "
+        f"{change}{edits} Or create a study with the larger budget that warm-starts from this one."
     )
+
+
+def _inner(schedule: Schedule) -> str:
+    """The class that ends: `PolynomialLR` of `SequentialLR of PolynomialLR`."""
+    return schedule.kind.rpartition(" of ")[2]
 
 
 def _remedy(schedule: Schedule) -> str:

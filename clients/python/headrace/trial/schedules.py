@@ -1,9 +1,11 @@
 """Learning-rate schedules that end: what a trial tracks, and the last of its steps that each schedule covers.
 
 `headrace extend` lets a trial continue past the budget that its schedule was made for, and the checkpoint brings the
-schedule back with its end. `OneCycleLR` then raises, and `CosineAnnealingLR` lets the learning rate rise again. So the
-trial says with its reports where its schedules end. Those that stay constant past their end (`LinearLR`,
-`PolynomialLR`) and those without one (`StepLR`, restarts) are not told.
+schedule back with its end. `OneCycleLR` then raises, `CosineAnnealingLR` lets the learning rate rise again, and
+`PolynomialLR`, or a `LinearLR` down to 0, leaves it at 0. So the trial says with its reports where its schedules end,
+also once it is past that step. Those that keep another rate past their end (`LinearLR`, `ConstantLR`) and those without
+one (`StepLR`, restarts) are not told. Neither is `LambdaLR`, which Hugging Face's schedules are: its functions are not
+in the checkpoint, so the script's own count, such as `num_training_steps`, is in force.
 
 A schedule counts steps of its own: epochs, or batches. How many there are to a step of the trial is measured between
 reports: from the start of the process to its first report, and from that one on where there are more. PyTorch is not
@@ -12,7 +14,7 @@ imported here: classes are known by their names.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeGuard
 
 from headrace.bounds.numbers import STEPS
@@ -22,6 +24,8 @@ from headrace.trial.tracking import Tracked, TrackedFiles
 _BY_CLASS: Final = {
     "OneCycleLR": ("total_steps", PastEnd.RAISES),
     "CosineAnnealingLR": ("T_max", PastEnd.RISES),
+    "PolynomialLR": ("total_iters", PastEnd.UNKNOWN),
+    "LinearLR": ("total_iters", PastEnd.UNKNOWN),
 }
 """The attribute with the last count that the schedule covers, and what it does past it."""
 _BY_ATTRIBUTE: Final = ("total_steps", "T_max")
@@ -98,7 +102,8 @@ def _last_step(seen: _Seen, step: int, end: End) -> int | None:
         seen.since = (step, end.count)
     if steps <= 0 or counts <= 0:
         return None
-    return min(step + max(0, end.last - end.count) * steps // counts, STEPS)
+    # Past its end the difference is negative: the end stays where it was, however far the trial continues.
+    return min(max(0, step + (end.last - end.count) * steps // counts), STEPS)
 
 
 def _ends(tracked: Mapping[str, Tracked | TrackedFiles]) -> list[tuple[str, End]]:
@@ -125,11 +130,12 @@ def end_of(schedule: Any) -> End | None:
         return _end_of_sequence(schedule)
     if "ChainedScheduler" in names:
         ends = [end for one in getattr(schedule, "_schedulers", ()) if (end := end_of(one)) is not None]
-        return min(ends, key=lambda end: end.last - end.count, default=None)
+        first = min(ends, key=lambda end: end.last - end.count, default=None)
+        return None if first is None else replace(first, kind=f"ChainedScheduler of {first.kind}")
     found = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), None)
     if found is None:
         found = next(((name, PastEnd.UNKNOWN) for name in _BY_ATTRIBUTE if hasattr(schedule, name)), None)
-    if found is None:
+    if found is None or ("LinearLR" in names and getattr(schedule, "end_factor", None) != 0):
         return None
     count, last = getattr(schedule, "last_epoch", None), getattr(schedule, found[0], None)
     if not (_is_count(count) and _is_count(last)):

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import asdict, replace
 
-from headrace import not_known
+from headrace import held, not_known
 from headrace.first_few import first_few
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core import other_code
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.finite import json_number
 from headrace_services.scheduler.core.inputs import ReportArrived
-from headrace_services.scheduler.core.lifecycle import Action, State, StudyState
+from headrace_services.scheduler.core.lifecycle import BY_USER, Action, State, StudyState
 from headrace_services.scheduler.core.policies import Explanation, PausePrice
 from headrace_services.scheduler.core.records import (
     Checkpoint,
@@ -111,8 +111,8 @@ def trial_moved(before: Trial, after: Trial, action: Action, slots: tuple[Slot, 
 
 def trial_user_paused(number: int, *, user_paused: bool) -> Event:
     """A user paused or resumed a trial; it moves when it can."""
-    what = "is to pause at its next rung" if user_paused else "may run again"
-    return Event(number=number, kind="note", message=f"trial {number} {what}: asked by a user", detail={})
+    message = held.of_trial(number, held.PAUSED if user_paused else held.RESUMED)
+    return Event(number=number, kind="note", message=message, detail={})
 
 
 def study_begins(after: str, scale: str) -> Event:
@@ -279,7 +279,7 @@ def decision_made(number: int, action: str, explanation: Explanation, said: str)
     if explanation.pause_price is not None:
         detail["pause_price"] = _price_json(explanation.pause_price)
     outcome = {"PAUSE": "paused", "STOP": "stopped"}.get(action, "goes on")
-    told = said if said.startswith(outcome) else f"{outcome}: {said}"
+    told = said if said.startswith((outcome, BY_USER)) else f"{outcome}: {said}"
     return Event(
         number=number,
         kind="decision_made",

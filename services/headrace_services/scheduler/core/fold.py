@@ -8,9 +8,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from headrace.spec import StudySpec
+from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.policies import Policy, RungResult, make_policy
 from headrace_services.scheduler.core.records import Params, RungEntry
 from headrace_services.scheduler.core.sampling import Point, Points, Sampler, pooled_from
+
+_WITHOUT_FAILURE = frozenset({Reason.COMPLETED, Reason.STOPPED_EARLY})
 
 
 @dataclass(slots=True)
@@ -109,6 +112,12 @@ class Fold:
                 cost=entry.cost if self.spec.prices_pauses else None,
             )
         )
+
+    def ended(self, number: int, reason: Reason) -> None:
+        """Fold in that a trial is over."""
+        if reason in _WITHOUT_FAILURE:
+            self.policy.finished_early(number)
+        self.policy.withdraw(number)
 
     def promoted(self, number: int, bracket: int, rung: int) -> None:
         """Fold in that a trial went past a rung."""

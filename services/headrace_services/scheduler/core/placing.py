@@ -6,7 +6,7 @@ from headrace.folders import study_folder
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core import bubbles, events, quotas, seats, sharing, unreached
 from headrace_services.scheduler.core.inputs import Assignment, ProposalComingError, Suggested
-from headrace_services.scheduler.core.lifecycle import Action, State, StudyState
+from headrace_services.scheduler.core.lifecycle import BY_USER, Action, State, StudyState
 from headrace_services.scheduler.core.needs import Deciding, Named, ask
 from headrace_services.scheduler.core.placement import (
     Placement,
@@ -273,7 +273,10 @@ def _first_in_queue(state: CycleState, passed_over: Container[int]) -> int | Non
 
 def _promote(state: CycleState, promotion: Promotion) -> None:
     state.mark_promoted(promotion.trial, promotion.bracket, promotion.rung)
-    state.explain(promotion.trial, Ruling.CONTINUE, promotion.explanation)
+    said = ""
+    if state.trials[promotion.trial].user_paused:
+        said = f"{BY_USER}, else it goes on: {promotion.explanation.sentence}"
+    state.explain(promotion.trial, Ruling.CONTINUE, promotion.explanation, said=said)
     if promotion.exploit is not None:
         state.exploit(promotion.exploit)
     state.update(promotion.trial, milestone=promotion.to_milestone)

@@ -239,7 +239,7 @@ class CycleState:
             self.give_up_reservation()
         if number in self.queue:
             self.queue.remove(number)
-        self.fold.policy.withdraw(number)
+        self.fold.ended(number, reason)
         if reason in WITHOUT_RESULT and (end := self.trials[number].counted) is not None:
             self.emit(events.result_stays(number, end, self.study.spec))
         self.wants_placement = True

@@ -112,8 +112,11 @@ class History:
         self.tell("promoted", trial, bracket, rung)  # first: an oracle may look at how things stood
         self.fold("promoted", trial, bracket, rung)
 
-    def end(self, trial: int) -> None:
-        """A trial is over."""
+    def end(self, trial: int, *, finished: bool = False) -> None:
+        """A trial is over; `finished`: without a failure."""
+        if finished:
+            self.fold("finished_early", trial)
+            self.tell("finished_early", trial)
         self.fold("withdraw", trial)
         self.tell("withdraw", trial)
         self.paused.pop(trial, None)
@@ -182,7 +185,7 @@ class History:
         for level in range(rung, top):
             self.pass_on(trial, bracket, level)
         if last:
-            self.end(trial)
+            self.end(trial, finished=True)
         else:
             self.judge(trial, bracket, top)
 
@@ -219,7 +222,8 @@ class History:
         """A trial fails, is cancelled, or is added by a user."""
         strike = self.rng.random()
         if strike < 0.08 and self.running:
-            self.end(self.running.pop(self.rng.randrange(len(self.running)))[0])
+            ended = self.running.pop(self.rng.randrange(len(self.running)))[0]
+            self.end(ended, finished=strike < 0.02)
         elif strike < 0.13 and self.paused:
             self.end(self.rng.choice(sorted(self.paused)))
         elif strike < 0.16 and self.pending:

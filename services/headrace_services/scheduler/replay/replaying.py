@@ -43,7 +43,7 @@ from headrace.client.model import Exploit as LoggedExploit
 from headrace.client.model import TerminationReason, TrialState
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core.fold import Fold
-from headrace_services.scheduler.core.lifecycle import AT_ITS_END, BY_USER, WITH_STUDY
+from headrace_services.scheduler.core.lifecycle import AT_ITS_END, BY_USER, WITH_STUDY, Reason
 from headrace_services.scheduler.core.policies import Action as Ruling
 from headrace_services.scheduler.core.policies import Explanation, Policy, Promotion, RungCost
 from headrace_services.scheduler.core.policies import PausePrice as Price
@@ -239,7 +239,9 @@ class Replay:
             if entries:
                 self._last_entries[trial] = entries[-1]
             self._ends[trial] = len(self._folded)
-            self._take(lambda fold: fold.policy.withdraw(trial))
+            assert moved.reason is not None
+            reason = Reason(moved.reason.name)
+            self._take(lambda fold: fold.ended(trial, reason))
         elif moved.action == "reopen":
             self._reopened(trial, moved)
         elif moved.action == "launch" and trial in self._unstarted:

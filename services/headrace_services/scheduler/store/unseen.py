@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Row, Select, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace_services.scheduler.core.fold import Fold
+from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.store import exploits, rows, tables
 
 AT_ONCE = 512
@@ -41,7 +42,7 @@ async def catch_up(
             folds.append((cursor, 1, partial(fold.policy.exploited, exploit)))
     async for page in trials_ended(conn, study_id, fold.cursor):
         over = (row for row in page if row.number not in reopened)
-        folds += [(row.end_cursor, 2, partial(fold.policy.withdraw, row.number)) for row in over]
+        folds += [(row.end_cursor, 2, partial(fold.ended, row.number, Reason(row.reason))) for row in over]
     for place, (_, _, take) in enumerate(sorted(folds, key=itemgetter(0, 1)), start=1):
         take()
         if place % AT_ONCE == 0:
@@ -68,7 +69,9 @@ async def rung_results(conn: AsyncConnection, study_id: int, cursor: int) -> Asy
 async def trials_ended(conn: AsyncConnection, study_id: int, cursor: int) -> AsyncIterator[list[Row[Any]]]:
     """Trials that ended after an event, each with the event that ended it (`end_cursor`)."""
     t = tables.trial
-    query = select(t.c.number, t.c.end_cursor).where(t.c.study_id == study_id, t.c.end_cursor > cursor)
+    query = select(t.c.number, t.c.end_cursor, t.c.reason).where(
+        t.c.study_id == study_id, t.c.end_cursor > cursor
+    )
     async for page in _pages(conn, query, t.c.number):
         yield page
 

@@ -8,10 +8,11 @@ a trial that is outside the best now may be inside when more results have come.
 A study ends with a trial that had the full budget: when no more results can come (no further configurations, and
 nobody in training), no candidate is left and no trial has reached the last rung, the best one that waits at the highest
 rung goes on all the same. ⌊n/η⌋ is made for an endless stream; of 150 trials over six rungs with η=3 the last rung
-would get ⌊1/3⌋ = 0, and the winner would be known from half of its training. One trial gets this chance, up to the
-last rung; when it ends on the way, no other one gets it. (Decision 0020.) With effort many go on that are not among
-the best, and end on the way. There nobody gets the chance at a rung where a trial that went on has ended, or below it:
-programs may all end by themselves before the last rung. (Decision 0119.)
+would get ⌊1/3⌋ = 0, and the winner would be known from half of its training. (Decision 0020.) When that trial fails,
+is infeasible, is cancelled or has no value at the last rung, the next best one goes on, until one has come through or
+none is left. (Decision 0143.) When its program ends by itself before the last rung, no other one gets the chance:
+all programs may end so. With effort many go on that are not among the best. There nobody gets the chance at a rung
+where a program that went on has ended by itself, or below it. (Decision 0119.)
 
 **Optimistic arrival** (promotion only). A trial that arrives among the best 1/η of the results that are there so far
 goes on at once, and so does everyone while there are fewer than η results. The first arrivals run far without being
@@ -100,6 +101,7 @@ class _Asha(Policy):
         self._top: dict[int, tuple[int, int]] = {}
         self._waits_at: dict[int, tuple[int, int]] = {}
         self._withdrawn: set[int] = set()
+        self._finished_early: set[int] = set()
         self._in_training: set[int] = set()
         self._last: int | None = None
         """The last trial that went on although it was not among the best ⌊n/η⌋."""
@@ -141,6 +143,10 @@ class _Asha(Policy):
             self._stop_waiting(trial)
             if trial not in self._withdrawn:
                 self._in_training.add(trial)
+
+    def finished_early(self, trial: int) -> None:
+        if trial in self._in_training:
+            self._finished_early.add(trial)
 
     def withdraw(self, trial: int) -> None:
         self._withdrawn.add(trial)
@@ -206,7 +212,7 @@ class AshaPromotion(_Asha):
         self._optimistic = optimistic
         self._effort = effort
         self._ended_beyond = 0
-        """The highest milestone behind which a trial ended on its way to the next."""
+        """The highest milestone behind which a program ended by itself on its way to the next."""
 
     def joined(self, trial: int, bracket: int, params: Params) -> None:
         super().joined(trial, bracket, params)
@@ -232,10 +238,13 @@ class AshaPromotion(_Asha):
                 self._effort.given += 1
                 self._effort.trains.add(trial)
 
-    def withdraw(self, trial: int) -> None:
+    def finished_early(self, trial: int) -> None:
+        super().finished_early(trial)
         top = self._top.get(trial)
         if top is not None and trial in self._in_training:
             self._ended_beyond = max(self._ended_beyond, self._ladders[top[0]][top[1]])
+
+    def withdraw(self, trial: int) -> None:
         super().withdraw(trial)
         if self._effort is not None:
             self._effort.trains.discard(trial)
@@ -328,9 +337,9 @@ class AshaPromotion(_Asha):
         return None
 
     def _chance_is_over(self, milestone: int) -> bool:
-        """Whether somebody had the chance that the best one at a milestone would get."""
+        """Whether the program of one that had the chance, or went as far, ended by itself."""
         if self._effort is None:
-            return self._last in self._withdrawn
+            return self._last in self._finished_early
         return self._ended_beyond >= milestone
 
     def _promotion(self, trial: int, bracket: int, rung: int, kept: int, why: str) -> Promotion:

@@ -6,6 +6,9 @@
 - A full rung is *decided* once each member has a result there, or is over without one.
 - Of n members ⌊n/η⌋ go on, and one at least: a cohort that lost trials, or was never full, still has a winner. A place
   goes to the best trial that waits; one that has dropped out while it waited leaves its place to the next best.
+- Where all that went past a rung are *lost*, the next best gets a last chance, once nothing else is left to run in the
+  study. A trial is lost when it has no finite value at a rung, or is over before the last one; not where its program
+  ended by itself, as all might. (Decision 0143.)
 
 All this is a function of who joined, who has which result, who went on and who is over, not of the order in which it
 became known; only ties go by arrival.
@@ -26,6 +29,8 @@ class CohortRung:
     without_result: set[int] = field(default_factory=set)
     """Members that are over and were never recorded here."""
     past: set[int] = field(default_factory=set)
+    in_hope: int = 0
+    """How many of those past it are not lost."""
 
     @property
     def complete(self) -> bool:
@@ -53,6 +58,8 @@ class Cohort:
         self._eta = eta
         self.rungs = [CohortRung(ranking=Ranking(maximize=maximize)) for _ in range(rungs)]
         self._over: set[int] = set()
+        self._lost: set[int] = set()
+        self._finished_early: set[int] = set()
         self._top: dict[int, int] = {}
 
     @property
@@ -79,15 +86,23 @@ class Cohort:
         place.without_result.discard(trial)
         place.ranking.add(result, waits=trial not in self._over)
         self._top[trial] = rung
+        if not result.finite:
+            self._lose(trial)
 
     def promoted(self, trial: int, rung: int) -> None:
         """Note that a recorded trial went past a rung."""
         self.rungs[rung].ranking.result(trial)
         self._pass(trial, rung)
 
+    def finished_early(self, trial: int) -> None:
+        """Note that a member's program ended by itself."""
+        self._finished_early.add(trial)
+
     def withdraw(self, trial: int) -> None:
         """Note that a member is over."""
         self._over.add(trial)
+        if trial not in self._finished_early and self._top.get(trial) != len(self.rungs) - 1:
+            self._lose(trial)
         for rung in self.rungs:
             if trial in rung.ranking:
                 rung.ranking.leave(trial)
@@ -118,6 +133,14 @@ class Cohort:
         below_top = min(self._full_rungs(more=more), len(self.rungs) - 1)
         return [rung for rung in range(below_top) if self.rungs[rung].complete and not self._given_out(rung)]
 
+    def last_chance(self) -> int | None:
+        """The rung from which the best that waits may go on where nobody trains, and all that were promoted are lost;
+        None where nobody waits, or one that went past completed."""
+        waited_at = [rung for rung, place in enumerate(self.rungs) if place.waiting]
+        if not waited_at or waited_at[-1] == len(self.rungs) - 1 or self.rungs[waited_at[-1]].in_hope:
+            return None
+        return waited_at[-1]
+
     def expected(self, rung: int, *, more: bool) -> int:
         """How many members the rung will have, should nobody drop out."""
         if rung == 0:
@@ -140,11 +163,19 @@ class Cohort:
         place = self.rungs[rung]
         return not place.waiting or len(place.past) >= self.places(len(place.members))
 
+    def _lose(self, trial: int) -> None:
+        """Note that a trial will not come to the last rung with a value."""
+        if trial not in self._lost:
+            self._lost.add(trial)
+            for rung in self.rungs:
+                rung.in_hope -= trial in rung.past
+
     def _pass(self, trial: int, rung: int) -> None:
         place = self.rungs[rung]
         if trial in place.past:
             return
         place.past.add(trial)
+        place.in_hope += trial not in self._lost
         if trial in place.ranking:
             place.ranking.leave(trial)
         else:

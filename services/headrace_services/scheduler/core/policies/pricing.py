@@ -73,6 +73,9 @@ class PricedPauses(Policy):
     def pinned(self, trial: int) -> frozenset[str]:
         return self._policy.pinned(trial)
 
+    def finished_early(self, trial: int) -> None:
+        self._policy.finished_early(trial)
+
     def withdraw(self, trial: int) -> None:
         self._policy.withdraw(trial)
         self._over.add(trial)

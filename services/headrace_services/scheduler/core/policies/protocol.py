@@ -167,6 +167,11 @@ class Policy(Protocol):
         del trial
         return frozenset()
 
+    def finished_early(self, trial: int) -> None:
+        """The trial ended without a failure: it completed, its program returned early, or its time was over. `withdraw`
+        follows. One that is withdrawn without this call failed, is infeasible or was cancelled."""
+        del trial
+
     def withdraw(self, trial: int) -> None:
         """The trial is over and not to be promoted, also when it never came to a rung. Its results still count."""
         ...

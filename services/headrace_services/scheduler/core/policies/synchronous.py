@@ -13,7 +13,8 @@ cohort may run and no new one can start.
 A cohort at the end of a study may never be full. Once there are no more trials to come it is decided with those that
 it has. A trial that a user adds later joins the last cohort, which then counts one more member.
 
-Every question and every fold is O(L log n) for L rungs: the cohorts that have a place to give are kept in order.
+Every question and every fold is O(L log n) for L rungs: the cohorts that have a place to give are kept in order. Only
+where nothing is left to run are all cohorts looked at, for one that is left without a winner.
 """
 
 from bisect import bisect_right
@@ -109,6 +110,7 @@ class Synchronous(Policy):
         self._cohorts: list[list[Cohort]] = [[] for _ in ladders]
         self._cohort_of: dict[int, Cohort] = {}
         self._over: set[int] = set()
+        self._in_training: set[int] = set()
         self._ready: dict[bool, SortedSet] = {True: SortedSet(), False: SortedSet()}
         """Where a place is to be given, by whether more trials come."""
 
@@ -139,21 +141,32 @@ class Synchronous(Policy):
         cohort = self._cohort_of[trial] = cohorts[-1]
         if trial in self._over:
             cohort.withdraw(trial)
+        else:
+            self._in_training.add(trial)
         cohort.join(trial)
         self._refresh(cohort)
 
     def record(self, result: RungResult) -> None:
         cohort = self._cohort(result.trial, result.bracket, result.rung)
         cohort.record(result)
+        self._in_training.discard(result.trial)
         self._refresh(cohort)
 
     def promoted(self, trial: int, bracket: int, rung: int) -> None:
         cohort = self._cohort(trial, bracket, rung)
+        if cohort.rungs[rung].ranking.waiting_rank(trial) is not None:
+            self._in_training.add(trial)
         cohort.promoted(trial, rung)
         self._refresh(cohort)
 
+    def finished_early(self, trial: int) -> None:
+        cohort = self._cohort_of.get(trial)
+        if cohort is not None:
+            cohort.finished_early(trial)
+
     def withdraw(self, trial: int) -> None:
         self._over.add(trial)
+        self._in_training.discard(trial)
         cohort = self._cohort_of.get(trial)
         if cohort is not None:
             cohort.withdraw(trial)
@@ -187,21 +200,34 @@ class Synchronous(Policy):
         return Verdict(action=action, explanation=self._explain(cohort, result, said, more=more))
 
     def next_promotion(self, *, more: bool = True) -> Promotion | None:
-        ready = self._ready[more]
-        if not ready:
+        if ready := self._ready[more]:
+            _, bracket, index, rung = ready[0]
+            place = self._cohorts[bracket][index].rungs[rung]
+            lost = len(place.without_result)
+            without = f" ({lost} of them without a result)" if lost else ""
+            why = f"all {len(place.members)} of its cohort are there{without}; it is the best one not promoted yet and"
+            return self._promotion(bracket, index, rung, why, more=more)
+        if more or self._in_training:
             return None
-        _, bracket, index, rung = ready[0]
+        chances = [
+            (-self._ladders[bracket][rung], bracket, index, rung)
+            for bracket, cohorts in enumerate(self._cohorts)
+            for index, cohort in enumerate(cohorts)
+            if (rung := cohort.last_chance()) is not None
+        ]
+        if not chances:
+            return None
+        _, bracket, index, rung = min(chances)
+        why = "none that was promoted in its cohort can reach the full budget any more, so the next best one"
+        return self._promotion(bracket, index, rung, why, more=more)
+
+    def _promotion(self, bracket: int, index: int, rung: int, why: str, *, more: bool) -> Promotion:
         cohort = self._cohorts[bracket][index]
         place = cohort.rungs[rung]
         trial = place.ranking.best_waiting()
         assert trial is not None
         to_milestone = self._ladders[bracket][rung + 1]
-        lost = len(place.without_result)
-        without = f" ({lost} of them without a result)" if lost else ""
-        said = (
-            f"all {len(place.members)} of its cohort are there{without}; "
-            f"it is the best one not promoted yet and goes on to {to_milestone} steps"
-        )
+        said = f"{why} goes on to {to_milestone} steps"
         return Promotion(
             trial=trial,
             bracket=bracket,
