@@ -6,11 +6,12 @@ always reported: where nothing that was compared depends on it, as a warning.
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
 from headrace.check.caches import SAME_AGAIN, caches_emptied, same_again
-from headrace.check.compare import first_difference, reported_by_step, reported_in
+from headrace.check.compare import first_difference, losses, reported_by_step, reported_in
 from headrace.check.loaders import LoaderState
 from headrace.check.report import Missing
 from headrace.check.settings import FROZEN, TRAINED, listed_briefly
@@ -89,6 +90,14 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
     for missing in resets(straight, chain):
         found.setdefault(missing.remedy, missing)
     return tuple(found.values()) or unsaved(chain) or tuple(_loop_of_its_own(straight))
+
+
+def restored_late(chain: Sequence[SegmentResult], unpaused: SegmentResult) -> tuple[Missing, ...]:
+    """What a process begins its loop without, and has again at the next report."""
+    return tuple(
+        replace(missing, evidence=(*missing.evidence, SAME_AGAIN))
+        for missing in losses(chain, unpaused, late=True)
+    )
 
 
 def _steps_repeated(straight: SegmentResult) -> Iterator[Missing]:
