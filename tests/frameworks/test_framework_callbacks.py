@@ -261,7 +261,7 @@ def train(""",
 )
 AVERAGE_ALONE = (
     r"\AFAILED .* loses one piece of state\n\n.*variable `trainer\.average` is .*\n"
-    r"     remedy: keep it in t\.state\['trainer\.average'\](?!(?s:.)*trainer\._)"
+    r"     remedy: keep it in t\.state: `trainer\.average = t\.state\.get\(\"average\", 1\.0\)`(?!(?s:.)*trainer\._)"
 )
 """And no attribute of the Trainer's own, such as `_tr_loss`."""
 TRAINER: Cases = {
