@@ -5,6 +5,7 @@ Each script keeps state in a random kind of place, tracked or not, and its curve
 (`tests/check/twin.py`). A failure must also name the variable, and what is tracked must give no warning.
 """
 
+import multiprocessing
 import random
 import sys
 from collections import Counter
@@ -12,13 +13,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "check")]
+sys.path.insert(0, str(ROOT / "tests" / "check"))
 
 import holders  # noqa: E402  (found by the path above)
 import twin  # noqa: E402  (found by the path above)
-from forked import launch_segment  # noqa: E402  (found by the path above)
 
-from headrace.check import run_check  # noqa: E402  (after the path, as the others)
+from headrace.check import run_check, segment  # noqa: E402  (after the path, as the others)
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["numpy", "headrace.check.segment"])
+
+
+def launch(control_file: Path, log_file: Path, ranks: int) -> None:  # noqa: ARG001  (the check's signature)
+    """One process of a check."""
+    process = PROCESSES.Process(target=segment.main, args=(str(control_file),))
+    process.start()
+    process.join()
 
 
 def judged(kind: str, place: holders.Place, read: holders.Read, *, tracked: bool) -> str:
@@ -27,7 +37,7 @@ def judged(kind: str, place: holders.Place, read: holders.Read, *, tracked: bool
         script = Path(folder) / "script.py"
         script.write_text(holders.script(kind, place, read, tracked=tracked))
         unchanged = twin.same(script, Path(folder))
-        report = run_check(script, folder=Path(folder), limit_s=3600, launch=launch_segment)
+        report = run_check(script, folder=Path(folder), limit_s=3600, launch=launch)
     if unchanged != report.passed:
         return (
             f"a pause changes {'nothing' if unchanged else 'it'}, and the check says {report.verdict.value}"
@@ -50,6 +60,7 @@ def main(cases: int, seed: int) -> int:
         read, tracked = drawn.choice([*holders.Read]), number % 2 == 1
         wrong = judged(kind, place, read, tracked=tracked)
         counts["wrong" if wrong else "right"] += 1
+        print(f"{number + 1} of {cases}", end="\r", file=sys.stderr, flush=True)
         if wrong:
             print(f"{kind}, {place}, {read}, {'tracked' if tracked else 'not tracked'}: {wrong}", flush=True)
     print(f"{cases} scripts, seed {seed}: {counts['right']} verdicts right, {counts['wrong']} wrong")

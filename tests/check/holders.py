@@ -104,14 +104,14 @@ HOLDERS = {
     "int": _numbered("0", "P += step", "P"),
     "enum": Holder(
         first="Mode.COLD",
-        change="P = Mode.HOT",
+        change="P = Mode(3 - P.value)",
         number="P.value",
         saved="P.value",
         load="P = Mode(S)",
     ),
     "function": Holder(
         first="one",
-        change="P = two",
+        change="P = two if P is one else one",
         number="P()",
         saved="P.__name__",
         load="P = globals()[S]",
@@ -229,7 +229,7 @@ def path_of(kind: str, place: Place) -> str:
 
 
 def script(kind: str, place: Place, read: Read, *, tracked: bool) -> str:
-    """A script of five steps that keeps state in such a holder."""
+    """A script of four steps that keeps state in such a holder."""
     holder, path = HOLDERS[kind], _PATHS[place]
     first, change, number, saved = (
         re.sub(r"\bP\b", path, text) for text in (holder.first, holder.change, holder.number, holder.saved)
@@ -252,13 +252,10 @@ def script(kind: str, place: Place, read: Read, *, tracked: bool) -> str:
         lines += ["    if 'held' in t.state:", f"        {load}"]
     lines += ["    t.state.setdefault('v', 1.0)", "    for step in t.steps():"]
     if read is Read.END:
-        lines += [f"        if {number} >= {_END.get(kind, 3)}: break"]
+        lines += [f"        if step > 2 and int({number}) % 2: break"]
     lines += [f"        {change}", "        t.state['v'] *= 0.9"]
     if tracked:
         lines += [f"        t.state['held'] = {saved}"]
     loss = f"t.state['v'] + {number}" if read is Read.CURVE else "t.state['v']"
-    lines += [f"        t.report(loss={loss})", "trial.main(train, steps=5)", ""]
+    lines += [f"        t.report(loss={loss})", "trial.main(train, steps=4)", ""]
     return "\n".join(lines)
-
-
-_END = {"enum": 2, "function": 2}
