@@ -163,7 +163,7 @@ HOLDERS = {
     "closure": Holder(
         first="closing()", change="P(step)", number="P(0)", saved="P(0)", load="P(S)", named="n"
     ),
-    "partial": _numbered("functools.partial(dict, n=0)", "P.keywords['n'] += 1", "P()['n']"),
+    "partial": _numbered("functools.partial(dict, n=0)", "P.keywords['n'] += 1", "P.keywords['n']"),
     "attribute of a function": _numbered("tallied; P.n = 0", "P.n += 1", "P.n"),
     "context variable": Holder(
         first="ContextVar('held', default=0)",

@@ -7,7 +7,7 @@ from typing import Any
 from headrace.check import discover
 from headrace.check.classes import Classes
 from headrace.check.digest import digest
-from headrace.check.plain_values import is_one_value, is_plain_container, named
+from headrace.check.plain_values import NAMED, is_one_value, is_plain_container, named
 from headrace.check.snapshot import Owner
 
 _MOST_ELEMENTS = 1 << 22
@@ -30,7 +30,8 @@ class Variables:
 
     def add(self, found: discover.Found) -> None:
         path, value = found.path, found.value
-        if not found.own or path in self.found:
+        # An object that only a library's leads to is called by its class, which is there by that name too.
+        if not found.own or not self.found.get(path, NAMED).startswith(NAMED):
             return
         self._reached.add(id(value))
         if (held := discover.cached_results(value)) is not None:
