@@ -9,9 +9,10 @@ from forked import launch_segment
 from holders import HOLDERS, Place, Read
 
 from headrace.check import CheckReport, render, run_check
+from headrace.check.classes import Classes
 from headrace.check.discover import Found, walk
 from headrace.check.plain_values import items_of, written_out
-from headrace.check.variables import is_plain
+from headrace.check.variables import Variables, is_plain
 
 
 def checked(folder: Path, kind: str, place: Place, read: Read, *, tracked: bool) -> tuple[CheckReport, bool]:
@@ -65,3 +66,13 @@ def test_a_member_and_a_function_are_found_on_every_way_to_them() -> None:
     )
     assert [one.path for one in found] == ["a", "b", "f", "g"]
     assert written_out(Place.LOCAL) == "Place.LOCAL"
+
+
+def test_an_object_that_is_called_by_its_class_is_looked_at_beside_the_class() -> None:
+    """As a callback that only a trainer holds: `Stop.bad` is its attribute, and `Stop` is a class of the script."""
+    values = Variables(Classes())
+    values.add(Found("Key", Key, own=True))
+    assert values.found["Key"].startswith("function Key")
+    values.holders.clear()
+    values.add(Found("Key", Key(), own=True))
+    assert values.holders == {"Key": True}

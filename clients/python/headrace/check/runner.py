@@ -242,8 +242,7 @@ class _Check:
                 straight, chain = without(straight, names), [without(results, names) for results in chain]
                 judged = Judged() if broken else Judged.of(straight, chain)
                 report = replace(report, metrics=metrics_of(straight))
-            lasting = by_rank(world, lambda rank: losses(chain_of(chain, rank), again[rank]))
-            missing = (*lasting, *broken)
+            missing = (*by_rank(world, lambda rank: losses(chain_of(chain, rank), again[rank])), *broken)
             if not missing and judged.first is not None:
                 missing = by_rank(
                     world, lambda rank: self._suspects(straight[rank], chain_of(chain, rank), again[rank])
