@@ -38,6 +38,8 @@ def judged(kind: str, place: holders.Place, read: holders.Read, *, tracked: bool
         script.write_text(holders.script(kind, place, read, tracked=tracked))
         unchanged = twin.same(script, Path(folder))
         report = run_check(script, folder=Path(folder), limit_s=3600, launch=launch)
+    # A generator that is behind at the next report is a loss, whether or not anything has drawn from it yet.
+    unchanged = unchanged and (tracked or kind not in ("random", "numpy generator"))
     if unchanged != report.passed:
         return (
             f"a pause changes {'nothing' if unchanged else 'it'}, and the check says {report.verdict.value}"
@@ -45,8 +47,8 @@ def judged(kind: str, place: holders.Place, read: holders.Read, *, tracked: bool
     told = [found.finding for found in (*report.missing, *report.warnings)]
     if tracked and told:
         return f"is tracked, and yet {told}"
-    path = holders.path_of(kind, place)
-    if not unchanged and not any(f"`{path}" in finding for finding in told):
+    paths = f"`{holders.path_of(kind, place)}", "`n`"  # a generator's own variable
+    if not unchanged and not any(path in finding for finding in told for path in paths):
         return f"is not named: {told}"
     return ""
 

@@ -130,7 +130,7 @@ HOLDERS = {
         change="P.append(P[-1] + 1)",
         number="sum(P)",
         saved="list(P)",
-        load="P.extend(S)",
+        load="P = deque(S, 3)",
     ),
     "list of enums": Holder(
         first="[Mode.COLD]",
@@ -140,7 +140,7 @@ HOLDERS = {
         load="P.extend([Mode.HOT] * (S - 1))",
     ),
     "defaultdict": _numbered("defaultdict(int)", "P['a'] += 1", "P['a']"),
-    "Counter": _numbered("Counter()", "P.update('ab')", "P['a']"),
+    "Counter": _numbered("Counter()", "P.update('a')", "P['a']"),
     "dict by objects": _numbered("{KEY: 0}", "P[KEY] += 1", "P[KEY]"),
     "dict with attributes": _numbered("Book()", "P.seen += 1", "P.seen"),
     "set": Holder(
@@ -164,7 +164,14 @@ HOLDERS = {
         first="closing()", change="P(step)", number="P(0)", saved="P(0)", load="P(S)", named="n"
     ),
     "partial": _numbered("functools.partial(dict, n=0)", "P.keywords['n'] += 1", "P.keywords['n']"),
-    "attribute of a function": _numbered("tallied; P.n = 0", "P.n += 1", "P.n"),
+    "attribute of a function": Holder(
+        first="tallied; P.n = 0",
+        change="P.n += 1",
+        number="P.n",
+        saved="P.n",
+        load="P.n = S",
+        named="tallied.n",
+    ),
     "context variable": Holder(
         first="ContextVar('held', default=0)",
         change="P.set(P.get() + 1)",
@@ -207,8 +214,8 @@ HOLDERS = {
         first="cached",
         change="LATEST[0] += 1; P(1)",
         number="P(1)",
-        saved="P(1)",
-        load="LATEST[0] = S; P(1)",
+        saved="[P(1), *LATEST]",
+        load="LATEST[0] = S[0]; P(1); LATEST[0] = S[1]",
         named="cached",
     ),
     "iterator": Holder(

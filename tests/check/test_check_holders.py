@@ -1,6 +1,7 @@
 """`headrace check` finds state in every kind of place, says nothing of what is tracked, and agrees with the truth."""
 
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import holders
 import pytest
@@ -76,3 +77,10 @@ def test_an_object_that_is_called_by_its_class_is_looked_at_beside_the_class() -
     values.holders.clear()
     values.add(Found("Key", Key(), own=True))
     assert values.holders == {"Key": True}
+
+
+def test_which_object_a_weak_dictionary_leads_to_is_seen() -> None:
+    one = Key()
+    one.n = 3  # type: ignore[attr-defined]  # as a script may
+    found = [*walk([("boxes", [one]), ("held", WeakValueDictionary(a=one))], is_plain)]
+    assert {"boxes[0].n", "held['a'].n"} <= {each.path for each in found}

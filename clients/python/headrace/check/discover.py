@@ -70,6 +70,8 @@ class Found:
     value: Any
     # Whether the way is the script's own: no library's object lies on it but containers and modules.
     own: bool
+    # Whether a weak container leads to it: what keeps it alive is another way, and which object it is may change.
+    weak: bool = False
 
 
 def walk(
@@ -99,6 +101,9 @@ def walk(
             if id(value) in seen:
                 if found.own and named(value) is not None:  # a variable may hold another function later
                     yield found
+                if found.own and found.weak:
+                    again = (Found(*child, own=True) for child in _children(found.path, value))
+                    deeper.extend(one for one in again if is_plain(one.value))
                 continue
             yield found
             count += 1
@@ -116,7 +121,7 @@ def walk(
             kind: Any = type(value)  # mypy takes no type[Any] for hashable
             library = of_library(kind, _is_own_module) if own else frozenset()
             deeper.extend(
-                Found(path, child, own)
+                Found(path, child, own, isinstance(value, WEAK))
                 for path, child in _children(found.path, value)
                 if not (path.rpartition(".")[2] in library and is_plain(child))
             )
