@@ -121,7 +121,7 @@ def test_what_is_not_saved_is_named_by_the_way_to_it(
     (missing,) = report.missing
     assert missing.kind is Kind.VALUE
     assert missing.finding.startswith(f"`{path}` is not saved"), render(report)
-    assert f"keep it in t.state[{path!r}], which is saved" in missing.remedy
+    assert f"keep it in t.state: `{path} = t.state.get(" in missing.remedy
     assert ("model.register_buffer('mean', ...)" in missing.remedy) == (path == "model.mean")
 
 

@@ -104,31 +104,31 @@ def test_a_seed_that_changes_no_random_number_is_not_blamed(check: Check, place:
             "def smooth(value, hist=[]):\n    hist.append(value); return sum(hist)\n",
             "smooth(loss.item())",
             "smooth(hist)",
-            "keep it in t.state['hist'], which is saved, and give it to smooth(...)",
+            'keep it in t.state, which is saved: call smooth(..., hist=t.state.setdefault("hist", ...))',
         ),
         (
             "def smooth(value, *, seen={'sum': 0.0}):\n    seen['sum'] += value; return seen['sum']\n",
             "smooth(loss.item())",
             "smooth(seen)",
-            "keep it in t.state['seen'], which is saved, and give it to smooth(...)",
+            'keep it in t.state, which is saved: call smooth(..., seen=t.state.setdefault("seen", ...))',
         ),
         (
             "def smooth(value):\n    smooth.sum += value; return smooth.sum\nsmooth.sum = 0.0\n",
             "smooth(loss.item())",
             "smooth.sum",
-            "keep it in t.state['smooth.sum'], which is saved",
+            'keep it in t.state: `smooth.sum = t.state.get("sum", 0.0)` before the loop',
         ),
         (
             "class Meter:\n    sum = 0.0\ndef add(value):\n    Meter.sum += value; return Meter.sum\n",
             "add(loss.item())",
             "Meter.sum",
-            "keep it in t.state['Meter.sum'], which is saved",
+            'keep it in t.state: `Meter.sum = t.state.get("sum", 0.0)` before the loop',
         ),
         (
             "import counting\n",
             "counting.add(loss.item())",
             "counting.total",
-            "keep it in t.state['counting.total'], which is saved",
+            'keep it in t.state: `counting.total = t.state.get("total", 0.0)` before the loop',
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_what_is_too_large_to_look_at_is_named_where_nothing_explains(check: Che
 def test_a_second_model_is_to_be_tracked_under_a_name_of_its_own(check: Check) -> None:
     report = check(
         ("noise = torch.Generator()", "average = nn.Linear(3, 1); noise = torch.Generator()"),
-        (REPORT, "nn.init.normal_(average.weight); " + REPORT),
+        (REPORT, "average.weight.data.mul_(0.9); " + REPORT),
     )
     assert findings(report) == [
         (Kind.WEIGHTS, "Linear `average` is not tracked: the weights are those of a new model")
@@ -239,7 +239,9 @@ def test_a_counter_and_an_iterator_of_the_scripts_own_are_suspected(check: Check
         (Kind.VALUE, "variable `seen` is 2 when saved, and 0 after the restore"),
         (Kind.DATA, "`stream` is an iterator, which no checkpoint can hold: it starts again"),
     ]
-    assert report.missing[0].remedy == "keep it in t.state['seen'], which is saved"
+    assert report.missing[0].remedy.startswith(
+        'keep it in t.state: `seen = t.state.get("seen", 0)` before the loop'
+    )
 
 
 def test_state_hidden_in_objects_and_closures_is_found(check: Check) -> None:

@@ -235,7 +235,7 @@ def test_an_attribute_that_a_fresh_object_does_not_have_is_named(check: Check, w
     assert missing.finding.startswith(f"variable `{name}` is 1."), render(report)
     after = "and 1.0 after the restore" if "default" in where else "which the loop has set"
     assert after in missing.finding
-    assert missing.remedy == f"keep it in t.state['{name}'], which is saved"
+    assert missing.remedy.startswith(f"keep it in t.state: `{name} = ")
 
 
 STOPPER = """
@@ -265,7 +265,8 @@ def test_a_patience_whose_defaults_are_in_the_class_is_warned_of(check: Check) -
     """With the defaults in `__init__` it was."""
     report = check(source=STOPPER)
     assert report.passed, render(report)
-    assert [found.remedy for found in report.warnings] == ["keep it in t.state['stop.best'], which is saved"]
+    (found,) = report.warnings
+    assert found.remedy.startswith('keep it in t.state: `stop.best = t.state.get("best", ')
 
 
 CACHED = """self.ma = 1.0

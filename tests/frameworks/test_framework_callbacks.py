@@ -100,8 +100,32 @@ SAVED = """    def state_dict(self):
 
 def train("""
 OWN_STOP = (WHOLE, ("[callback]", "[Stop(), callback]"), ("def train(", COUNTING))
+STARTS_LATE = "pl.callbacks.StochasticWeightAveraging(swa_lrs=1e-2, swa_epoch_start=2)"
+"""Lightning keeps the state that it is restored with aside until the next epoch starts."""
+FINETUNED = (
+    WHOLE,
+    (
+        "self.net = nn.Sequential(nn.Linear(64, 64)",
+        "self.backbone = nn.Linear(64, 64)\n        self.net = nn.Sequential(self.backbone",
+    ),
+    ("AdamW(self.parameters()", "AdamW(self.net[3:].parameters()"),
+    ("[callback]", "[pl.callbacks.BackboneFinetuning(3), callback]"),
+)
 LIGHTNING: Cases = {
     "as it stands": (EXACT, ()),
+    "averaged weights, restored when the next epoch starts": (
+        EXACT,
+        (WHOLE, ("[callback]", f"[{STARTS_LATE}, callback]")),
+    ),
+    "averaged weights that are saved in place of the others": (
+        EXACT,
+        (WHOLE, ("[callback]", "[pl.callbacks.EMAWeightAveraging(), callback]")),
+    ),
+    "a number of batches to accumulate, by epoch": (
+        EXACT,
+        (WHOLE, ("[callback]", "[pl.callbacks.GradientAccumulationScheduler({0: 1, 2: 3}), callback]")),
+    ),
+    "layers that are unfrozen, and frozen again by a restore": ("requires_grad of .*backbone", FINETUNED),
     "no checkpoints of Lightning's own": (
         EXACT,
         (("max_epochs", "enable_checkpointing=False, max_epochs"), STOPS[1]),
@@ -261,7 +285,7 @@ def train(""",
 )
 AVERAGE_ALONE = (
     r"\AFAILED .* loses one piece of state\n\n.*variable `trainer\.average` is .*\n"
-    r"     remedy: keep it in t\.state\['trainer\.average'\](?!(?s:.)*trainer\._)"
+    r"     remedy: keep it in t\.state: `trainer\.average = t\.state\.get\(\"average\", 1\.0\)`(?!(?s:.)*trainer\._)"
 )
 """And no attribute of the Trainer's own, such as `_tr_loss`."""
 TRAINER: Cases = {

@@ -3,13 +3,14 @@
 At each boundary three photographs of the same step are laid side by side: the state when the checkpoint was
 complete (end of one process), when the script came back to its loop, and when the next process began its
 loop. What was in the first and is not in the last was not restored; what changed between the first and the
-second was changed too late to be saved. Because each boundary is judged by its own two processes, a loss at
+second was changed too late to be saved. Either counts as lost if it still differs at the next report from what a run
+without the pause has there. Because each boundary is judged by its own two processes, a loss at
 one is not blamed again on everything that it disturbs later.
 
 Only when the curves or the ends part and no photograph explains it are weaker signs used (`suspects.py`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from headrace.check.report import THE_END, UNTRACKED, Difference, Missing
 from headrace.check.snapshot import End, Framework, Kind, Moment, Piece, Reported, SegmentResult, Snapshot
@@ -47,19 +48,30 @@ _IN_FRAMEWORK = {
 }
 
 
-def losses(chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
-    """What the checkpoints of these processes, each resumed from the one before, did not hold: certain losses."""
+def losses(
+    chain: Sequence[SegmentResult], unpaused: SegmentResult | None = None, *, late: bool = False
+) -> tuple[Missing, ...]:
+    """What these processes, each resumed from the one before, began their loops without.
+
+    A framework may restore later than that: Lightning gives a callback its values when the next epoch starts. So with
+    the run that was `unpaused`, only what still differs there at the next report; or, with `late`, only what does not.
+    """
     found: dict[tuple[str, str], Missing] = {}
+    lasting: dict[tuple[str, str], set[bool]] = {}
     for number, result in enumerate(chain):
         saved = result.last(Moment.REPORTED)
         if saved is None:
             continue
         restored = chain[number + 1] if number + 1 < len(chain) else None
-        for missing in (*_steps_counted_anew(result), *_lost_at(saved, result, restored)):
-            same = "the count" if missing.kind is Kind.STEP else missing.finding
-            found.setdefault((missing.name, same), missing)
+        differs = _differs_next(restored, unpaused)
+        lost = ((missing, differs(keys)) for missing, keys in _lost_at(saved, result, restored))
+        for missing, lasts in (*((one, True) for one in _steps_counted_anew(result)), *lost):
+            same = missing.name, "the count" if missing.kind is Kind.STEP else missing.finding
+            found.setdefault(same, missing)
+            lasting.setdefault(same, set()).update(() if lasts is None else (lasts,))
+    told = (missing for same, missing in found.items() if late == (lasting[same] == {False}))
     order = list(Kind)
-    return tuple(sorted(found.values(), key=lambda missing: (order.index(missing.kind), missing.step)))
+    return tuple(sorted(told, key=lambda missing: (order.index(missing.kind), missing.step)))
 
 
 def restore_failed(result: SegmentResult, step: int) -> Missing:
@@ -170,11 +182,36 @@ def _told_end(end: End, step: int) -> str:
             return f"still trains at step {step}"
 
 
-def _lost_at(saved: Snapshot, result: SegmentResult, restored: SegmentResult | None) -> Iterator[Missing]:
+def _differs_next(
+    restored: SegmentResult | None, unpaused: SegmentResult | None
+) -> Callable[[Collection[str]], bool | None]:
+    """Whether any of these pieces is another at the first report after a restore than without a pause, or where the
+    script ended without one; None where nothing can be compared."""
+    if unpaused is None:
+        return lambda _: True
+    others = reported_by_step([unpaused])
+    shown = next((at for at in reported_in(restored) if at.step in others), None) if restored else None
+    other = others[shown.step] if shown is not None else unpaused.last(Moment.RETURNED)
+    if shown is None and restored is not None and not restored.reports:
+        shown = restored.last(Moment.RETURNED)
+    if shown is None or other is None:
+        return lambda _: None
+    mine, theirs = shown.by_key(), other.by_key()
+    return lambda keys: any(_parts(mine, key) != _parts(theirs, key) for key in keys)
+
+
+def _parts(pieces: Mapping[str, Piece], key: str) -> dict[str, str] | None:
+    return pieces[key].parts if key in pieces else None
+
+
+def _lost_at(
+    saved: Snapshot, result: SegmentResult, restored: SegmentResult | None
+) -> Iterator[tuple[Missing, set[str]]]:
+    """What the next process begins without, each with the keys of its pieces."""
     ended = result.last(Moment.BODY_ENDED)
     if ended is not None and ended.step == saved.step:
         for pieces in _by_object(saved, ended):
-            yield _moved_after_report(pieces, saved.step)
+            yield _moved_after_report(pieces, saved.step), {piece.key for piece, _ in pieces}
     begun = restored.begun if restored is not None else None
     if restored is None or begun is None:
         return
@@ -184,8 +221,9 @@ def _lost_at(saved: Snapshot, result: SegmentResult, restored: SegmentResult | N
     )
     taken = {piece.saved_as for piece in saved.pieces}
     for pieces in _by_object(saved, begun):
-        given_back = tracked is not None and not any(piece.key in lost_at_track for piece, _ in pieces)
-        yield _not_restored(pieces, saved.step, given_back=given_back, taken=taken)
+        keys = {piece.key for piece, _ in pieces}
+        given_back = tracked is not None and lost_at_track.isdisjoint(keys)
+        yield _not_restored(pieces, saved.step, given_back=given_back, taken=taken), keys
 
 
 _Differing = list[tuple[Piece, list[str]]]

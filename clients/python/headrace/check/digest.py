@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
+from headrace.check.plain_values import is_one_value, written_out
+
 _SHORT = 64
 _copies: "re.Pattern[str] | None" = None
 
@@ -20,8 +22,8 @@ def alike(copies: str) -> None:
 
 def digest(value: Any) -> str:
     """The value itself where it is short and plain, else a hash of its type, shape and bits."""
-    if _is_plain(value) or (
-        isinstance(value, list | tuple) and len(value) <= _SHORT and all(map(_is_plain, value))
+    if is_one_value(value) or (
+        isinstance(value, list | tuple) and len(value) <= _SHORT and all(map(is_one_value, value))
     ):
         text = _told(value)
         if len(text) <= _SHORT:
@@ -32,11 +34,8 @@ def digest(value: Any) -> str:
 
 
 def _told(value: Any) -> str:
-    return repr(value) if _copies is None else _copies.sub("(folder)", repr(value))
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or type(value) in (bool, int, float, str)
+    told = written_out(value) or repr(value)
+    return told if _copies is None else _copies.sub("(folder)", told)
 
 
 def _is_pickle(value: bytes) -> bool:
@@ -65,9 +64,10 @@ def _feed(hasher: "blake2b", value: Any) -> None:
             _feed(hasher, item)
     elif isinstance(value, set | frozenset):
         _feed(hasher, sorted(value, key=repr))
-    elif isinstance(value, bytes):
+    elif isinstance(value, bytes | bytearray):
+        value = bytes(value)
         hasher.update(b"pickle" if _is_pickle(value) else value)
-    elif value is None or isinstance(value, bool | int | float | str):
+    elif is_one_value(value) or isinstance(value, int | float | str):
         hasher.update(f"{type(value).__name__} {_told(value)};".encode())
     else:  # an object whose bits cannot be read: its kind is all that can be compared
         hasher.update(f"object {type(value).__qualname__};".encode())

@@ -31,15 +31,17 @@ from types import (
     SimpleNamespace,
 )
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import headrace
 from headrace.check.framework_attributes import of_library
+from headrace.check.plain_values import WEAK, items_of, named
 
 _MOST_OBJECTS = 20_000
 _MOST_ITEMS = 256
 _DEPTH = 5
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
-_HOLDERS = (*_CONTAINERS, SimpleNamespace, Namespace, threading.local, ContextVar)
+_HOLDERS = (*_CONTAINERS, *WEAK, SimpleNamespace, Namespace, threading.local, ContextVar)
 """Library classes whose objects hold nothing but what the script puts into them."""
 _PYTHON = {"builtins", "abc", "typing", "types", "_thread", "argparse"}
 _FOREIGN = (
@@ -68,6 +70,8 @@ class Found:
     value: Any
     # Whether the way is the script's own: no library's object lies on it but containers and modules.
     own: bool
+    # Whether a weak container leads to it: what keeps it alive is another way, and which object it is may change.
+    weak: bool = False
 
 
 def walk(
@@ -92,7 +96,14 @@ def walk(
         deeper: list[Found] = []
         for found in layer:
             value = found.value
-            if id(value) in seen or (isinstance(value, ModuleType | type) and not is_transparent(value)):
+            if isinstance(value, ModuleType | type) and not is_transparent(value):
+                continue
+            if id(value) in seen:
+                if found.own and named(value) is not None:  # a variable may hold another function later
+                    yield found
+                if found.own and found.weak:
+                    again = (Found(*child, own=True) for child in _children(found.path, value))
+                    deeper.extend(one for one in again if is_plain(one.value))
                 continue
             yield found
             count += 1
@@ -110,7 +121,7 @@ def walk(
             kind: Any = type(value)  # mypy takes no type[Any] for hashable
             library = of_library(kind, _is_own_module) if own else frozenset()
             deeper.extend(
-                Found(path, child, own)
+                Found(path, child, own, isinstance(value, WEAK))
                 for path, child in _children(found.path, value)
                 if not (path.rpartition(".")[2] in library and is_plain(child))
             )
@@ -179,7 +190,11 @@ def is_transparent(value: Any) -> bool:
         return _is_own(getattr(value, "__file__", None) or "<built in>")
     if isinstance(value, type):
         return _is_own_module(value.__module__)
-    if isinstance(value, FunctionType | MethodType | functools.partial | GeneratorType):
+    if isinstance(
+        value, FunctionType | MethodType | functools.partial | GeneratorType | staticmethod | classmethod
+    ):
+        return True
+    if cached_results(value) is not None:
         return True
     return _is_module(value) or is_of_script(value)
 
@@ -255,10 +270,10 @@ def variables_of(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
 def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, str | bytes | int | float):
         return
-    if isinstance(value, dict):
-        yield from ((f"{name}[{key!r}]", item) for key, item in list(value.items())[:_MOST_ITEMS])
-    elif isinstance(value, _CONTAINERS):
-        yield from ((f"{name}[{i}]", item) for i, item in enumerate(list(value)[:_MOST_ITEMS]))
+    if isinstance(value, (*_CONTAINERS, *WEAK)):
+        yield from _items(name, value)
+        if is_of_script(value):
+            yield from _named_in(name, getattr(value, "__dict__", {}))
     elif isinstance(value, FunctionType):
         yield from inspect.getclosurevars(value).nonlocals.items()
         if _is_own(value.__code__.co_filename):
@@ -268,7 +283,12 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _named_in(name, vars(value))
     elif isinstance(value, MethodType):
         yield f"{name}.__self__", value.__self__
+    elif isinstance(value, staticmethod | classmethod):
+        yield name, value.__func__
+    elif cached_results(value) is not None:
+        yield name, value.__wrapped__
     elif isinstance(value, functools.partial):
+        yield f"{name}.func", value.func
         yield from ((f"{name}.args[{i}]", item) for i, item in enumerate(value.args))
         yield from ((f"{name}.{key}", item) for key, item in value.keywords.items())
     elif isinstance(value, ContextVar):
@@ -293,6 +313,12 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             children = attributes.get("_modules")
             if isinstance(children, dict):
                 yield from ((f"{name}.{key}", item) for key, item in children.items())
+
+
+def _items(name: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict | WeakKeyDictionary | WeakValueDictionary):
+        return items_of(name, value)[:_MOST_ITEMS]
+    return [(f"{name}[{place}]", item) for place, item in enumerate(list(value)[:_MOST_ITEMS])]
 
 
 def _in_slots(value: Any) -> Iterator[tuple[str, Any]]:

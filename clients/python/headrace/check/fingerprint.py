@@ -57,8 +57,16 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
     lost: dict[str, tuple[LoaderState, ...]] = {}
     closed = _held_by_savers(t.tracked_objects())
     values = Variables(finds.classes)
+    iterating: dict[str, None] = {}
+    whole: set[str] = set()
     for found in discover.walk(discover.variables_of(frames), is_plain, closed, values.unread):
         finds.add(found.value, found.path)
+        if _has_state(found.value):
+            whole.add(found.path)
+        elif found.own and _is_iterator(found.value) and not is_plain(found.value):
+            path = found.path
+            if not any(path.startswith((f"{one}.", f"{one}[")) for one in whole):
+                iterating[path] = None
         if issubclass(type(found.value), finds.classes.loader):
             lost[found.path] = states(found.value, iterators, saved)
         values.add(found)
@@ -69,9 +77,6 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         finds.add(value, "")
         for path, part in discover.parts_of(value):
             finds.add(part, path)
-    local = dict(reversed([*discover.variables_of(frames)]))
-    # What can be tracked is looked at as a whole, above.
-    local |= discover.attributes_of({name: value for name, value in local.items() if not _has_state(value)})
     return Snapshot(
         moment=moment,
         step=step,
@@ -82,7 +87,7 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         holders=values.holders,
         defaults=values.defaults,
         unread=tuple(islice(dict.fromkeys(map(name_of, values.unread)), _MOST_UNREAD)),
-        iterators=tuple(sorted(name for name, value in local.items() if _is_iterator(value))),
+        iterators=tuple(sorted(iterating)),
         settings=finds.settings(),
         loaders={path: found for path, found in lost.items() if found},
     )

@@ -35,7 +35,7 @@ from headrace.check.report import CheckReport, Limit, Missing
 from headrace.check.snapshot import LEAST, Control, End, SegmentResult, result_of
 from headrace.check.sound import CheckError, require_sound
 from headrace.check.source import training_function
-from headrace.check.suspects import resets, suspects
+from headrace.check.suspects import resets, restored_late, suspects
 from headrace.trial.runtime import Value
 from headrace.trial.shared_files import times
 
@@ -228,7 +228,8 @@ class _Check:
         )
         missing = (*by_rank(world, lambda rank: losses(chain_of(chain, rank))), *broken)
         if missing or judged.first is not None:
-            again = self._process("second straight run", self._control)
+            after = tuple(next((step for step in first.steps if step > at), 0) for at in made)
+            again = self._process("second straight run", replace(self._control, photographed=after))
             parting = Judged.of(straight, [again]).first
             if parting is not None:
                 noise = noise_of(straight, again)
@@ -241,8 +242,11 @@ class _Check:
                 straight, chain = without(straight, names), [without(results, names) for results in chain]
                 judged = Judged() if broken else Judged.of(straight, chain)
                 report = replace(report, metrics=metrics_of(straight))
+            missing = (*by_rank(world, lambda rank: losses(chain_of(chain, rank), again[rank])), *broken)
             if not missing and judged.first is not None:
-                missing = by_rank(world, lambda rank: self._suspects(straight[rank], chain_of(chain, rank)))
+                missing = by_rank(
+                    world, lambda rank: self._suspects(straight[rank], chain_of(chain, rank), again[rank])
+                )
                 # A process of a framework that ends by itself always does so after its report.
                 after_report = first.left_after_report and first.framework is None
                 if judged.end is not None and (not missing or after_report):
@@ -260,11 +264,14 @@ class _Check:
             warnings=tuple(found for found in reset if found.remedy not in known),
         )
 
-    def _suspects(self, straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
+    def _suspects(
+        self, straight: SegmentResult, chain: Sequence[SegmentResult], again: SegmentResult
+    ) -> tuple[Missing, ...]:
         """What may explain that the runs part."""
+        suspected = (*restored_late(chain, again), *suspects(straight, chain))
         if not self._control.is_copy:
-            return suspects(straight, chain)
-        found = (*lost_files.read_later(straight, chain), *suspects(straight, chain))
+            return suspected
+        found = (*lost_files.read_later(straight, chain), *suspected)
         return found or lost_files.all_written(straight, chain)
 
     def _resets(self, straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:

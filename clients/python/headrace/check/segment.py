@@ -246,8 +246,9 @@ class Segment:
     def _is_photographed(self, step: int) -> bool:
         """Whether the state at the report of this step, which comes next, is looked at: that takes its time."""
         count = len(self._steps) + 1
-        ends = step >= self._budget or self._has_seen_enough(step, count)
-        return count <= _PHOTOGRAPHED or count & (count - 1) == 0 or ends or self._pauses(step)
+        due = step >= self._budget or self._has_seen_enough(step, count) or self._pauses(step)
+        due = due or step in self._control.photographed
+        return due or count <= _PHOTOGRAPHED or count & (count - 1) == 0
 
     def _is_looked_at(self, step: int) -> bool:
         """Whether the variables are looked at: at the reports of new steps, and not for long in all."""

@@ -250,6 +250,8 @@ class Control:
     limit_s: float | None = None
     # Whether the variables are looked at in each step, for `SegmentResult.phases`.
     watched: bool = False
+    # The steps at whose reports the state is looked at, whatever else is.
+    photographed: tuple[int, ...] = ()
     # Whether the folder is a copy of its own, which is deleted when it ends.
     is_copy: bool = False
     # When the resumed run began that it is part of, by the clock of the check's folder; 0: it is part of none.

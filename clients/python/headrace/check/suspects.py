@@ -6,15 +6,17 @@ always reported: where nothing that was compared depends on it, as a warning.
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
 from headrace.check.caches import SAME_AGAIN, caches_emptied, same_again
-from headrace.check.compare import first_difference, reported_by_step, reported_in
+from headrace.check.compare import first_difference, losses, reported_by_step, reported_in
 from headrace.check.loaders import LoaderState
+from headrace.check.remedies import Keys, how_kept
 from headrace.check.report import Missing
 from headrace.check.settings import FROZEN, TRAINED, listed_briefly
-from headrace.check.snapshot import Kind, Moment, Owner, OwnerKind, SegmentResult, Snapshot, by_name
+from headrace.check.snapshot import Kind, Moment, SegmentResult, Snapshot, by_name
 from headrace.check.unsaved import trained_otherwise, unsaved
 
 _GENERATORS = {"random": "global python", "numpy.random": "global numpy", "torch": "global torch"}
@@ -33,14 +35,6 @@ _OF_LOADERS = {
         "report at the end of an epoch of the loader, or draw batches from trial.ResumableBatches, and track it",
     ),
 }
-_SAVED_BY = {
-    OwnerKind.LIGHTNING_CALLBACK: "return `{attribute}` from {label}.state_dict() and set it in load_state_dict(): "
-    "Lightning saves what a callback returns there",
-    OwnerKind.LIGHTNING_MODULE: "save `{attribute}` in {label}.on_save_checkpoint() and read it back in "
-    "on_load_checkpoint(), which Lightning calls",
-    OwnerKind.TRAINER_CALLBACK: "make {label} an ExportableState, `class {label}(TrainerCallback, ExportableState)`, "
-    "whose state() has `{attribute}` among its attributes: the Trainer saves it",
-}
 
 
 def resets(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
@@ -53,13 +47,13 @@ def resets(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Mis
     found: dict[str, Missing] = {}
     parting = first_difference(straight, chain, to_the_end=False)
     parted = inf if parting is None else parting.step
-    unpaused = reported_by_step([straight])
+    unpaused, keys = reported_by_step([straight]), Keys(straight)
     for before, after in pairwise(chain):
         saved = before.last(Moment.REPORTED)
         without = unpaused.get(saved.step) if saved is not None else None
-        found_here = [*_variables_reset(before.begun, saved, after.begun)]
+        found_here = [*_variables_reset(keys, before.begun, saved, after.begun)]
         if saved is not None and saved.step < parted:
-            found_here += _variables_reset(straight.begun, without, after.begun, to_fresh=True)
+            found_here += _variables_reset(keys, straight.begun, without, after.begun, to_fresh=True)
         for missing in found_here:
             found.setdefault(missing.remedy, missing)
     return tuple(found.values())
@@ -71,6 +65,7 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
     if steps:
         return steps
     found: dict[str, Missing] = {}
+    keys = Keys(straight)
     for before, after in pairwise(chain):
         caches = tuple(caches_emptied(before, after))
         doubted = same_again(straight, after) if caches else frozenset()
@@ -79,7 +74,7 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
             *_trainable_otherwise(straight, before, after),
             *_seeded_again(straight, after),
             *caches,
-            *_variables_reset(before.begun, before.last(Moment.REPORTED), after.begun, doubted=doubted),
+            *_variables_reset(keys, before.begun, before.last(Moment.REPORTED), after.begun, doubted=doubted),
             *(iterators := tuple(_iterators_restarted(before, after))),
             *_of_loaders(before, but=(LoaderState.WITHIN,) if iterators else ()),
         )
@@ -89,6 +84,14 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
     for missing in resets(straight, chain):
         found.setdefault(missing.remedy, missing)
     return tuple(found.values()) or unsaved(chain) or tuple(_loop_of_its_own(straight))
+
+
+def restored_late(chain: Sequence[SegmentResult], unpaused: SegmentResult) -> tuple[Missing, ...]:
+    """What a process begins its loop without, and has again at the next report."""
+    return tuple(
+        replace(missing, evidence=(*missing.evidence, SAME_AGAIN))
+        for missing in losses(chain, unpaused, late=True)
+    )
 
 
 def _steps_repeated(straight: SegmentResult) -> Iterator[Missing]:
@@ -166,6 +169,7 @@ def _seeded_again(straight: SegmentResult, result: SegmentResult) -> Iterator[Mi
 
 
 def _variables_reset(
+    keys: Keys,
     start: Snapshot | None,
     saved: Snapshot | None,
     restored: Snapshot | None,
@@ -192,7 +196,7 @@ def _variables_reset(
             yield Missing(
                 kind=Kind.VALUE,
                 finding=_how_reset(name, was, at_save[name], now),
-                remedy=_how_kept(name, at_save[name], modules, saved.owners),
+                remedy=how_kept(name, at_save[name], keys, modules, saved.owners),
                 step=saved.step,
                 evidence=(SAME_AGAIN,) if name in doubted else (),
             )
@@ -237,24 +241,6 @@ def _how_reset(name: str, start: _Values, saved: _Values, restored: _Values) -> 
     if restored == start:
         return f"`{name}` is not saved: after the restore it is as it was before the loop"
     return f"`{name}` is not saved: after the restore it is another"
-
-
-def _how_kept(name: str, saved: _Values, modules: set[str], owners: Mapping[str, Owner]) -> str:
-    path, _, attribute = name.rpartition(".")
-    owner = owners.get(path)
-    function, _, argument = name.removesuffix(")").partition("(")
-    if owner is not None:
-        remedy = _SAVED_BY[owner.kind].format(attribute=attribute, label=owner.label)
-    elif argument:
-        remedy = (
-            f"keep it in t.state[{argument!r}], which is saved, and give it to {function}(...): a default is made once "
-            "in each process"
-        )
-    else:
-        remedy = f"keep it in t.state[{name!r}], which is saved"
-    if path in modules and saved.get(name, "#").startswith("#"):
-        return f"make it a buffer, {path}.register_buffer({attribute!r}, ...), or {remedy}"
-    return remedy
 
 
 def _gradients_carried(straight: SegmentResult, after: SegmentResult) -> Iterator[Missing]:

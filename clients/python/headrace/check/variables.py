@@ -1,13 +1,13 @@
 """The values of the script's own variables, as text or digests, as far as they are plain."""
 
 import sys
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 from headrace.check import discover
 from headrace.check.classes import Classes
 from headrace.check.digest import digest
+from headrace.check.plain_values import NAMED, is_one_value, is_plain_container, named
 from headrace.check.snapshot import Owner
 
 _MOST_ELEMENTS = 1 << 22
@@ -30,7 +30,8 @@ class Variables:
 
     def add(self, found: discover.Found) -> None:
         path, value = found.path, found.value
-        if not found.own or path in self.found:
+        # An object that only a library's leads to is called by its class, which is there by that name too.
+        if not found.own or not self.found.get(path, NAMED).startswith(NAMED):
             return
         self._reached.add(id(value))
         if (held := discover.cached_results(value)) is not None:
@@ -47,6 +48,8 @@ class Variables:
         if is_plain(value) and _elements(value) < self._room:
             self._room -= _elements(value)
             self.found[path] = digest(value)
+        elif (stands_for := named(value)) is not None:
+            self.found[path] = stands_for
         elif _elements(value) > _MOST_ELEMENTS or is_plain(value):
             self.unread[path] = None
 
@@ -63,11 +66,9 @@ class Variables:
 
 
 def is_plain(value: Any) -> bool:
-    if value is None or type(value) in (bool, int, float, str):
-        return True
-    if isinstance(value, list | tuple | set | dict | deque):
-        items = value.values() if isinstance(value, dict) else value
-        return len(value) <= 1024 and all(type(item) in (bool, int, float, str) for item in items)
+    if is_one_value(value) or is_plain_container(value):
+        # What a class of the script's own keeps beside its items is looked at by itself.
+        return not getattr(value, "__dict__", None) or not discover.is_of_script(value) or is_one_value(value)
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         return bool(value.numel() <= _MOST_ELEMENTS)

@@ -1,0 +1,75 @@
+"""Which values are compared as a whole, by what they are: pure."""
+
+import itertools
+import re
+from collections import deque
+from collections.abc import Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
+from types import FunctionType, MethodType
+from typing import Any
+from uuid import UUID
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+
+WEAK = (WeakKeyDictionary, WeakValueDictionary, WeakSet)
+"""Containers that keep nothing alive."""
+_PLAIN = (bool, int, float, str)
+_WRITTEN_OUT = (Decimal, Fraction, date, time, timedelta, PurePath, UUID, range, itertools.count)
+"""Classes whose objects have all that they are in their `repr`; that of a count is where it has come to."""
+_MOST_ITEMS = 1024
+_CHOICE = re.compile(r"([A-Za-z_]\w*\.)+[A-Za-z_]\w*")
+NAMED = "function "
+"""How what stands for a function or a class begins."""
+
+
+def is_one_value(value: Any) -> bool:
+    """Whether it is a number, a text, or one of a few other values that cannot change in themselves."""
+    return value is None or type(value) in _PLAIN or written_out(value) is not None
+
+
+def is_plain_container(value: Any) -> bool:
+    """Whether it holds a few such values, and nothing else."""
+    if type(value) is bytearray:
+        return len(value) <= _MOST_ITEMS
+    if not isinstance(value, list | tuple | set | frozenset | dict | deque):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return len(value) <= _MOST_ITEMS and all(item is not None and is_one_value(item) for item in items)
+
+
+def written_out(value: Any) -> str | None:
+    """What stands for a value that is neither a number nor a text; None for what has no such text."""
+    if isinstance(value, Enum):
+        return f"{type(value).__qualname__}.{value.name}" if value.name else repr(value)
+    if isinstance(value, complex | bytes) and len(told := repr(value)) <= _MOST_ITEMS:
+        return told
+    return repr(value) if isinstance(value, _WRITTEN_OUT) else None
+
+
+def named(value: Any) -> str | None:
+    """What stands for a function or a class, of which a variable may hold another one later."""
+    value = getattr(value, "__func__", None) if isinstance(value, MethodType) else value
+    if isinstance(value, FunctionType):
+        return f"{NAMED}{value.__qualname__} of {value.__module__}, line {value.__code__.co_firstlineno}"
+    return f"{NAMED}{value.__qualname__} of {value.__module__}" if isinstance(value, type) else None
+
+
+def is_choice(told: str) -> bool:
+    """Whether this stands for a member of an enumeration."""
+    return _CHOICE.fullmatch(told) is not None
+
+
+def items_of(name: str, held: Mapping[Any, Any]) -> list[tuple[str, Any]]:
+    """The items by key. An object's address is another in each process, so an object counts by its place."""
+    return [
+        (f"{name}[{told_key(key)}]" if is_one_value(key) else f"{name}[{place}]", item)
+        for place, (key, item) in enumerate(list(held.items()))
+    ]
+
+
+def told_key(key: Any) -> str:
+    """As in `name[key]`. What is in brackets is none, so that all items are one variable."""
+    return (written_out(key) or repr(key)).translate({ord("["): "(", ord("]"): ")"})

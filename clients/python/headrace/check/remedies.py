@@ -1,0 +1,105 @@
+"""How a script keeps a variable over a pause, in the words of the documentation: pure.
+
+As its section on early stopping does: a short key in `t.state`, read before the loop with the first value as the
+default, and set before each report.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from headrace.check.plain_values import NAMED, is_choice
+from headrace.check.snapshot import Moment, Owner, OwnerKind, SegmentResult, by_name
+
+_SAVED_BY = {
+    OwnerKind.LIGHTNING_CALLBACK: "return `{attribute}` from {label}.state_dict() and set it in load_state_dict(): "
+    "Lightning saves what a callback returns there",
+    OwnerKind.LIGHTNING_MODULE: "save `{attribute}` in {label}.on_save_checkpoint() and read it back in "
+    "on_load_checkpoint(), which Lightning calls",
+    OwnerKind.TRAINER_CALLBACK: "make {label} an ExportableState, `class {label}(TrainerCallback, ExportableState)`, "
+    "whose state() has `{attribute}` among its attributes: the Trainer saves it",
+}
+_COUNT = "count("
+
+
+class Keys:
+    """The keys in `t.state` for the variables that change in a run, and the values that they begin with."""
+
+    def __init__(self, straight: SegmentResult) -> None:
+        begun, ended = straight.begun, straight.last(Moment.REPORTED)
+        self._first = begun.variables if begun is not None else {}
+        start, end = by_name(self._first), by_name(ended.variables if ended is not None else {})
+        changed = Counter(_last(name) for name in end if start.get(name) != end[name])
+        state = ended.by_key().get("t.state") if ended is not None else None
+        self._taken = {name for name, count in changed.items() if count > 1} | set(
+            state.parts if state else ()
+        )
+
+    def of(self, name: str) -> str:
+        """The last part of the name; all of it where another variable has that part, or `t.state` has such a key."""
+        last = _last(name)
+        return "_".join(filter(str.isidentifier, _parts(name))) if last in self._taken else last
+
+    def first(self, name: str) -> str:
+        """The first value as code; the variable itself where that cannot be told, or is no constant."""
+        value = self._first.get(name, name)
+        try:
+            ast.literal_eval(value)
+        except (SyntaxError, ValueError):
+            return name
+        return value
+
+
+def how_kept(
+    name: str,
+    saved: Mapping[str, str],
+    keys: Keys,
+    modules: Collection[str],
+    owners: Mapping[str, Owner],
+    *,
+    iterates: bool = False,
+) -> str:
+    """What to write for this variable, which was `saved` with these values."""
+    path, _, attribute = name.rpartition(".")
+    owner, value = owners.get(path), saved.get(name, "#")
+    function, _, argument = name.removesuffix(")").partition("(")
+    if owner is not None:
+        remedy = _SAVED_BY[owner.kind].format(attribute=attribute, label=owner.label)
+    elif argument:
+        remedy = (
+            f"keep it in t.state, which is saved: call {function}(..., "
+            f'{argument}=t.state.setdefault("{argument}", ...)), as a default is made once in each process'
+        )
+    else:
+        remedy = _in_state(name, value, keys)
+    if path in modules and value.startswith("#") and not iterates:
+        return f"make it a buffer, {path}.register_buffer({attribute!r}, ...), or {remedy}"
+    return remedy
+
+
+def _in_state(name: str, value: str, keys: Keys) -> str:
+    key = keys.of(name)
+    if value.startswith(_COUNT):
+        return (
+            f'keep the number in t.state in place of the count: `t.state.setdefault("{key}", 0)` before the loop, '
+            f'and `t.state["{key}"] += 1` in each step'
+        )
+    if value.startswith(NAMED):
+        return (
+            f'keep in t.state which one it is, `t.state["{key}"] = {name}.__name__` before each report, and set '
+            f"`{name}` by that name before the loop"
+        )
+    load, save = f't.state.get("{key}", {keys.first(name)})', name
+    if is_choice(value):
+        kind, _, _ = value.rpartition(".")
+        load, save = f'{kind}[t.state.get("{key}", {name}.name)]', f"{name}.name"
+    return f'keep it in t.state: `{name} = {load}` before the loop, `t.state["{key}"] = {save}` before each report'
+
+
+def _parts(name: str) -> list[str]:
+    return name.replace("[", ".").replace("]", "").replace("'", "").split(".")
+
+
+def _last(name: str) -> str:
+    found = [part for part in _parts(name) if part.isidentifier()]
+    return found[-1] if found else "kept"

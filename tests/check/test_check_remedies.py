@@ -1,0 +1,54 @@
+"""The remedies of `headrace check` are the code that its documentation teaches."""
+
+import pytest
+
+from headrace.check.remedies import Keys, how_kept
+from headrace.check.snapshot import Kind, Moment, Piece, SegmentResult, Snapshot
+
+
+def looked(moment: Moment, variables: dict[str, str], keys: tuple[str, ...] = ()) -> Snapshot:
+    state = Piece(key="t.state", kind=Kind.VALUE, label="t.state", parts=dict.fromkeys(keys, "0"))
+    return Snapshot(
+        moment=moment, step=1, pieces=(state,), variables=variables, holders={}, defaults={}, iterators=()
+    )
+
+
+def keys_of(start: dict[str, str], end: dict[str, str], *kept: str) -> Keys:
+    seen = looked(Moment.BEGUN, start), looked(Moment.REPORTED, end, kept)
+    return Keys(SegmentResult(attached=True, resume_step=0, reports=(), snapshots=seen))
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "saved", "code"),
+    [
+        ("seen", "0", "3", 'seen = t.state.get("seen", 0)'),
+        ("r.seen", "0", "3", 'r.seen = t.state.get("seen", 0)'),
+        ("r.parts['a'].seen", "None", "3", "r.parts['a'].seen = t.state.get(\"seen\", None)"),
+        ("best", "inf", "0.5", 'best = t.state.get("best", best)'),
+        ("m.ema", "#1234", "#5678", 'm.ema = t.state.get("ema", m.ema)'),
+        ("M.mode", "Mode.COLD", "Mode.HOT", 'M.mode = Mode[t.state.get("mode", M.mode.name)]'),
+    ],
+)
+def test_the_remedy_is_the_code_to_write(name: str, first: str, saved: str, code: str) -> None:
+    keys = keys_of({name: first}, {name: saved})
+    said = how_kept(name, {name: saved}, keys, (), {})
+    assert said.startswith(f"keep it in t.state: `{code}` before the loop, `t.state[")
+    assert said.endswith("` before each report")
+
+
+def test_two_variables_do_not_share_a_key() -> None:
+    changing = {"a.seen": "0", "b.seen": "0"}, {"a.seen": "1", "b.seen": "2"}
+    said = [how_kept(name, changing[1], keys_of(*changing), (), {}) for name in changing[0]]
+    assert 't.state["a_seen"] = a.seen' in said[0]
+    assert 't.state["b_seen"] = b.seen' in said[1]
+    taken = keys_of({"a.seen": "0"}, {"a.seen": "1"}, "seen")
+    assert 't.state["a_seen"] = a.seen' in how_kept("a.seen", {"a.seen": "1"}, taken, (), {})
+
+
+def test_a_count_and_a_function_are_kept_by_what_can_be_saved() -> None:
+    keys = keys_of({"ids": "count(0)"}, {"ids": "count(4)"})
+    assert '`t.state["ids"] += 1` in each step' in how_kept("ids", {"ids": "count(4)"}, keys, (), {})
+    keys = keys_of({"rate": "function one of m, line 3"}, {"rate": "function two of m, line 5"})
+    assert '`t.state["rate"] = rate.__name__`' in how_kept(
+        "rate", {"rate": "function two of m, line 5"}, keys, (), {}
+    )
