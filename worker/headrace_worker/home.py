@@ -153,7 +153,9 @@ async def bury_predecessor(
     if group is not None:
         try:
             await control_groups.end_all(home, group.number)
-        except OSError as error:  # a full disk: a next daemon that starts elsewhere finds the processes one by one
+        except (
+            OSError
+        ) as error:  # a full disk: a next daemon that starts elsewhere finds the processes one by one
             log.warning("%s cannot be written: %s", home, error)
     await end_strays(family=ours, group=group)
 

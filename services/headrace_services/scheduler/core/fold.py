@@ -61,7 +61,9 @@ class Fold:
         if self.points is None:
             return len(enqueued) + size - limit
         coming = enqueued[sampled:limit]
-        theirs = {self.points.point(params) for params in coming} - {None}  # those beside the grid use up none
+        theirs = {self.points.point(params) for params in coming} - {
+            None
+        }  # those beside the grid use up none
         proposals = max(0, limit - max(sampled, len(enqueued)))
         return size - len(self.tried | theirs) - proposals
 
