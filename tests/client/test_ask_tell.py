@@ -179,6 +179,8 @@ def test_the_end_of_a_trial_takes_no_result(asked: AskedTrial, fake: FakeStudySe
         InvalidFieldError, match=r"error: is neither a text nor an exception \(got 0.3\).*report"
     ):
         asked.complete(0.3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidFieldError, match="reason"):
+        asked.infeasible(None)  # type: ignore[arg-type]
     assert not fake.requests["CompleteTrial"]
 
 

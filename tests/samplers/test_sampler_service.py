@@ -12,7 +12,7 @@ import pytest
 
 from headrace import Client
 from headrace.cli import main
-from headrace.client.model import TrialInfo
+from headrace.client.model import TerminationReason, TrialInfo
 from headrace.client.sync import Study
 from headrace.errors import InvalidFieldError
 from headrace.report import build_report
@@ -155,6 +155,47 @@ def test_an_infeasible_trial_is_never_the_best(client: Client, capsys: pytest.Ca
     assert best.best_value == min(t.metrics["error"] for t in trials if t.metrics["memory"] <= 1)
     assert trials[0].feasible is False
     assert best.feasible is True
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_a_loop_of_ones_own_says_what_is_infeasible(
+    client: Client, capsys: pytest.CaptureFixture[str], sampler: str
+) -> None:
+    name = f"no-sense-{sampler}"
+    study = client.create_study(name, spec_of(sampler={"kind": sampler}, max_trials=30))
+    refused = set()
+    for asked in study.ask_all():
+        if asked.params["x"] < 0.5:
+            refused.add(asked.number)
+            assert asked.infeasible("x is small").number == asked.number
+            continue
+        step, decision = asked.step, None
+        while decision is None or decision.goes_on:
+            step += 1
+            decision = asked.report(step, error=asked.params["x"], speed=1.0)
+    trials = study.trials()
+    ends = {t.number for t in trials if t.reason is TerminationReason.INFEASIBLE}
+    assert refused == ends
+    assert 0 < len(refused) < 30
+    assert not any(t.failures for t in trials)
+    assert study.status().counts.infeasible == len(refused)
+    best = study.best()
+    assert best is not None
+    assert best.number not in refused
+    if sampler == "tpe":
+        assert len([n for n in refused if n >= 20]) <= 4, "it keeps away"
+
+    def run(*args: str) -> str:
+        with pytest.raises(SystemExit) as left:
+            main(["--address", client.address, *args])
+        assert left.value.code in (0, None)
+        return capsys.readouterr().out
+
+    one = str(min(refused))
+    assert "infeasible" in run("trials", name)
+    assert "x is small" in run("show", name, one)
+    assert "x is small" in run("why", name, one)
+    assert f"{len(refused)} infeasible" in visible(build_report(study))
 
 
 def test_a_suggestion_waits_for_its_proposal(client: Client, address: str) -> None:

@@ -29,6 +29,7 @@ from headrace_services.scheduler.core.records import Checkpoint, Decision, Lease
 from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
 from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.rpc import convert as rpc_convert
+from headrace_services.scheduler.samplers import expected_trials
 from headrace_services.scheduler.store import history, tables, workers
 from headrace_services.scheduler.store.database import transaction
 from headrace_services.scheduler.store.load import open_study
@@ -85,12 +86,14 @@ class StudySite:
         self.last: CycleResult | None = None
 
     async def create(self) -> "StudySite":
-        """Insert the study's row."""
+        """Insert the study's row, as `store.studies.create` does but for its first event."""
         columns = {
             "name": self.name,
             "uid": secrets.token_hex(6),
             "state": "ACTIVE",
             "spec": self.spec.model_dump(mode="json"),
+            "planned": expected_trials(self.spec),
+            "distinct_points": True,
         }
         async with transaction(self.engine) as conn:
             query = insert(tables.study).values(**columns).returning(tables.study.c.id)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,10 @@ def said(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+def groups(above: Path) -> list[str]:
+    return [one.name for one in above.glob("headrace-*")]
+
+
 def processes(group: Path) -> list[str]:
     return (group / "cgroup.procs").read_text().split()
 
@@ -97,7 +102,9 @@ async def test_a_process_that_hops_ends_with_its_trial(open_folder: Path, beats:
     assert said(beats) == last, "nothing hops any more"
 
 
-async def test_what_a_killed_daemon_left_ends_with_its_control_group(open_folder: Path) -> None:
+async def test_what_a_killed_daemon_left_ends_with_its_control_group(
+    open_folder: Path, tmp_path: Path
+) -> None:
     user = other_user(USER)
     ours = own_groups.of_family("standby-1-1-")
     spelled = f"{user.uid}:{user.gid}:{ours}"
@@ -106,11 +113,61 @@ async def test_what_a_killed_daemon_left_ends_with_its_control_group(open_folder
         process = await TrialProcess.spawn(launch, output)
     assert process.control_group is not None
     assert processes(process.control_group) == [str(process.pid)]
-    await control_groups.end_all(own_groups.of_family("standby-1-2-"))
+    await control_groups.end_all(tmp_path, own_groups.of_family("standby-1-2-"))
     assert process.runs, "another home's"
-    await control_groups.end_all(ours)
+    await control_groups.end_all(tmp_path, ours)
     assert await process.wait() == -9
     assert not process.control_group.exists()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """The control group of another login, in which the daemon is for a while."""
+    above = control_groups._own()
+    assert above is not None
+    folder = above / f"login-of-a-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        for left in (*folder.glob("headrace-*"), folder):
+            left.rmdir()
+
+
+async def test_a_daemon_that_starts_elsewhere_ends_what_was_left(
+    open_folder: Path, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that was killed had been started in another login than the next one on its home."""
+    home, other = tmp_path / "home", tmp_path / "other"
+    home.mkdir()
+    other.mkdir()
+    ours, others = own_groups.of_family("standby-1-1-"), own_groups.of_family("standby-1-2-")
+    (elsewhere / f"headrace-{others}-1").mkdir()
+    with monkeypatch.context() as there:
+        there.setattr(control_groups, "_own", lambda: elsewhere)
+        await control_groups.end_all(home, ours)
+        await control_groups.end_all(other, others)
+        (elsewhere / f"headrace-{others}-1").mkdir()
+        user = other_user(USER)
+        spelled = f"{user.uid}:{user.gid}:{ours}"
+        launch = Launch(args=("sleep", "300"), env={}, working_dir="", log_path=open_folder, user=spelled)
+        with (open_folder / "log").open("ab") as output:
+            process = await TrialProcess.spawn(launch, output)
+    assert process.control_group is not None
+    assert process.control_group.parent == elsewhere
+    with monkeypatch.context() as full:
+        full.setattr(control_groups, "end", _forbidden)
+        await control_groups.end_all(home, ours)
+    assert process.runs, "the kernel forbade it: it is left to the next daemon"
+    await control_groups.end_all(home, ours)
+    assert await process.wait() == -9
+    assert not process.control_group.exists()
+    assert groups(elsewhere) == [f"headrace-{others}-1"], "another home's"
+    assert (home / "control-groups").read_text() == str(control_groups._own()), "nothing is left there"
+
+
+async def _forbidden(_: Path) -> None:
+    pass
 
 
 async def test_a_trial_in_a_control_group_of_its_own_is_not_taken_for_one_of_a_container(

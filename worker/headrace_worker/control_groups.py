@@ -5,17 +5,25 @@ forks and exits faster than anybody can look. Elsewhere the processes are found 
 
     the daemon's own control group
       headrace-GROUP-…   named by the groups by which the process is known (`own_groups`)
+    the home
+      control-groups     in which control groups its daemons made them: written before the first is made
+
+The next daemon on a home may start elsewhere: in another login, as a service. It ends what is left in all of these.
 """
 
 import asyncio
 import logging
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from headrace.durable import replace
+
 log = logging.getLogger(__name__)
 _PREFIX = "headrace-"
+_NOTE = "control-groups"
 _POLL_S = (0.005, 0.5)
 
 
@@ -53,12 +61,40 @@ async def end(folder: Path) -> None:
     remove(folder)
 
 
-async def end_all(number: int) -> None:
-    """Ends all whose processes are known by a group, whoever made them."""
-    above = _own()
-    for folder in above.glob(f"{_PREFIX}*") if above is not None else ():
-        if str(number) in folder.name.removeprefix(_PREFIX).split("-"):
-            await end(folder)
+async def end_all(home: Path, number: int) -> None:
+    """Ends all whose processes are known by a group, wherever the daemons on a home made them, and notes in the home
+    where this one is going to. Raises `OSError` where it cannot be noted."""
+    kept = [] if (above := _own()) is None else [above]
+    for folder in {*_noted(home), *kept}:
+        for one in _in(folder, number):
+            await end(one)
+        if folder not in kept and next(_in(folder, number), None) is not None:
+            kept.append(folder)  # the kernel forbids it here: the next daemon may
+    _note(home, kept)
+
+
+def note(home: Path) -> None:
+    """Notes in a home that was made again where control groups are made."""
+    if (above := _own()) is not None:
+        _note(home, [above])
+
+
+def _in(folder: Path, number: int) -> Iterator[Path]:
+    """Those in a control group whose processes are known by a group."""
+    for one in folder.glob(f"{_PREFIX}*"):
+        if str(number) in one.name.removeprefix(_PREFIX).split("-") and (one / "cgroup.kill").exists():
+            yield one
+
+
+def _noted(home: Path) -> list[Path]:
+    with suppress(FileNotFoundError):
+        return [Path(os.fsdecode(line)) for line in (home / _NOTE).read_bytes().split(b"\0") if line]
+    return []
+
+
+def _note(home: Path, folders: list[Path]) -> None:
+    if set(folders) != set(_noted(home)):
+        replace(home / _NOTE, b"\0".join(map(os.fsencode, folders)))
 
 
 def of(pid: int | str) -> bytes:

@@ -110,6 +110,7 @@ class Home:
             self._file.close()
             self._file = file
         replace(self.path / "id", self.identity.encode())
+        control_groups.note(self.path)
         if not self.copied:
             self.settle()
 
@@ -150,7 +151,12 @@ async def bury_predecessor(
     ours = family(home)
     group = Group(own_groups.of_family(ours)) if os.geteuid() == 0 else None
     if group is not None:
-        await control_groups.end_all(group.number)
+        try:
+            await control_groups.end_all(home, group.number)
+        except (
+            OSError
+        ) as error:  # a full disk: a next daemon that starts elsewhere finds the processes one by one
+            log.warning("%s cannot be written: %s", home, error)
     await end_strays(family=ours, group=group)
 
 

@@ -140,11 +140,17 @@ func (a *Asked) tell(ctx context.Context, report *pb.ReportTrialRequest) (Decisi
 }
 
 // Complete ends the trial before a decision does.
-func (a *Asked) Complete(ctx context.Context) (*pb.Trial, error) { return a.end(ctx, "") }
+func (a *Asked) Complete(ctx context.Context) (*pb.Trial, error) { return a.end(ctx, "", false) }
 
 // Fail tells that the trial failed, which counts against its retries.
 func (a *Asked) Fail(ctx context.Context, cause error) (*pb.Trial, error) {
-	return a.end(ctx, strings.ToValidUTF8(cause.Error(), "\uFFFD"))
+	return a.end(ctx, strings.ToValidUTF8(cause.Error(), "\uFFFD"), false)
+}
+
+// Infeasible tells that the configuration makes no sense, and why. The trial ends so: it is not tried again, counts as no
+// failure and has no result. The sampler keeps away.
+func (a *Asked) Infeasible(ctx context.Context, reason string) (*pb.Trial, error) {
+	return a.end(ctx, strings.ToValidUTF8(reason, "\uFFFD"), true)
 }
 
 // Release gives the trial back at no cost. Whoever asks next goes on from its last checkpoint.
@@ -154,9 +160,9 @@ func (a *Asked) Release(ctx context.Context) (*pb.Trial, error) {
 	return response.GetTrial(), err
 }
 
-func (a *Asked) end(ctx context.Context, failure string) (*pb.Trial, error) {
+func (a *Asked) end(ctx context.Context, why string, infeasible bool) (*pb.Trial, error) {
 	response, err := call(ctx, a.study.client.transport, pb.NewStudyServiceClient, pb.StudyServiceClient.CompleteTrial,
-		&pb.CompleteTrialRequest{RequestId: requestID(), Lease: a.Lease, Error: failure})
+		&pb.CompleteTrialRequest{RequestId: requestID(), Lease: a.Lease, Error: why, Infeasible: infeasible})
 	a.tellMissing(response.GetMissingMetrics())
 	return response.GetTrial(), err
 }

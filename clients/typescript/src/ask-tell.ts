@@ -163,10 +163,22 @@ export class AskedTrial {
   /** Tells that the caller is done with the trial; with `error`, that it failed (charged to its retries). */
   async complete(options: CallOptions & { readonly error?: unknown } = {}): Promise<TrialInfo> {
     const { error } = options;
+    return this.#end({ error: error === undefined ? "" : String(error) }, options);
+  }
+
+  /**
+   * Tells that the configuration makes no sense, and why. The trial ends so: it is not tried again, counts as no failure
+   * and has no result. The sampler keeps away.
+   */
+  async infeasible(reason: string, options: CallOptions = {}): Promise<TrialInfo> {
+    return this.#end({ error: reason, infeasible: true }, options);
+  }
+
+  async #end(how: { error: string; infeasible?: boolean }, options: CallOptions): Promise<TrialInfo> {
     const request = create(CompleteTrialRequestSchema, {
       requestId: requestId(),
       lease: this.#lease,
-      error: error === undefined ? "" : String(error),
+      ...how,
     });
     const answer = await this.#connection.call(method.completeTrial, request, options);
     this.#ended = true;

@@ -87,6 +87,30 @@ async def test_the_full_budget_ends_a_trial_and_completing_it_returns_it(site: R
         await site.report(asked.lease, 3, 0.1)
 
 
+async def infeasible(site: RpcSite, lease: event_pb2.LeaseRef, reason: str) -> trial_pb2.Trial:
+    request = pb.CompleteTrialRequest(lease=lease, error=reason, infeasible=True)
+    return (await site.call("CompleteTrial", request)).trial
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_an_infeasible_trial_is_over_and_no_failure(site: RpcSite, late: bool) -> None:
+    await site.create(policy={"kind": "run_all"}, max_trials=1)
+    lease = (await site.suggest()).lease
+    await site.report(lease, 1, 0.5)
+    if late:
+        await expire(site, 0)
+    for reason in ("no such size", "told a second time"):
+        trial = await infeasible(site, lease, reason)
+        assert trial.termination_reason == trial_pb2.TERMINATION_REASON_INFEASIBLE
+        assert (trial.detail, trial.failures) == ("no such size", 0)
+    assert (await site.suggest()).done, "it is not tried again"
+
+
+async def test_without_a_reason_it_is_infeasible_too(site: RpcSite) -> None:
+    await site.create()
+    assert (await infeasible(site, (await site.suggest()).lease, "")).detail == "no reason given"
+
+
 async def test_a_caller_may_end_a_trial_early_or_as_failed(site: RpcSite) -> None:
     await site.create(max_retries=1, policy={"kind": "run_all"})
     asked = [await site.suggest(client=f"c{n}") for n in range(2)]

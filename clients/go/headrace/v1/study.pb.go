@@ -3596,8 +3596,10 @@ type CompleteTrialRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	Lease     *LeaseRef              `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
-	// Set when the trial failed; counts against its retries.
-	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// Set when the trial failed; counts against its retries. With `infeasible`, the reason for it.
+	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// The configuration makes no sense: the trial ends as infeasible. It is not tried again, and has no result.
+	Infeasible    bool `protobuf:"varint,4,opt,name=infeasible,proto3" json:"infeasible,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3651,6 +3653,13 @@ func (x *CompleteTrialRequest) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *CompleteTrialRequest) GetInfeasible() bool {
+	if x != nil {
+		return x.Infeasible
+	}
+	return false
 }
 
 type CompleteTrialResponse struct {
@@ -6567,12 +6576,15 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"q\n" +
 	"\x13ReportTrialResponse\x121\n" +
 	"\bdecision\x18\x01 \x01(\v2\x15.headrace.v1.DecisionR\bdecision\x12'\n" +
-	"\x0fmissing_metrics\x18\x02 \x03(\tR\x0emissingMetrics\"x\n" +
+	"\x0fmissing_metrics\x18\x02 \x03(\tR\x0emissingMetrics\"\x98\x01\n" +
 	"\x14CompleteTrialRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"j\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x1e\n" +
+	"\n" +
+	"infeasible\x18\x04 \x01(\bR\n" +
+	"infeasible\"j\n" +
 	"\x15CompleteTrialResponse\x12(\n" +
 	"\x05trial\x18\x01 \x01(\v2\x12.headrace.v1.TrialR\x05trial\x12'\n" +
 	"\x0fmissing_metrics\x18\x02 \x03(\tR\x0emissingMetrics\"@\n" +

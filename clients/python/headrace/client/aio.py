@@ -59,6 +59,7 @@ class AsyncAskedTrial(AskedTrialBase[AsyncTransport]):
 
     report = awaiting(ask_tell.report)
     complete = awaiting(ask_tell.complete)
+    infeasible = awaiting(ask_tell.infeasible)
     give_back = awaiting(ask_tell.give_back)
 
 

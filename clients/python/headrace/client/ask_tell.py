@@ -148,6 +148,30 @@ def complete(handle: Held, error: str | BaseException | None = None) -> Flow[Tri
     return convert.trial(response.trial)
 
 
+def infeasible(handle: Held, reason: str) -> Flow[TrialInfo]:
+    """Tells that the configuration makes no sense, as `infeasible("8 heads do not divide 100 features")`.
+
+    The trial ends so: it is not tried again and counts as no failure, and what it reported before does not count. The
+    sampler keeps away."""
+    if not isinstance(reason, str):
+        message, remedy = (
+            "is not a text",
+            'Say why, such as infeasible("8 heads do not divide 100 features").',
+        )
+        raise InvalidFieldError(
+            [Violation(field="reason", value=show_value(reason), message=message, remedy=remedy)]
+        )
+    request = pb.CompleteTrialRequest(
+        request_id=request_id(),
+        lease=convert.lease_to_proto(handle.lease),
+        error=reason.strip(),
+        infeasible=True,
+    )
+    response = yield from rpc(methods.COMPLETE_TRIAL, request)
+    handle.held = False
+    return convert.trial(response.trial)
+
+
 def give_back(handle: Held) -> Flow[TrialInfo]:
     """Gives the trial back: whoever asks next, this caller included, goes on from its last checkpoint. Nothing is
     charged."""

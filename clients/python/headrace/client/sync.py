@@ -61,6 +61,7 @@ class AskedTrial(AskedTrialBase[BlockingTransport]):
 
     report = blocking(ask_tell.report)
     complete = blocking(ask_tell.complete)
+    infeasible = blocking(ask_tell.infeasible)
     give_back = blocking(ask_tell.give_back)
 
 

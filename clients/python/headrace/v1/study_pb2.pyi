@@ -1726,9 +1726,12 @@ class CompleteTrialRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    INFEASIBLE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     error: _builtins.str
-    """Set when the trial failed; counts against its retries."""
+    """Set when the trial failed; counts against its retries. With `infeasible`, the reason for it."""
+    infeasible: _builtins.bool
+    """The configuration makes no sense: the trial ends as infeasible. It is not tried again, and has no result."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     def __init__(
@@ -1737,10 +1740,11 @@ class CompleteTrialRequest(_message.Message):
         request_id: _builtins.str = ...,
         lease: _event_pb2.LeaseRef | None = ...,
         error: _builtins.str = ...,
+        infeasible: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lease", b"lease", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "infeasible", b"infeasible", "lease", b"lease", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,6 +56,20 @@ class Fold:
         """How many configurations there will be, enqueued ones included and the baseline not."""
         return configurations(self.spec, self.sampler, self.points)
 
+    def points_left(self, sampled: int, limit: int) -> int | None:
+        """How many configurations there are beyond the `limit`, of which `sampled` were made; None: any number."""
+        size, enqueued = self.sampler.size, self.spec.enqueued
+        if size is None:
+            return None
+        if self.points is None:
+            return len(enqueued) + size - limit
+        coming = enqueued[sampled:limit]
+        theirs = {self.points.point(params) for params in coming} - {
+            None
+        }  # those beside the grid use up none
+        proposals = max(0, limit - max(sampled, len(enqueued)))
+        return size - len(self.tried | theirs) - proposals
+
     def propose(self, number: int) -> Params | None:
         """The sampler's proposal, or an untried point in place of one that was tried; None: there are no more."""
         params = self.sampler.suggest(number)

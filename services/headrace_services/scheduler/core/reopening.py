@@ -263,13 +263,9 @@ def _require_trials(state: CycleState, trials: int) -> None:
         raise _refused(
             "trials", trials, said, f"Create a study with a larger `transfer: {{top: …}}`, or {own}."
         )
-    size = state.fold.sampler.size
-    if size is None:
-        return
-    left = len(spec.enqueued) + size - state.sampled_limit
-    if state.fold.points is not None:
-        left = size - len(state.fold.tried) - max(0, state.sampled_limit - state.study.sampled)
-    if trials > left:
+    left = state.fold.points_left(state.study.sampled, state.sampled_limit)
+    if left is not None and trials > left:
+        size = state.fold.sampler.size
         has = "has no further configuration" if left <= 0 else f"has {left} further configurations"
         remedy = f"Create a study with a finer grid, or {own}."
         if left > 0:

@@ -125,12 +125,12 @@ class AskTellCalls(Calls):
     async def CompleteTrial(
         self, request: pb.CompleteTrialRequest, context: Context
     ) -> pb.CompleteTrialResponse:
-        """End a trial, as failed where there is an error. One that is over already is returned as it is."""
+        """End a trial, as infeasible or failed where it is said so. One that is over already is returned as it is."""
         checks = Checks()
         name = _valid_lease(checks, request.lease)
         checks.done()
         assert name is not None
-        outcome = "FAILED" if request.error else "FINISHED"
+        outcome = "INFEASIBLE" if request.infeasible else "FAILED" if request.error else "FINISHED"
         ending = _exit(request.lease, name, outcome, ERROR.kept(request.error))
         identity = identity_of(request, request.request_id)
         return await self._end(identity, name, ending)
