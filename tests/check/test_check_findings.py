@@ -441,3 +441,26 @@ def test_the_examples_pass(check: Check, example: str, smaller: tuple[str, str])
     narrow = {"width": 8, **({"batch_size": 128} if example == "digits" else {"depth": 1})}
     report = check(smaller, source=source, steps=2, params=narrow)
     assert report.passed, render(report)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        "class Held:\n    def __init__(self): self.size = (3, 4)\nheld = Held()",
+        "class Held:\n    def size(self): return 3\n    def numel(self): return 'many'\nheld = Held()",
+        "class Held:\n    size = property(lambda self: 3)\nheld = Held",
+    ],
+)
+def test_other_classes_may_call_anything_size(check: Check, held: str) -> None:
+    assert check(
+        ("def train", f"{held}\n\ndef train"), ("    noise =", "    mine = held\n    noise =")
+    ).passed
+
+
+def test_a_fault_of_the_check_is_not_blamed_on_the_script(check: Check) -> None:
+    fault = "from headrace.check import variables; variables.is_plain = int"
+    with pytest.raises(
+        CheckError, match="failed while it looked at what the script holds: TypeError"
+    ) as found:
+        check(("import random", f"import random; {fault}"))
+    assert "says nothing about script.py. Please report it" in found.value.remedy

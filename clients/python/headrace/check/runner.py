@@ -33,7 +33,7 @@ from headrace.check.plan import STRAIGHT_SHARE, Plan, affordable, limit_for_all,
 from headrace.check.populations import unused_parameter
 from headrace.check.report import CheckReport, Limit, Missing
 from headrace.check.snapshot import LEAST, Control, End, SegmentResult, result_of
-from headrace.check.sound import CheckError, require_sound
+from headrace.check.sound import CheckError, refuse_own_fault, require_sound
 from headrace.check.source import training_function
 from headrace.check.suspects import resets, restored_late, suspects
 from headrace.trial.runtime import Value
@@ -391,6 +391,8 @@ class _Check:
         if len(results) < len(files) and failed(results) is None:
             tail = log_file.read_text(errors="replace")[-2000:] if log_file.exists() else ""
             raise CheckError(f"the {what} ended without a word (killed?); its output ends:\n{tail}")
+        if (broken := failed(results)) is not None:
+            refuse_own_fault(broken, Path(control.script).name)
         self._reported.update(metrics_of(results))
         return without(results, self._left_out)
 

@@ -57,6 +57,10 @@ what is beside them may take as long."""
 _SEEDING = {"random": ("seed",), "numpy.random": ("seed",), "torch": ("manual_seed", "seed")}
 
 
+class CheckFaultError(RuntimeError):
+    """The check itself failed, looking at the script's state."""
+
+
 class Segment:
     """Runtime, observer and host of the one trial in this process."""
 
@@ -272,7 +276,12 @@ class Segment:
         return variables | self._beside | files
 
     def _take(self, t: Trial, moment: Moment, step: int) -> None:
-        self._snapshots.append(fingerprint.take(t, sys._getframe(1), self._heap, moment, step))
+        try:
+            self._snapshots.append(fingerprint.take(t, sys._getframe(1), self._heap, moment, step))
+        except Exception as error:
+            if Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent == Path(__file__).parent:
+                raise CheckFaultError(repr(error)) from error
+            raise  # by something of the script's, such as its state_dict()
 
 
 def run_segment(control: Control, rank: int = 0) -> SegmentResult:

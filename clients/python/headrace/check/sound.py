@@ -2,11 +2,14 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Final
 
 from headrace.check.report import plain
 from headrace.check.snapshot import Control, SegmentResult
 from headrace.check.source import parameters_read, unknown_parameters
 from headrace.trial.configuration import NO_PARAMETER
+
+_OWN: Final = "CheckFaultError: "
 
 
 class CheckError(RuntimeError):
@@ -17,6 +20,16 @@ class CheckError(RuntimeError):
     ) -> None:
         super().__init__(message)
         self.remedy = remedy
+
+
+def refuse_own_fault(result: SegmentResult, name: str) -> None:
+    """Raises `CheckError` where the check itself failed in a process: that says nothing of the script."""
+    kind, found, what = result.error.partition(_OWN)
+    if found and kind in ("", "headrace.check.segment."):
+        raise CheckError(
+            f"`headrace check` failed while it looked at what the script holds: {what}\n{result.traceback}",
+            remedy=f"This is a fault of the check: it says nothing about {name}. Please report it with the traceback.",
+        )
 
 
 def require_sound(

@@ -69,17 +69,14 @@ def is_plain(value: Any) -> bool:
     if is_one_value(value) or is_plain_container(value):
         # What a class of the script's own keeps beside its items is looked at by itself.
         return not getattr(value, "__dict__", None) or not discover.is_of_script(value) or is_one_value(value)
+    return 0 <= _elements(value, of_others=-1) <= _MOST_ELEMENTS
+
+
+def _elements(value: Any, *, of_others: int = 0) -> int:
+    """How many elements a tensor or an array has. Other classes may call anything `size`."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
-        return bool(value.numel() <= _MOST_ELEMENTS)
-    return (
-        numpy is not None
-        and isinstance(value, numpy.ndarray | numpy.generic)
-        and value.size <= _MOST_ELEMENTS
-    )
-
-
-def _elements(value: Any) -> int:
-    """How many elements a tensor or an array has; 0 for any other value."""
-    count = getattr(value, "numel", None)
-    return int(count()) if callable(count) else int(getattr(value, "size", 0))
+        return int(value.numel())
+    if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
+        return int(value.size)
+    return of_others
