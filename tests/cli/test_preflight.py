@@ -61,6 +61,21 @@ def test_which_addresses_are_on_this_machine(where: str, here: bool) -> None:
     assert is_on_this_machine(where) is here
 
 
+def test_a_fused_study_needs_a_function_of_a_bundle(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "def one(t):\n    t.report(val_loss=1)\ndef many(bundle):\n    bundle.report(val_loss=[1])\n"
+    )
+    fused = {"fuse": {"most": 4}}
+    template = {"working_dir": str(tmp_path), "callable": "train:one"}
+    violation = refused(parse_spec({**SPEC, **fused, "template": template}))
+    assert (violation.field, violation.message) == (
+        "fuse",
+        "needs a function of a bundle, and train:one takes a trial",
+    )
+    preflight(parse_spec({**SPEC, **fused, "template": {**template, "callable": "train:many"}}))
+    preflight(parse_spec({**SPEC, "template": template}))
+
+
 def test_an_ask_tell_study_has_nothing_to_check() -> None:
     preflight(parse_spec({**SPEC, "template": None}))
 

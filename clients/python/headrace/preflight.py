@@ -1,9 +1,10 @@
 """What can be known to fail before anything is spent: checked here, when the study's folder is on this machine.
 
-Three checks, all about the program that trials run.
+Four checks, all about the program that trials run.
 
 - The callable imports: a fresh interpreter (the template's own `python`, its environment, its folder first on the
   path) imports the module and finds the function, within a time limit. Nothing is called.
+- Where trials are fused, the function takes a bundle.
 - The surrogate, if there is one, can be made (`preflight_surrogate`).
 - The objective's metric is reported: the function's module is read with `ast`. If every `.report(...)` in it has
   explicit metric names only, and the objective's metric is not one of them, that is an error, with the nearest name.
@@ -60,6 +61,11 @@ else:
             answer = {"file": inspect.getsourcefile(inspect.unwrap(found))}
         except TypeError:
             answer = {"file": getattr(module, "__file__", None)}
+        try:
+            from headrace.trial.bundle import takes_bundle
+            answer["takes_bundle"] = takes_bundle(found)
+        except ImportError:
+            pass
 sys.stdout.flush()
 sys.stderr.flush()
 os.write(int(sys.argv[2]), json.dumps(answer).encode())
@@ -69,7 +75,10 @@ os._exit(0)
 
 @dataclass(frozen=True, slots=True)
 class _Found:
+    """What the program is; `takes_bundle` is None where its interpreter has no Headrace."""
+
     source: Path | None
+    takes_bundle: bool | None = None
 
 
 def preflight(
@@ -101,6 +110,13 @@ def preflight(
         _check_program(template, folder)
     elif template.callable is not None:
         found = _check_import(template, template.callable, folder, environ, timeout_s)
+        if spec.fuse is not None and found.takes_bundle is False:
+            _fail(
+                "fuse",
+                f"needs a function of a bundle, and {template.callable} takes a trial",
+                template.callable,
+                "Give it a first parameter bundle: trial.Bundle, or leave fuse out of the study.",
+            )
         if found.source is not None:
             _check_metric(found.source, spec.objective.metric)
     return examine_surrogate(spec, template, environ=environ, timeout_s=timeout_s)
@@ -227,8 +243,8 @@ def _judge(answer: dict[str, object], target: str, folder: Path, python: str) ->
                 if nearest
                 else f"Define it in {module}.py.",
             )
-    file = answer.get("file")
-    return _Found(Path(str(file)) if file else None)
+    file, takes_bundle = answer.get("file"), answer.get("takes_bundle")
+    return _Found(Path(str(file)) if file else None, takes_bundle if isinstance(takes_bundle, bool) else None)
 
 
 def _check_metric(source: Path, metric: str) -> None:
