@@ -7,7 +7,7 @@ from commands_run import Invoke
 from fake_study_service import FakeStudyService
 from scripted_study import race
 
-from headrace.v1 import study_pb2, trial_pb2
+from headrace.v1 import spec_pb2, study_pb2, trial_pb2
 
 FAILED = trial_pb2.TERMINATION_REASON_FAILED
 
@@ -72,6 +72,30 @@ def test_an_extension_says_what_there_is_now(fake: FakeStudyService, invoke: Inv
         "a full budget of 27 steps, with rungs at 1, 3, 9" in invoke("extend", "digits", "--steps", "81").out
     )
     assert json.loads(invoke("extend", "digits", "--trials", "1", "--json").out)["max_trials"] == 28
+
+
+def test_an_extension_says_how_many_trials_repeat_a_point(fake: FakeStudyService, invoke: Invoke) -> None:
+    script = race("few")
+    space = script.final.study.spec.space
+    del space[:]
+    space.add(name="n").int.MergeFrom(spec_pb2.IntDomain(low=1, high=30))
+    script.final.study.spec.ClearField("baseline")
+    fake.add(script)
+    assert "points" not in invoke("extend", "few", "--trials", "3").err
+    said = " ".join(invoke("extend", "few", "--trials", "5").err.split())
+    assert (
+        "The space has 30 points and the study would have 32 trials: of the 5 trials added, 2 will repeat"
+        in said
+    )
+    assert "create a study with a larger space, or extend by at most 3 trials." in said
+    space[0].int.high = 6
+    said = " ".join(invoke("extend", "few", "--trials", "5").err.split())
+    assert (
+        "The space has 6 points and the study would have 32 trials: of the 5 trials added, 5 will repeat"
+        in said
+    )
+    assert "at most" not in said
+    assert [one.trials for one in fake.requests["ExtendStudy"]] == [3, 5, 5]
 
 
 def test_a_schedule_that_ends_before_the_new_budget_is_warned_of_before_anything_is_sent(

@@ -33,9 +33,10 @@ def test_preview(fake: FakeStudyService, invoke: Invoke, study_file) -> None:  #
         "all_steps",
         "all_wall_time_s",
         "all_slot_time_s",
+        "warnings",
     }
     assert plan["wall_time_s"] is None
-    assert (plan["companions"], plan["all_steps"]) == ([], 143)
+    assert (plan["companions"], plan["all_steps"], plan["warnings"]) == ([], 143, [])
 
 
 def test_a_preview_counts_the_pilot_and_the_targets_and_their_sum(
@@ -110,3 +111,19 @@ def test_a_preview_says_how_many_trials_share_a_process_and_why(
         f"space: {{lr: {{type: float, low: 0, high: 1}}}}\ntrials: 9\nsteps: 9\nresources: {{gpus: 0}}\nfuse: {fuse}\n"
     )
     assert said in " ".join(invoke("preview", str(file)).out.split())
+
+
+def test_a_preview_says_how_many_trials_repeat_a_point(
+    fake: FakeStudyService, invoke: Invoke, tmp_path: Path
+) -> None:
+    file = tmp_path / "few.yaml"
+    file.write_text(
+        "name: few\nobjective: {metric: val_loss, goal: minimize}\ntrial: {callable: 'train:train'}\n"
+        "space: {n: {type: int, low: 1, high: 6}}\ntrials: 20\nsteps: 9\n"
+    )
+    said = "The space has 6 points and the study 20 trials: once every point has been tried, 14 trials will repeat one"
+    assert said in " ".join(invoke("preview", str(file)).err.split())
+    (warning,) = json.loads(invoke("preview", str(file), "--json").out)["warnings"]
+    assert warning.startswith(said)
+    file.write_text(file.read_text().replace("trials: 20", "trials: 6"))
+    assert json.loads(invoke("preview", str(file), "--json").out)["warnings"] == []

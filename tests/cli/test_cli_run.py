@@ -66,6 +66,40 @@ def test_a_study_without_early_stopping_names_its_last_step_and_no_rungs(
     assert f"Study all created on {fake.address}: 4 configurations, run_all to step 3, minimize" in result.out
 
 
+def test_a_run_says_before_anything_is_created_that_trials_repeat_points(
+    fake: FakeStudyService, invoke: Invoke, tmp_path: Path
+) -> None:
+    file = tmp_path / "few.yaml"
+    few = (
+        "name: few\nobjective: {metric: val_loss, goal: minimize}\ntrial: {callable: train:train}\n"
+        "space: {n: {type: int, low: 1, high: 6}}\npolicy: {kind: run_all}\nsteps: 3\ntrials: 20\n"
+    )
+    file.write_text(few)
+    result = invoke("run", str(file), "--detach", "--no-preflight")
+    assert result.code == 0
+    assert (
+        "The space has 6 points and the study 20 trials: once every point has been tried, 14 trials will repeat one, "
+        "which shows only how noisy results are. To try each point once, set `trials: 6`; to try more points, "
+        "enlarge the space. "
+    ) in " ".join(result.err.split())
+    refused = invoke("run", str(file), "--detach", "--no-preflight")  # the name is taken now
+    assert refused.code == 2
+    assert "The space has 6 points" in refused.err.partition("exists already")[0]
+
+
+def test_a_grid_is_created_with_as_many_configurations_as_it_has(
+    fake: FakeStudyService, invoke: Invoke, tmp_path: Path
+) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text(
+        "name: grid\nobjective: {metric: val_loss, goal: minimize}\ntrial: {callable: train:train}\nsampler: grid\n"
+        "space: {n: {type: int, low: 1, high: 6}}\npolicy: {kind: run_all}\nsteps: 3\ntrials: 20\n"
+    )
+    result = invoke("run", str(file), "--detach", "--no-preflight")
+    assert f"Study grid created on {fake.address}: 6 configurations, run_all" in result.out
+    assert "points" not in result.err
+
+
 def test_a_run_as_json_prints_every_event_and_the_summary(
     fake: FakeStudyService, invoke: Invoke, study_file: Path, tmp_path: Path
 ) -> None:

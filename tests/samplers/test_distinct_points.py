@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from headrace.spec import StudySpec
+from headrace.spec.repeats import repeats
 from headrace_services.scheduler.core.inputs import AddTrials
 from headrace_services.scheduler.in_process.study import InProcessStudy
 from headrace_services.scheduler.samplers import points_of
@@ -110,6 +111,23 @@ def test_samplers_repeat_once_all_points_are_tried() -> None:
     found = tried(study("random", 7, space))
     assert len(found) == 7
     assert len(set(found[:3])) == 3
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+@pytest.mark.parametrize(
+    ("space", "enqueued"),
+    [(SPACE, []), (CONDITIONAL, []), (SPACE, [{"x": 0.3, "y": 2}, {"x": 0.2, "y": 2}, {"x": 0.3, "y": 2}])],
+    ids=["plain", "conditional", "enqueued twice"],
+)
+def test_as_many_trials_repeat_a_point_as_were_announced(
+    sampler: str, space: dict[str, Any], enqueued: list[dict[str, Any]]
+) -> None:
+    one = study(sampler, 70, space, enqueued=enqueued)
+    said = repeats(one.spec)
+    assert said is not None
+    found = [tuple((name, str(value)[:4]) for name, value in point) for point in tried(one)]
+    assert len(set(found[: said.distinct])) == len(set(found)) == said.points
+    assert len(found) == said.trials
 
 
 def test_a_continuum_and_the_best_of_another_study_have_no_points() -> None:

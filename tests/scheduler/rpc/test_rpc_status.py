@@ -7,9 +7,9 @@ import pytest
 from rpc_site import RpcSite
 from sqlalchemy import select
 
+from headrace.spec.grid import Grid
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import trial_pb2
-from headrace_services.scheduler.samplers.grid import Grid
 from headrace_services.scheduler.store import tables
 
 

@@ -31,7 +31,8 @@ def extend(
 ) -> None:
     """Let a study go on that has ended, or give one that runs more to do. Results that are there stay.
 
-    With --trials the sampler proposes further configurations. With --steps the policy's rungs go on up to the new
+    With --trials the sampler proposes further configurations. Where a finite space has too few points for them, this
+    says how many will repeat one. With --steps the policy's rungs go on up to the new
     budget: trials that had the old one go on from their checkpoints if the policy lets them. One that fails on the way,
     diverges or gets worse counts with the result that it had, and keeps that checkpoint.
 
@@ -54,10 +55,10 @@ def extend(
         )
     with session.client() as client:
         handle = client.study(study)
-        warnings = handle.extension_warnings(steps=steps) if steps is not None else []
+        warnings = handle.extension_warnings(trials=trials or 0, steps=steps or 0)
         for warning in warnings:
             session.output.note(warning)
-        if warnings:
+        if warnings and steps is not None:
             confirm(f"Extend study {study} to {steps} steps all the same?", yes=yes)
         info = handle.extend(trials=trials or 0, steps=steps or 0, warn=False)
         waiting = [] if steps is None or as_json else handle.trials(TrialState.PAUSED)

@@ -69,6 +69,8 @@ def preview(
         output.note(told)
     if told := wording.policy(loaded.spec):
         output.note(told)
+    for warning in plan.warnings:
+        output.note(warning)
     output.line()
     _show_rungs(plan, output)
     output.line()

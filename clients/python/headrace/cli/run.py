@@ -30,6 +30,7 @@ from headrace.cli.summary import Summary, show_summary, succeeded, transferred
 from headrace.client import Client, flows
 from headrace.client.missing import require
 from headrace.client.model import StudyState
+from headrace.client.repeats import creation_warnings
 from headrace.client.shipping import shipped
 from headrace.environment import NAMED_IN, names_to_pass, select
 from headrace.errors import HeadraceError, StudyExistsError
@@ -38,6 +39,7 @@ from headrace.home import DEFAULT_ADDRESS, is_on_this_machine, make_private
 from headrace.preflight import preflight
 from headrace.spec import StudySpec, check_study_id, load_study_file
 from headrace.spec.names import STUDY
+from headrace.spec.repeats import expected_trials
 
 MOST_SUFFIXES = 100
 
@@ -173,6 +175,8 @@ def run(
     if spec.open_plan is not None and not (local or replace or suffix):
         with session.client() as client, _or_another_name(study_id):
             client.transport.run(flows.require_free(client, study_id, spec))
+    for warning in creation_warnings(spec):
+        session.output.note(warning)
     spec = plans.planned(spec, session.output, planner)
     mode = Mode.choose(session.output, as_json=as_json)
     with ExitStack() as stack:
@@ -272,7 +276,7 @@ def _create(
     for name in (study_id, *(_suffixed(study_id, number) for number in range(2, MOST_SUFFIXES + 1))):
         try:
             with _or_another_name(study_id):
-                study = client.create_study(name, spec)
+                study = client.create_study(name, spec, warn=False)
             break
         except NameTakenError:
             if not suffix:
@@ -287,7 +291,7 @@ def _create(
     extra = " and the baseline" if spec.baseline is not None else ""
     if not quiet:
         output.line(
-            f"Study {study.name} created on {client.address}: {spec.max_trials} configurations{extra}, "
+            f"Study {study.name} created on {client.address}: {expected_trials(spec)} configurations{extra}, "
             f"{spec.policy.kind} {where}, {wording.goals(spec)}"
             f"{f', until {ends}' if (ends := wording.until(spec)) else ''}."
         )

@@ -269,6 +269,7 @@ def preview(plan: Preview) -> Json:
         "all_steps": plan.all_steps,
         "all_wall_time_s": plan.all_wall_time_s,
         "all_slot_time_s": plan.all_slot_time_s,
+        "warnings": list(plan.warnings),
     }
 
 

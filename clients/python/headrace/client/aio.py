@@ -216,6 +216,7 @@ class AsyncClient:
         on_progress: Callable[[SearchProgress], None] | None = None,
         ship: bool | None = None,
         on_bytes: OnBytes | None = None,
+        warn: bool = True,
     ) -> AsyncStudy:
         """Creates a study from a spec, a mapping with a study file's keys, or the path of a study file, and starts it.
 
@@ -224,8 +225,11 @@ class AsyncClient:
         thread while it searches; what it raises cancels everything.
 
         The folder of its program is shipped to workers with `ship=True`, and without it where the study's `code` says
-        so, or the scheduler is on another machine. `on_bytes` is told, in another thread, how much of it is sent."""
-        study_id, found = flows.to_create(name, spec)
+        so, or the scheduler is on another machine. `on_bytes` is told, in another thread, how much of it is sent.
+
+        Before anything is sent, a finite space with fewer points than trials is a `UserWarning`, unless
+        `warn=False`."""
+        study_id, found = flows.to_create(name, spec, warn=warn)
         await self.transport.run(flows.require_free(self, study_id, found))
         found = await planned_meanwhile(found, planner, on_progress)
         found = await shipped_meanwhile(self.transport, self.address, found, ship, on_bytes)

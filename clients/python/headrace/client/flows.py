@@ -7,6 +7,7 @@ that did the work but lost the answer does it once.
 
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ from headrace.client.model import (
     Value,
 )
 from headrace.client.names import study_name, trial_name
+from headrace.client.repeats import creation_warnings, trials_warnings
 from headrace.client.upkeep import KeptKind, LogPart, ServerInfo, TableSize, Upkeep
 from headrace.client.warning import warn as tell
 from headrace.errors import (
@@ -124,13 +126,18 @@ def preview(
         target_seconds_per_step=seconds("target_seconds_per_step", target_seconds_per_step or 0.0),
     )
     response = yield from rpc(methods.PREVIEW_STUDY, request)
-    return convert.preview(response, order=found.space)
+    return replace(convert.preview(response, order=found.space), warnings=tuple(creation_warnings(found)))
 
 
-def to_create(name: str | None, spec: AnySpec) -> tuple[str, StudySpec]:
-    """The name and the spec of a study to create. Raises InvalidFieldError."""
+def to_create(name: str | None, spec: AnySpec, *, warn: bool) -> tuple[str, StudySpec]:
+    """The name and the spec of a study to create, each of `creation_warnings` a `UserWarning` with `warn`. Raises
+    InvalidFieldError."""
     its_name, found = _named_spec(spec)
-    return check_study_id(name or its_name or "", field="name"), found
+    study_id = check_study_id(name or its_name or "", field="name")
+    if warn:
+        for message in creation_warnings(found):
+            tell(message)
+    return study_id, found
 
 
 def _named_spec(spec: object) -> tuple[str | None, StudySpec]:
@@ -362,11 +369,17 @@ def retry_trials(study: StudyHandle, trials: Iterable[int] | int = (), *, warn: 
     return Retried(trials=tuple(response.trial_numbers), others=response.others)
 
 
-def extension_warnings(study: StudyHandle, *, steps: int) -> Flow[list[str]]:
-    """What to know before `extend(steps=...)`: which learning-rate schedules of trials that would continue end before
-    that budget, what will happen there, and the remedy. Empty where there is nothing to say."""
+def extension_warnings(study: StudyHandle, *, trials: int = 0, steps: int = 0) -> Flow[list[str]]:
+    """What to know before `extend(trials=...)`: how many of these trials would repeat a point of a finite space. Before
+    `extend(steps=...)`: which learning-rate schedules of trials that would continue end before that budget, what will
+    happen there, and the remedy. Empty where there is nothing to say."""
+    trials = whole_number("trials", trials, "Give how many trials more, such as 5.")
     steps = whole_number("steps", steps, "Give the new full budget in steps, such as 81.")
-    return warnings_of((yield from status(study)), steps)
+    found = yield from status(study)
+    return [
+        *(trials_warnings(found.spec, trials) if trials > 0 else ()),
+        *(warnings_of(found, steps) if steps > 0 else ()),
+    ]
 
 
 def extend_study(
@@ -381,8 +394,8 @@ def extend_study(
     """
     trials = whole_number("trials", trials, "Give how many trials more, such as extend(trials=5).")
     steps = whole_number("steps", steps, "Give the new full budget in steps, such as extend(steps=81).")
-    if steps and warn:
-        for message in (yield from extension_warnings(study, steps=steps)):
+    if warn:
+        for message in (yield from extension_warnings(study, trials=trials, steps=steps)):
             tell(message)
     request = pb.ExtendStudyRequest(
         request_id=request_id(), name=study_name(study.name), trials=trials, steps=steps

@@ -683,6 +683,8 @@ class Preview:
     """Into how many groups `fuse.apart` parts the trials: those of one bundle are of one group. 0 without `fuse`."""
     companions: tuple[PreviewCompanion, ...] = ()
     """The studies that are created with it, in the order in which they run. `steps` and the times are without them."""
+    warnings: tuple[str, ...] = ()
+    """What to know before it is created, such as how many trials will repeat a point of a finite space."""
 
     @property
     def all_steps(self) -> int:

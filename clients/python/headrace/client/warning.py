@@ -7,11 +7,13 @@ from headrace.client.model import StudyInfo, StudyState
 from headrace.client.wording import best_of_other_code
 from headrace.first_few import first_few
 
+_OURS = ("headrace.client", "headrace.in_process")
+
 
 def warn(message: str) -> None:
-    """A `UserWarning` of the nearest caller outside `headrace.client`."""
+    """A `UserWarning` of the nearest caller outside the client and `headrace.optimize`."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("headrace.client"):
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
 

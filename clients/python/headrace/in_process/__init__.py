@@ -10,8 +10,9 @@ what is to outlive the process belongs on a server (`headrace up`).
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from headrace.client.repeats import creation_warnings
 from headrace.client.result import Result
-from headrace.client.warning import warn_of_failure
+from headrace.client.warning import warn, warn_of_failure
 from headrace.in_process.engine import new_engine
 from headrace.in_process.loop import Callback, Loop
 from headrace.in_process.refused import require_runnable
@@ -92,6 +93,8 @@ def optimize(
         early_failures=early_failures,
     )
     require_runnable(spec, function, timeout_s, callback)
+    for message in creation_warnings(spec):
+        warn(message)
     engine = new_engine(spec)
     loop = Loop(engine, function, timeout_s=timeout_s, callback=callback)
     error = loop.run()

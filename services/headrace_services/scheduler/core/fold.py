@@ -8,10 +8,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from headrace.spec import StudySpec
+from headrace.spec.grid import Point
+from headrace.spec.repeats import distinct_trials
 from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.policies import Policy, RungResult, make_policy
 from headrace_services.scheduler.core.records import Params, RungEntry
-from headrace_services.scheduler.core.sampling import Point, Points, Sampler, pooled_from
+from headrace_services.scheduler.core.sampling import Points, Sampler, pooled_from
 
 _WITHOUT_FAILURE = frozenset({Reason.COMPLETED, Reason.STOPPED_EARLY})
 
@@ -54,7 +56,13 @@ class Fold:
     @property
     def sampled_limit(self) -> int:
         """How many configurations there will be, enqueued ones included and the baseline not."""
-        return configurations(self.spec, self.sampler, self.points)
+        size = self.sampler.size
+        if size is None:
+            return self.spec.max_trials
+        enqueued = self.spec.enqueued
+        if self.points is None:  # of a study that may try a point twice, those on the grid come on top too
+            return min(self.spec.max_trials, len(enqueued) + size)
+        return min(self.spec.max_trials, distinct_trials(enqueued, size, self.points.point))
 
     def points_left(self, sampled: int, limit: int) -> int | None:
         """How many configurations there are beyond the `limit`, of which `sampled` were made; None: any number."""
@@ -136,14 +144,3 @@ class Fold:
     def promoted(self, number: int, bracket: int, rung: int) -> None:
         """Fold in that a trial went past a rung."""
         self.policy.promoted(number, bracket, rung)
-
-
-def configurations(spec: StudySpec, sampler: Sampler, points: Points | None) -> int:
-    """How many configurations a study tries, enqueued ones included and the baseline not."""
-    size = sampler.size
-    if size is None:
-        return spec.max_trials
-    enqueued = len(spec.enqueued)
-    if points is not None:  # those on the grid are of its points
-        enqueued -= len({points.point(params) for params in spec.enqueued} - {None})
-    return min(spec.max_trials, enqueued + size)

@@ -4,7 +4,7 @@ Implementations are handed in (`samplers`): a cycle asks a `Sampler` by number a
 """
 
 import math
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from headrace.spec import (
@@ -19,7 +19,8 @@ from headrace.spec import (
     StartsWithDraws,
     StudySpec,
 )
-from headrace_services.scheduler.core.records import Params
+from headrace.spec.grid import Point
+from headrace_services.scheduler.core.records import Params, Value
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -38,10 +39,6 @@ class Sampler(Protocol):
         ...
 
 
-Point = tuple[tuple[str, int], ...]
-"""A configuration of a finite space: the active parameters, each with the place of its value."""
-
-
 class Points(Protocol):
     """The points of a finite space (`samplers.points`)."""
 
@@ -50,7 +47,7 @@ class Points(Protocol):
         """How many there are."""
         ...
 
-    def point(self, params: Params) -> Point | None:
+    def point(self, params: Mapping[str, Value]) -> Point | None:
         """Which point a configuration is; None where it is none."""
         ...
 

@@ -25,8 +25,8 @@ from headrace.spec import (
     TpeSampler,
 )
 from headrace.spec import RandomSampler as RandomSpec
-from headrace.spec.sampler import is_countable
-from headrace_services.scheduler.core.fold import configurations
+from headrace.spec.grid import Grid
+from headrace.spec.repeats import expected_trials, has_points
 from headrace_services.scheduler.core.policies import make_policy
 from headrace_services.scheduler.core.records import Params
 from headrace_services.scheduler.core.sampling import Points, Sampler, is_pooled, pooled_from
@@ -56,8 +56,6 @@ def make_sampler(spec: StudySpec) -> Sampler:
     """The sampler of a study by the number of the proposal."""
     match spec.sampler:
         case GridSampler() as grid:
-            from headrace_services.scheduler.samplers.grid import Grid
-
             return Grid(spec, grid)
         case SobolSampler():
             from headrace_services.scheduler.samplers.sobol import SobolSampler as Sobol
@@ -80,22 +78,12 @@ def make_sampler(spec: StudySpec) -> Sampler:
 
 
 def points_of(spec: StudySpec) -> Points | None:
-    """The points of a finite space; None of a continuum, where another study's trials are repeated, and where
-    conditions have too many branches to count."""
-    if isinstance(spec.sampler, BestOfSampler):
+    """The points of a finite space; None of a study without (`headrace.spec.repeats`)."""
+    if not has_points(spec):
         return None
-    if isinstance(spec.sampler, GridSampler) or (
-        all(domain.count is not None for domain in spec.space.values()) and is_countable(spec.space)
-    ):
-        from headrace_services.scheduler.samplers.points import SpacePoints
+    from headrace_services.scheduler.samplers.points import SpacePoints
 
-        return SpacePoints(spec)
-    return None
-
-
-def expected_trials(spec: StudySpec) -> int:
-    """How many configurations will be tried, the baseline not counted: a grid may have fewer than asked for."""
-    return configurations(spec, make_sampler(spec), points_of(spec))
+    return SpacePoints(spec)
 
 
 def make_learner(spec: StudySpec, warm: Sequence[Result] = ()) -> Learner:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import islice
 
 from headrace.spec import CategoricalDomain, Domain, GridSampler, StudySpec
+from headrace.spec.grid import Grid, Point, Scalar
 from headrace.spec.space import draw
 from headrace_services.scheduler.core.records import Params
-from headrace_services.scheduler.core.sampling import Point, draw_value, seeded
-from headrace_services.scheduler.samplers.grid import Grid, Scalar
+from headrace_services.scheduler.core.sampling import draw_value, seeded
 
 _AGAIN = 2**31
 """In seeds, beside the places of parameters: a further draw."""
@@ -39,16 +39,11 @@ class SpacePoints:
 
     @property
     def size(self) -> int:
-        size = self._grid.size
-        assert size is not None
-        return size
+        return self._grid.size
 
     def point(self, params: Mapping[str, Scalar]) -> Point | None:
         """Which point a configuration is; None where it is not on the grid."""
-        places = {name: self._grid.place_of(name, value) for name, value in params.items()}
-        if None in places.values():
-            return None
-        return tuple((name, place) for name, place in places.items() if place is not None)
+        return self._grid.point(params)
 
     def untried(self, number: int, tried: Set[Point], beside: Params | None = None) -> Params | None:
         """An untried point for proposal `number`, near the one that a model asked for; None where all are tried, or

@@ -17,15 +17,18 @@ from typing import Final, assert_never
 
 from headrace.bounds.numbers import GRID_POINTS
 from headrace.errors import InvalidFieldError, Violation
-from headrace.spec import CategoricalDomain, Condition, Domain, FloatDomain, GridSampler, IntDomain, StudySpec
 from headrace.spec.conditions import first_place
+from headrace.spec.domains import CategoricalDomain, Condition, Domain, FloatDomain, IntDomain
+from headrace.spec.sampler import GridSampler
 from headrace.spec.space import needed_parents
-from headrace_services.scheduler.core.records import Params
+from headrace.spec.study import StudySpec
 
 MOST_ROUNDED = GRID_POINTS
 """Of a logarithmic range of integers so many points are rounded, to see which differ: a few milliseconds."""
 
 Scalar = bool | int | float | str
+Point = tuple[tuple[str, int], ...]
+"""A configuration of the grid: the active parameters, each with the place of its value."""
 _Span = tuple[int, int]
 """The places from the first to before the second."""
 _Context = tuple[int, ...]
@@ -94,7 +97,7 @@ class _Below:
 
 
 class Grid:
-    """The grid of a spec whose sampler is `grid`."""
+    """The grid of a space, with so many points of continuous parameters as the sampler says."""
 
     def __init__(self, spec: StudySpec, sampler: GridSampler) -> None:
         self._space = spec.space
@@ -103,13 +106,13 @@ class Grid:
         self._below = self._count()
 
     @property
-    def size(self) -> int | None:
+    def size(self) -> int:
         return self._below[0].points(())
 
-    def suggest(self, number: int) -> Params | None:
+    def suggest(self, number: int) -> dict[str, Scalar] | None:
         if not 0 <= number < self._below[0].points(()):
             return None
-        chosen: Params = {}
+        chosen: dict[str, Scalar] = {}
         context: _Context = ()
         for place, axis in enumerate(self._axes):
             for run, further in axis.branches(context):
@@ -123,6 +126,13 @@ class Grid:
                     break
                 number -= below * run.count
         return chosen
+
+    def point(self, params: Mapping[str, Scalar]) -> Point | None:
+        """Which point a configuration is; None where it is not on the grid."""
+        places = {name: self.place_of(name, value) for name, value in params.items()}
+        if None in places.values():
+            return None
+        return tuple((name, place) for name, place in places.items() if place is not None)
 
     def place_of(self, name: str, value: Scalar) -> int | None:
         """Where a parameter's value stands on its axis; None where it is not on it."""

@@ -1,0 +1,35 @@
+"""What is said before a study with more trials than different configurations is created or extended (decision 0141)."""
+
+from headrace.client.wording import plural
+from headrace.spec import StudySpec
+from headrace.spec.repeats import repeats
+
+
+def creation_warnings(spec: StudySpec) -> list[str]:
+    """What to know before a study is created; empty where there is nothing to say. Raises nothing."""
+    found = repeats(spec)
+    if found is None:
+        return []
+    repeated = plural(found.trials - found.distinct, "trial")
+    message = (
+        f"The space has {plural(found.points, 'point')} and the study {plural(found.trials, 'trial')}: once every "
+        f"point has been tried, {repeated} will repeat one, which shows only how noisy results are. To try each point "
+        f"once, set `trials: {found.distinct}`; to try more points, enlarge the space."
+    )
+    return [message]
+
+
+def trials_warnings(spec: StudySpec, further: int) -> list[str]:
+    """What to know before the study gets `further` trials; empty where there is nothing to say. Raises nothing."""
+    found = repeats(spec, further)
+    if found is None:
+        return []
+    untried = max(0, found.distinct - spec.max_trials)
+    repeated = further - untried
+    remedy = f", or extend by at most {plural(untried, 'trial')}" if untried else ""
+    message = (
+        f"The space has {plural(found.points, 'point')} and the study would have {plural(found.trials, 'trial')}: of "
+        f"the {plural(further, 'trial')} added, {repeated} will repeat a point, which shows only how noisy results "
+        f"are. To try other points, create a study with a larger space{remedy}."
+    )
+    return [message]
