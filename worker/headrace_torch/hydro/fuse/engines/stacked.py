@@ -17,9 +17,9 @@ from headrace_torch.hydro.fuse.between import Between
 from headrace_torch.hydro.fuse.dropout import Masks, key
 from headrace_torch.hydro.fuse.engines.loss import checked
 from headrace_torch.hydro.fuse.engines.swap import Sockets
-from headrace_torch.hydro.fuse.engines.work import Outcome, Traits, Work
+from headrace_torch.hydro.fuse.engines.work import Outcome, Traits, Turn, Work, free
 from headrace_torch.hydro.fuse.lanes import Lanes, members, quiet
-from headrace_torch.hydro.fuse.layout import Layout
+from headrace_torch.hydro.fuse.layout import Layout, check_frozen
 from headrace_torch.hydro.fuse.obstacles import EngineName
 from headrace_torch.hydro.fuse.ops import MemberOps
 from headrace_torch.hydro.fuse.states import MemberStates, Slot
@@ -34,12 +34,13 @@ class StackedEngine:
         model: a copy that the engine may keep; its own tensors are not read.
         traits: of the model.
         grouped: whether to use the rules.
+        turn: what each call runs in.
     """
 
-    def __init__(self, model: nn.Module, traits: Traits, *, grouped: bool) -> None:
+    def __init__(self, model: nn.Module, traits: Traits, *, grouped: bool, turn: Turn = free) -> None:
         """Prepares the places of tensors; computes nothing."""
         self.name: EngineName = "grouped" if grouped else "vmap"
-        self._sockets, self._traits, self._grouped = Sockets(model), traits, grouped
+        self._sockets, self._traits, self._grouped, self._turn = Sockets(model), traits, grouped, turn
         self._constant_in: object = None
         self._leaves_in: object = None
         self._views: dict[str, Tensor] = {}
@@ -71,11 +72,12 @@ class StackedEngine:
         whole = at == list(range(len(states)))
         part = states if whole else states.select(at)
         leaves = self._leaves(part)
-        losses, changed = self._mapped(leaves, part, _repeated(work) if ghost else work)
-        total = total_of(losses, part.slots)
         found: Sequence[Tensor | None] = [None] * len(leaves)
-        if total.requires_grad:
-            found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+        with self._turn([slot.id for slot in part.slots]):
+            losses, changed = self._mapped(leaves, part, _repeated(work) if ghost else work)
+            total = total_of(losses, part.slots)
+            if total.requires_grad:
+                found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
         n = len(positions)
         with torch.no_grad():
             self._pack(part.layout, found, grads)
@@ -100,6 +102,8 @@ class StackedEngine:
         with disable_saved_tensors_hooks(NO_HOOKS), quiet(), members(n) as lanes:
             held = {name: lanes.join(value) for name, value in own.items()}
             params = {name: lanes.join(value) for name, value in leaves.items()}
+            for one in params.values():
+                one.requires_grad = True  # a flag only, as alone: what the forward pass makes of it shows afterwards
             count = None
             if work.rows is not None:
                 count = lanes.join(torch.tensor(work.rows, device=part.rows.device))
@@ -107,9 +111,17 @@ class StackedEngine:
                 batch = tree_map(lambda leaf: lanes.join(leaf) if isinstance(leaf, Tensor) else leaf, batch)
             with self._sockets.holding({**params, **shared, **held}), self._ops(lanes, masks):
                 loss = checked(work.loss_fn(self._sockets.module, batch), count)
+                self._check_trained(part.layout)
                 now = {name: self._sockets.current(name) for name in held}
             changed = {name: lanes.at(value, 0) for name, value in now.items() if value is not held[name]}
             return lanes.at(loss, 0), changed
+
+    def _check_trained(self, layout: Layout) -> None:
+        """Refuses what the forward pass has frozen or unfrozen, for all members at once."""
+        check_frozen((name, self._sockets.current(name)) for name in layout.constants)
+        for one in layout.segments:
+            if not self._sockets.current(one.name).requires_grad:
+                raise RuntimeError(f"a step freezes parameter {one.name}")
 
     def _leaves(self, part: MemberStates) -> dict[str, Tensor]:
         """Views of the rows for autograd to differentiate by; the same ones as long as the rows are."""

@@ -1,0 +1,186 @@
+"""What functions and objects reach in the user's program: closures, globals that they name, attributes, classes.
+
+What lies behind a library's own functions is not entered, nor a tensor of more than a million elements, nor the
+elements of a container of more than ten thousand.
+"""
+
+import sys
+from argparse import Namespace
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any, Final
+from weakref import ref
+
+from torch import Tensor, nn
+
+from headrace_torch.hydro.fuse.named import of_attributes, of_cell, of_class, of_dict, of_names, of_slots
+from headrace_torch.hydro.fuse.places import (
+    ABSENT,
+    GENERATORS,
+    NUMBERS,
+    Advances,
+    Draws,
+    Elements,
+    Items,
+    Key,
+    Numbers,
+    Place,
+    is_iterator,
+)
+
+LARGEST_TENSOR: Final = 2**20
+LARGEST_CONTAINER: Final = 10_000
+_LIBRARIES: Final = frozenset({"torch", "numpy", *sys.stdlib_module_names} - {"__main__"})
+_HYDRO: Final = "headrace_torch"
+_CONTAINERS: Final = list | dict | set | deque | tuple
+_HOLDERS: Final = SimpleNamespace | Namespace | nn.Module  # a library's, but what is inside is the user's
+_PLAIN: Final = NUMBERS | str | bytes | None
+
+Roots = Sequence[tuple[str, Any]]
+State = dict[Key, tuple[Place, Any]]
+"""Everything that is reached, with its content."""
+
+
+@dataclass(slots=True)
+class Owned:
+    """Tensors that belong to a group's members, which no snapshot may put back."""
+
+    _known: dict[int, "ref[Tensor]"] = field(default_factory=dict)
+
+    def add(self, module: nn.Module) -> None:
+        """A module of some member."""
+        living = {number: one for number, one in self._known.items() if one() is not None}
+        self._known = living | {id(one): ref(one) for one in (*module.parameters(), *module.buffers())}
+
+    def has(self, value: Tensor) -> bool:
+        """Whether it is one of them."""
+        known = self._known.get(id(value))
+        return known is not None and known() is value
+
+
+def read(roots: Roots, known: State, owned: Owned) -> State:
+    """Reads everything that the roots reach.
+
+    Args:
+        roots: objects and functions, each with its name.
+        known: an earlier state; contents that are still the same are its own.
+        owned: not read.
+    """
+    found: State = {}
+    seen: set[int] = set()
+    waiting = list(reversed(roots))
+    while waiting:
+        path, value = waiting.pop()
+        if value is ABSENT or isinstance(value, _PLAIN) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        places, further = _look(path, value, owned)
+        waiting.extend(further)
+        for place in places:
+            if place.key in found:
+                continue
+            before = known.get(place.key)
+            content = place.latest(ABSENT if before is None else before[1])
+            found[place.key] = place, content
+            if not (isinstance(content, list | set | dict) and len(content) > LARGEST_CONTAINER):
+                waiting.extend(place.inside(content))
+    return found
+
+
+def _look(path: str, value: Any, owned: Owned) -> tuple[list[Place], Iterable[tuple[str, Any]]]:
+    """The places of one object, and what it reaches beside their contents."""
+    if isinstance(value, Tensor):
+        skip = owned.has(value) or value.numel() > LARGEST_TENSOR or value.grad_fn is not None
+        return ([] if skip or value.is_meta else [Numbers(path, value)]), ()
+    if isinstance(value, ModuleType):
+        return [], ()
+    if isinstance(value, type):
+        return _class(value)
+    if isinstance(value, FunctionType):
+        return _function(value)
+    if isinstance(value, MethodType):
+        return [], ((path, value.__self__), (path, value.__func__))
+    if isinstance(value, partial):
+        return [], ((path, one) for one in (value.func, *value.args, *value.keywords.values()))
+    if isinstance(value, staticmethod | classmethod):
+        return [], ((path, value.__func__),)
+    if isinstance(value, property):
+        return [], ((path, one) for one in (value.fget, value.fset))
+    if isinstance(value, GENERATORS):
+        return [Draws(path, value)], ()
+    if is_iterator(value):
+        return [Advances(path, value)], ()
+    kind = type(value)
+    if isinstance(value, tuple):
+        return [], ((f"{path}[{number}]", one) for number, one in enumerate(value[:LARGEST_CONTAINER]))
+    places: list[Place] = []
+    if isinstance(value, list | deque):
+        places.append(Items(path, value))
+    elif isinstance(value, set):
+        places.append(Elements(path, value))
+    elif isinstance(value, dict):
+        places.append(of_dict(path, value))
+    elif _of_a_library(kind) and not isinstance(value, _HOLDERS):
+        return [], ()
+    if hasattr(value, "__dict__") and not (isinstance(value, _CONTAINERS) and _of_a_library(kind)):
+        places.append(of_attributes(path, value))
+    if slots := _slots(kind):
+        places.append(of_slots(value, path, slots))
+    return places, ((path, kind),)
+
+
+def _function(value: FunctionType) -> tuple[list[Place], Iterable[tuple[str, Any]]]:
+    root = (value.__module__ or "").partition(".")[0]
+    if root in _LIBRARIES or root == _HYDRO:
+        return [], ()
+    code, space = value.__code__, value.__globals__
+    names = _names(code)
+    places: list[Place] = [
+        of_cell(name, cell) for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True)
+    ]
+    places.append(of_names(value.__module__ or "", space, names, code))
+    for name in names & space.keys():
+        one = space[name]
+        if isinstance(one, ModuleType) and one.__name__.partition(".")[0] not in _LIBRARIES:
+            places.append(of_names(one.__name__, vars(one), names & vars(one).keys(), code))
+    if vars(value):
+        places.append(of_attributes(value.__name__, value))
+    defaults = value.__defaults__ or ()
+    last = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    given = {**dict(zip(last, defaults, strict=True)), **(value.__kwdefaults__ or {})}
+    return places, ((f"argument {name}", one) for name, one in given.items())
+
+
+def _class(value: type) -> tuple[list[Place], Iterable[tuple[str, Any]]]:
+    if _of_a_library(value) or value.__module__.partition(".")[0] == _HYDRO:
+        return [], ()
+    methods = [("", one) for one in vars(value).values() if isinstance(one, FunctionType)]
+    return [of_class(value)], (*(("", one) for one in value.__bases__), *methods)
+
+
+def _of_a_library(kind: type) -> bool:
+    module = getattr(kind, "__module__", None)
+    return isinstance(module, str) and module.partition(".")[0] in _LIBRARIES
+
+
+def _slots(kind: type) -> list[str]:
+    found: list[str] = []
+    for one in kind.__mro__:
+        if not _of_a_library(one):
+            held = vars(one).get("__slots__", ())
+            found += [held] if isinstance(held, str) else list(held)
+    return [name for name in found if not name.startswith("__")]
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _inner(one)
+
+
+def _names(code: CodeType) -> frozenset[str]:
+    return frozenset(name for one in _inner(code) for name in one.co_names)
