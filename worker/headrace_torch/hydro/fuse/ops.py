@@ -34,11 +34,20 @@ class MemberOps(TorchFunctionMode):
         lanes: the members under `vmap`; None for a single member that runs by itself.
         masks: dropout's; None where the model has no dropout.
         grouped: whether to use the grouped rules.
+        names: of the model's tensors under `vmap`, by identity.
     """
 
-    def __init__(self, lanes: Lanes | None, masks: Masks | None, *, grouped: bool) -> None:
-        """Keeps the three."""
+    def __init__(
+        self,
+        lanes: Lanes | None,
+        masks: Masks | None,
+        *,
+        grouped: bool,
+        names: Mapping[int, str] | None = None,
+    ) -> None:
+        """Keeps them."""
         super().__init__()
+        self._names = names or {}
         self._lanes, self._masks, self._grouped = lanes, masks, grouped
 
     def __torch_function__(
@@ -59,6 +68,8 @@ class MemberOps(TorchFunctionMode):
             elif (composite := COMPOSITES.get(func)) is not None:
                 with self:
                     out = composite(*args, **named)
+        if func is Tensor.requires_grad_ and (name := self._names.get(id(args[0]))):
+            raise RuntimeError(f"a step sets requires_grad of parameter {name}, which is one for all members")
         return func(*args, **named) if out is NotImplemented else out
 
     def _drop(

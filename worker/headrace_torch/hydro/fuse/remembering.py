@@ -35,7 +35,7 @@ class Memory:
         self._fresh: State | None = None
         self._of: dict[int, State] = {}
         self._now: State = {}
-        self._before: State = {}
+        self._before: State | None = None  # the step's that runs
         self._pending: dict[int, State] = {}
 
     def begin(self, roots: Roots) -> None:
@@ -86,12 +86,15 @@ class Memory:
         """Ends a step of these members; the content of others is forgotten."""
         self._of = {number: self._pending.get(number, self._state(number)) for number in ids}
         self._put(self._of[ids[0]])
+        self._before = None
 
     def undo(self) -> None:
-        """Puts everything back to before the step."""
+        """Puts everything back to before the step, if one runs."""
+        if self._before is None:
+            return
         self._now = read(self._roots, self._now, self._owned)
         self._put(self._before, strict=False)
-        self._pending = {}
+        self._before = None
 
     def forget(self) -> None:
         """Every member begins again."""

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -82,6 +83,7 @@ class Running:
     memory: Memory | None = None
     _probed: int = 0
     _owned: Owned = field(default_factory=Owned)
+    _losses: set[object] = field(default_factory=set)  # the code of the losses that were looked at
     _here: set[int] = field(default_factory=set)  # ids of the members that have begun here
 
     @property
@@ -138,10 +140,21 @@ class Running:
         if self.engine is None:
             self.engine = self._pick(states, batch, loss)
             self._probed, self.before = len(states), None
-            shared = Need.MEMORY in self.traits.needs and ENGINES[self.engine.name].fused
-            if self.memory is None and (shared or Need.RECORD in self.traits.needs):
-                self._owned.add(self.template)
-                self.memory = Memory(self._owned)
+        elif _code(loss) not in self._losses:
+            self._look(states, batch, loss)
+            record: dict[Need, str] = {
+                need: why for need, why in self.traits.needs.items() if need is Need.RECORD
+            }
+            if why := why_not(self.engine.name, record):
+                if self.choice != "auto":
+                    raise FusionGapError(why)
+                self.close()
+                self.engine = self._pick(states, batch, loss)
+        self._losses.add(_code(loss))
+        shared = Need.MEMORY in self.traits.needs and ENGINES[self.engine.name].fused
+        if self.memory is None and (shared or Need.RECORD in self.traits.needs):
+            self._owned.add(self.template)
+            self.memory = Memory(self._owned)
         self.refuse_returning(states.slots, self._here)
         self._here.update(slot.id for slot in states.slots)
         if self.memory is not None:
@@ -233,10 +246,7 @@ class Running:
     def _pick(self, states: MemberStates, batch: Any, loss: Any) -> Engine:
         """Looks at the model, then takes the engine that was asked for, or probes."""
         refuse_loss(getattr(loss, "criterion", loss))
-        first = split(states.slots, batch, loss, self.batching, "")[0]
-        at = first.positions[0]
-        model = checkpoint.fill(self.own(states.slots[at].member), states, at)
-        self.traits = inspect(model, first.work, differ=self.models.differ)
+        first = self._look(states, batch, loss)
         rated = [slot.id for slot in states.slots if slot.member.dropout is not None]
         if self.traits.recomputes and rated:
             raise MemberError(
@@ -267,6 +277,20 @@ class Running:
         if engine.name == "separate" and self.workers:
             engine, self.report = self._spread_out(first.work, engine, self.report, states)
         return engine
+
+    def _look(self, states: MemberStates, batch: Any, loss: Any) -> Bucket:
+        """Finds out what a step of this loss does; what an earlier one remembered is kept. Returns what it ran."""
+        first = split(states.slots, batch, loss, self.batching, "")[0]
+        at = first.positions[0]
+        model = checkpoint.fill(self.own(states.slots[at].member), states, at)
+        found = inspect(model, first.work, differ=self.models.differ)
+        known = self.traits if self.engine is not None else found
+        needs = dict(known.needs)
+        for one in (self.traits, found):
+            if record := one.needs.get(Need.RECORD):
+                needs.setdefault(Need.RECORD, record)
+        self.traits = replace(known, needs=needs, counts=self.traits.counts or found.counts)
+        return first
 
     def _asked(self, name: EngineName, subject: Subject, members: int) -> tuple[Engine, ProbeReport]:
         """The engine that was asked for by name, if it is right."""
@@ -303,3 +327,11 @@ class Running:
         return self._pool(len(states)), replace(
             report, engine="pool", reason=f"{report.reason}; over {self.workers} processes"
         )
+
+
+def _code(loss: Any) -> object:
+    """What tells one loss from another: its code, or its class; a new closure of the same code is no other loss."""
+    loss = getattr(loss, "criterion", loss)
+    while isinstance(loss, partial):
+        loss = loss.func
+    return getattr(loss, "__code__", type(loss))

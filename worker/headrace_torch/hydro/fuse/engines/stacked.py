@@ -103,13 +103,16 @@ class StackedEngine:
             held = {name: lanes.join(value) for name, value in own.items()}
             params = {name: lanes.join(value) for name, value in leaves.items()}
             for one in params.values():
-                one.requires_grad = True  # a flag only, as alone: what the forward pass makes of it shows afterwards
+                one.requires_grad = (
+                    True  # a flag only, as alone: what the forward pass makes of it shows afterwards
+                )
             count = None
             if work.rows is not None:
                 count = lanes.join(torch.tensor(work.rows, device=part.rows.device))
             if work.own:
                 batch = tree_map(lambda leaf: lanes.join(leaf) if isinstance(leaf, Tensor) else leaf, batch)
-            with self._sockets.holding({**params, **shared, **held}), self._ops(lanes, masks):
+            inside = {**params, **shared, **held}
+            with self._sockets.holding(inside), self._ops(lanes, masks, inside):
                 loss = checked(work.loss_fn(self._sockets.module, batch), count)
                 self._check_trained(part.layout)
                 now = {name: self._sockets.current(name) for name in held}
@@ -161,10 +164,11 @@ class StackedEngine:
             self._constant_in = part.token
         return self._constants
 
-    def _ops(self, lanes: Lanes, masks: Masks | None) -> Any:
-        if masks is None and not self._grouped:
+    def _ops(self, lanes: Lanes, masks: Masks | None, inside: dict[str, Tensor]) -> Any:
+        if masks is None and not self._grouped and not self._traits.needs:
             return _NOTHING
-        return MemberOps(lanes, masks, grouped=self._grouped)
+        names = {id(one): name for name, one in inside.items()}
+        return MemberOps(lanes, masks, grouped=self._grouped, names=names)
 
     def _keep(
         self,
