@@ -27,6 +27,9 @@ STEPS, ROWS, SIZE = 9, 10, 4
 MOST = 1e-7
 TELL_EVERY = 250  # cases
 OUTCOMES: Counter[str] = Counter()
+HERE = ("join", "join", "drop", "drop", "user", "user")
+EVENTS = (*HERE, "move", "save")
+ITERATORS = {"count", "global count", "iterator", "generator"}
 
 
 @dataclass(slots=True)
@@ -71,8 +74,10 @@ class Alone:
 class Run:
     """A group beside its members alone; `go` plays a history and fails where they differ."""
 
-    def __init__(self, draw: random.Random, program: Program, engine: str) -> None:
-        self.draw, self.program, self.engine = draw, program, engine
+    def __init__(
+        self, draw: random.Random, program: Program, engine: str, events: tuple[str, ...] = EVENTS
+    ) -> None:
+        self.draw, self.program, self.engine, self.kinds = draw, program, engine, events
         self.optimizer = draw.choice(["adamw", "sgd"])
         self.epochs = draw.random() < 0.4
         self.sizes = not self.epochs and draw.random() < 0.5
@@ -81,7 +86,7 @@ class Run:
         self.world = program.world()
         self.alone: dict[int, Alone] = {}
         self.events: list[str] = []
-        count = draw.randint(1, 3)
+        count = draw.choice([1, 2, 2, 3])
         members = [self.member() for _ in range(count)]
         self.group = self.made(members)
         self.alone = {i: self.solo(one) for i, one in enumerate(members)}
@@ -139,7 +144,7 @@ class Run:
             self.compare(number)
 
     def event(self) -> None:
-        what = self.draw.choice(["join", "join", "drop", "drop", "user", "move", "save"])
+        what = self.draw.choice(self.kinds)
         self.events.append(f"{what} before step {len(self.events)}")
         group, ids = self.group, self.group.ids
         one = self.draw.choice(ids)
@@ -212,3 +217,22 @@ def test_a_program_that_remembers_equals_torch_optim_or_is_refused() -> None:
         if (case + 1) % TELL_EVERY == 0:
             told = ", ".join(f"{number} {what}" for what, number in OUTCOMES.most_common())
             print(f"seed {SEED}, {case + 1} cases, none differs: {told}", flush=True)
+
+
+@pytest.mark.cases(12)
+@pytest.mark.parametrize("engine", ["auto", "separate"])
+@pytest.mark.parametrize("kind", [one for one in HOLDERS if one != "nothing"])
+def test_each_way_to_remember_alone(kind: str, engine: str) -> None:
+    """Every way once in the loss and once in the model, so that no draw leaves one out; only iterators are refused."""
+    for case, program in enumerate(
+        (Program(loss=kind, loss_effect="late"), Program(net=kind, net_effect="late"))
+    ):
+        run = Run(random.Random(f"{kind} {case}"), program, engine, HERE)
+        if kind not in ITERATORS or (kind, case) == (
+            "count",
+            1,
+        ):  # each member's model has an iterator of its own
+            run.go()
+        else:
+            with pytest.raises(hydro.FuseError, match=r"a call advances .*an iterator"):
+                run.go()

@@ -16,6 +16,7 @@ from weakref import ref
 
 from torch import Tensor, nn
 
+from headrace_torch.hydro.fuse.lanes import is_stacked
 from headrace_torch.hydro.fuse.named import of_attributes, of_cell, of_class, of_dict, of_names, of_slots
 from headrace_torch.hydro.fuse.places import (
     ABSENT,
@@ -93,7 +94,13 @@ def read(roots: Roots, known: State, owned: Owned) -> State:
 def _look(path: str, value: Any, owned: Owned) -> tuple[list[Place], Iterable[tuple[str, Any]]]:
     """The places of one object, and what it reaches beside their contents."""
     if isinstance(value, Tensor):
-        skip = owned.has(value) or value.numel() > LARGEST_TENSOR or value.grad_fn is not None
+        # What a fused pass has kept of its layers is nothing outside of it.
+        skip = (
+            is_stacked(value)
+            or owned.has(value)
+            or value.numel() > LARGEST_TENSOR
+            or value.grad_fn is not None
+        )
         return ([] if skip or value.is_meta else [Numbers(path, value)]), ()
     if isinstance(value, ModuleType):
         return [], ()

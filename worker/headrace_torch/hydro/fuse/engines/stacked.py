@@ -23,6 +23,7 @@ from headrace_torch.hydro.fuse.layout import Layout, check_frozen
 from headrace_torch.hydro.fuse.obstacles import EngineName
 from headrace_torch.hydro.fuse.ops import MemberOps
 from headrace_torch.hydro.fuse.states import MemberStates, Slot
+from headrace_torch.hydro.fuse.twin import has_hooks
 
 NO_HOOKS = "hooks on saved tensors (activation checkpointing, offloading) cannot follow members under vmap"
 
@@ -120,11 +121,14 @@ class StackedEngine:
             return lanes.at(loss, 0), changed
 
     def _check_trained(self, layout: Layout) -> None:
-        """Refuses what the forward pass has frozen or unfrozen, for all members at once."""
+        """Refuses what the forward pass has frozen, unfrozen or hooked: it holds for all members at once."""
         check_frozen((name, self._sockets.current(name)) for name in layout.constants)
         for one in layout.segments:
-            if not self._sockets.current(one.name).requires_grad:
+            now = self._sockets.current(one.name)
+            if not now.requires_grad:
                 raise RuntimeError(f"a step freezes parameter {one.name}")
+            if has_hooks(now):
+                raise RuntimeError(f"a step puts a hook on parameter {one.name}")
 
     def _leaves(self, part: MemberStates) -> dict[str, Tensor]:
         """Views of the rows for autograd to differentiate by; the same ones as long as the rows are."""
