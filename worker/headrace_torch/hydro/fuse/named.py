@@ -3,9 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, Final
+
+from torch import nn
 
 from headrace_torch.hydro.fuse.places import ABSENT, Change, Key, Kind, alike, equal, kind_of
+
+_REGISTRIES: Final = ("_parameters", "_buffers", "_modules")
 
 
 @dataclass(slots=True)
@@ -33,9 +37,8 @@ class Named:
 
     def latest(self, known: Any) -> Any:
         now = self.read()
-        if known is not ABSENT and list(now) == list(known) and alike(now.values(), known.values()):
-            return known
-        return now
+        same = known is not ABSENT and len(now) == len(known) and alike(now.values(), known.values())
+        return known if same and alike(now, known) else now
 
     def write(self, content: Any) -> None:
         self.replace(content)
@@ -57,14 +60,14 @@ class Named:
         return self.form.format(path=self.path, name=shown).lstrip(".")
 
 
-def of_dict(path: str, value: dict[Any, Any]) -> Named:
+def of_dict(path: str, value: dict[Any, Any], form: str = "{path}[{name}]") -> Named:
     """A dict."""
 
     def replace(content: dict[Any, Any]) -> None:
         value.clear()
         value.update(content)
 
-    return Named(path, "dict", value, lambda: dict(value), replace, "{path}[{name}]")
+    return Named(path, "dict", value, lambda: dict(value), replace, form)
 
 
 def of_attributes(path: str, value: Any) -> Named:
@@ -78,11 +81,28 @@ def of_attributes(path: str, value: Any) -> Named:
     return Named(path, "attributes", value, lambda: dict(held), replace)
 
 
+def of_module(path: str, value: nn.Module) -> Named:
+    """The attributes of a module, without its tensors, its layers and its hooks."""
+    held = vars(value)
+
+    def read() -> dict[Any, Any]:
+        return {name: one for name, one in held.items() if name not in _REGISTRIES and "_hooks" not in name}
+
+    def replace(content: dict[Any, Any]) -> None:
+        for name in read().keys() - content.keys():
+            del held[name]
+        held.update(content)
+
+    return Named(path, "attributes", value, read, replace)
+
+
 def of_names(path: str, space: dict[str, Any], names: frozenset[str], code: CodeType) -> Named:
     """The names of a module that a function's code has."""
 
+    ordered = sorted(names)
+
     def read() -> dict[Any, Any]:
-        return {name: space.get(name, ABSENT) for name in sorted(names)}
+        return {name: space.get(name, ABSENT) for name in ordered}
 
     def replace(content: dict[Any, Any]) -> None:
         for name, value in content.items():

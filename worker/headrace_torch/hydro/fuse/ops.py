@@ -27,6 +27,9 @@ DROPOUTS: Mapping[Callable[..., Any], int | None] = {
 }
 
 
+_SETS_FLAG = Tensor.requires_grad_
+
+
 class MemberOps(TorchFunctionMode):
     """Active while the model of one member, or of all under `vmap`, runs.
 
@@ -34,7 +37,7 @@ class MemberOps(TorchFunctionMode):
         lanes: the members under `vmap`; None for a single member that runs by itself.
         masks: dropout's; None where the model has no dropout.
         grouped: whether to use the grouped rules.
-        names: of the model's tensors under `vmap`, by identity.
+        tensors: the model's under `vmap`, by name.
     """
 
     def __init__(
@@ -43,11 +46,11 @@ class MemberOps(TorchFunctionMode):
         masks: Masks | None,
         *,
         grouped: bool,
-        names: Mapping[int, str] | None = None,
+        tensors: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Keeps them."""
         super().__init__()
-        self._names = names or {}
+        self._tensors = tensors or {}
         self._lanes, self._masks, self._grouped = lanes, masks, grouped
 
     def __torch_function__(
@@ -68,7 +71,9 @@ class MemberOps(TorchFunctionMode):
             elif (composite := COMPOSITES.get(func)) is not None:
                 with self:
                     out = composite(*args, **named)
-        if func is Tensor.requires_grad_ and (name := self._names.get(id(args[0]))):
+        if func is _SETS_FLAG and (
+            name := next((key for key, one in self._tensors.items() if one is args[0]), "")
+        ):
             raise RuntimeError(f"a step sets requires_grad of parameter {name}, which is one for all members")
         return func(*args, **named) if out is NotImplemented else out
 

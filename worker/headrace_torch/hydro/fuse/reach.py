@@ -9,7 +9,8 @@ from argparse import Namespace
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from dis import get_instructions
+from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Final
 from weakref import ref
@@ -17,7 +18,16 @@ from weakref import ref
 from torch import Tensor, nn
 
 from headrace_torch.hydro.fuse.lanes import is_stacked
-from headrace_torch.hydro.fuse.named import of_attributes, of_cell, of_class, of_dict, of_names, of_slots
+from headrace_torch.hydro.fuse.named import (
+    of_attributes,
+    of_cell,
+    of_class,
+    of_dict,
+    of_module,
+    of_names,
+    of_slots,
+)
+from headrace_torch.hydro.fuse.objects import parts
 from headrace_torch.hydro.fuse.places import (
     ABSENT,
     GENERATORS,
@@ -37,7 +47,7 @@ LARGEST_CONTAINER: Final = 10_000
 _LIBRARIES: Final = frozenset({"torch", "numpy", *sys.stdlib_module_names} - {"__main__"})
 _HYDRO: Final = "headrace_torch"
 _CONTAINERS: Final = list | dict | set | deque | tuple
-_HOLDERS: Final = SimpleNamespace | Namespace | nn.Module  # a library's, but what is inside is the user's
+_HOLDERS: Final = SimpleNamespace | Namespace  # a library's, but what is inside is the user's
 _PLAIN: Final = NUMBERS | str | bytes | None
 
 Roots = Sequence[tuple[str, Any]]
@@ -91,6 +101,45 @@ def read(roots: Roots, known: State, owned: Owned) -> State:
     return found
 
 
+def refresh(state: State, roots: Roots, owned: Owned) -> State:
+    """What `read` returns, from a state that was read of the same roots: only what has changed is entered."""
+    found: State = {}
+    for key, entry in state.items():
+        place, content = entry
+        now = place.latest(content)
+        if now is content:
+            found[key] = entry
+            continue
+        if any(not _known(value, place, content) for _, value in place.inside(now)):
+            return read(roots, state, owned)
+        found[key] = place, now
+    return found
+
+
+def shared(module: nn.Module) -> Roots:
+    """What copies of a module have in common: functions and classes, at any depth."""
+    found: list[tuple[str, Any]] = []
+    entered: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("", module)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, Tensor | _PLAIN) or id(value) in entered:
+            continue
+        entered.add(id(value))
+        if isinstance(value, FunctionType | type):
+            found.append((path, value))
+            continue
+        if not _of_a_library(type(value)) and id(type(value)) not in entered:
+            entered.add(id(type(value)))
+            found.append((path, type(value)))
+        waiting.extend((path + name, one) for name, one in parts(value))
+    return found
+
+
+def _known(value: Any, place: Place, before: Any) -> bool:
+    return isinstance(value, _PLAIN) or any(value is one for _, one in place.inside(before))
+
+
 def _look(path: str, value: Any, owned: Owned) -> tuple[list[Place], Iterable[tuple[str, Any]]]:
     """The places of one object, and what it reaches beside their contents."""
     if isinstance(value, Tensor):
@@ -120,6 +169,8 @@ def _look(path: str, value: Any, owned: Owned) -> tuple[list[Place], Iterable[tu
         return [Draws(path, value)], ()
     if is_iterator(value):
         return [Advances(path, value)], ()
+    if isinstance(value, nn.Module):
+        return _module(path, value)
     kind = type(value)
     if isinstance(value, tuple):
         return [], ((f"{path}[{number}]", one) for number, one in enumerate(value[:LARGEST_CONTAINER]))
@@ -139,12 +190,31 @@ def _look(path: str, value: Any, owned: Owned) -> tuple[list[Place], Iterable[tu
     return places, ((path, kind),)
 
 
+def _module(path: str, value: nn.Module) -> tuple[list[Place], Iterable[tuple[str, Any]]]:
+    inner = [
+        (f"{path}.{name}".lstrip("."), one)
+        for registry in (value._modules, value._parameters)
+        for name, one in registry.items()
+    ]
+    hooks = [
+        (path, one)
+        for name, held in vars(value).items()
+        if "_hooks" in name and held
+        for one in held.values()
+    ]
+    return [of_module(path, value), of_dict(path, value._buffers, "{path}.{name}")], [
+        *inner,
+        *hooks,
+        ("", type(value)),
+    ]
+
+
 def _function(value: FunctionType) -> tuple[list[Place], Iterable[tuple[str, Any]]]:
     root = (value.__module__ or "").partition(".")[0]
     if root in _LIBRARIES or root == _HYDRO:
         return [], ()
     code, space = value.__code__, value.__globals__
-    names = _names(code)
+    names, inside = _globals(code), _names(code)
     places: list[Place] = [
         of_cell(name, cell) for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True)
     ]
@@ -152,7 +222,7 @@ def _function(value: FunctionType) -> tuple[list[Place], Iterable[tuple[str, Any
     for name in names & space.keys():
         one = space[name]
         if isinstance(one, ModuleType) and one.__name__.partition(".")[0] not in _LIBRARIES:
-            places.append(of_names(one.__name__, vars(one), names & vars(one).keys(), code))
+            places.append(of_names(one.__name__, vars(one), inside & vars(one).keys(), code))
     if vars(value):
         places.append(of_attributes(value.__name__, value))
     defaults = value.__defaults__ or ()
@@ -189,5 +259,16 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
             yield from _inner(one)
 
 
+@lru_cache(10_000)
 def _names(code: CodeType) -> frozenset[str]:
+    """All names that it has, also of attributes."""
     return frozenset(name for one in _inner(code) for name in one.co_names)
+
+
+@lru_cache(10_000)
+def _globals(code: CodeType) -> frozenset[str]:
+    """The globals that it reads or writes."""
+    every = (step for one in _inner(code) for step in get_instructions(one))
+    return frozenset(
+        step.argval for step in every if step.opname in ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME")
+    )

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from headrace_torch.hydro.fuse.errors import FuseError
 from headrace_torch.hydro.fuse.named import Named
 from headrace_torch.hydro.fuse.places import ABSENT, Advances, equal
-from headrace_torch.hydro.fuse.reach import Owned, Roots, State, read
+from headrace_torch.hydro.fuse.reach import Owned, Roots, State, read, refresh
 
 
 class Memory:
@@ -44,8 +44,12 @@ class Memory:
         Args:
             roots: what the step's code is; the first step's content is every member's beginning.
         """
+        same = len(roots) == len(self._roots) and all(
+            one is two for (_, one), (_, two) in zip(roots, self._roots, strict=True)
+        )
         self._roots = roots
-        left, now = self._now, read(roots, self._now, self._owned)
+        left = self._now
+        now = refresh(left, roots, self._owned) if same else read(roots, left, self._owned)
         if self._fresh is None:
             self._fresh = now
         elif edited := [
@@ -79,7 +83,7 @@ class Memory:
         try:
             yield
         finally:
-            self._now = read(self._roots, self._now, self._owned)
+            self._now = refresh(self._now, self._roots, self._owned)
         self._pending |= dict.fromkeys(ids, self._now)
 
     def end(self, ids: Sequence[int]) -> None:
@@ -92,7 +96,7 @@ class Memory:
         """Puts everything back to before the step, if one runs."""
         if self._before is None:
             return
-        self._now = read(self._roots, self._now, self._owned)
+        self._now = refresh(self._now, self._roots, self._owned)
         self._put(self._before, strict=False)
         self._before = None
 

@@ -45,7 +45,7 @@ from headrace_torch.hydro.fuse.remembering import Memory
 from headrace_torch.hydro.fuse.report import ProbeReport
 from headrace_torch.hydro.fuse.source import Models
 from headrace_torch.hydro.fuse.states import MemberStates, Slot
-from headrace_torch.hydro.fuse.surroundings import roots_of
+from headrace_torch.hydro.fuse.surroundings import roots_of_loss, roots_of_model
 from headrace_torch.hydro.fuse.updates import Updates
 
 EngineChoice = Literal["auto"] | EngineName
@@ -82,6 +82,7 @@ class Running:
     before: EngineName | None = None
     memory: Memory | None = None
     _probed: int = 0
+    _code: Roots = ()
     _owned: Owned = field(default_factory=Owned)
     _losses: set[object] = field(default_factory=set)  # the code of the losses that were looked at
     _here: set[int] = field(default_factory=set)  # ids of the members that have begun here
@@ -238,7 +239,9 @@ class Running:
 
     def _roots(self, loss: Any) -> Roots:
         """Where the code of a step begins; in a fused pass the one module's attributes are what members remember."""
-        roots = [*roots_of(loss, self.template)]
+        if not self._code:
+            self._code = roots_of_model(self.template)
+        roots = [*roots_of_loss(loss), *self._code]
         if isinstance(self.engine, StackedEngine) and Need.MEMORY in self.traits.needs:
             roots.append(("", self.engine.module))
         return roots

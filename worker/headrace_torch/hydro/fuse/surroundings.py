@@ -14,14 +14,23 @@ import torch
 from torch import nn
 
 from headrace_torch.hydro.fuse.places import Change
-from headrace_torch.hydro.fuse.reach import Owned, Roots, read
+from headrace_torch.hydro.fuse.reach import Owned, Roots, read, shared
 from headrace_torch.hydro.fuse.twin import hook_functions
 
 
 def roots_of(loss_fn: Any, model: nn.Module) -> Roots:
-    """Where a step's code begins: the loss, the model's hooks, and the model with its class."""
-    loss = getattr(loss_fn, "criterion", loss_fn)
-    return [("loss", loss), *(("hook", one) for one in hook_functions(model)), ("", model)]
+    """Where a step's code begins."""
+    return [*roots_of_loss(loss_fn), *roots_of_model(model)]
+
+
+def roots_of_loss(loss_fn: Any) -> Roots:
+    """Where the code of a loss begins."""
+    return [("loss", getattr(loss_fn, "criterion", loss_fn))]
+
+
+def roots_of_model(model: nn.Module) -> Roots:
+    """Where the code of a model begins that its copies have in common."""
+    return [*(("hook", one) for one in hook_functions(model)), *shared(model)]
 
 
 @contextmanager

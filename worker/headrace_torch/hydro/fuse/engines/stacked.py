@@ -103,32 +103,34 @@ class StackedEngine:
         with disable_saved_tensors_hooks(NO_HOOKS), quiet(), members(n) as lanes:
             held = {name: lanes.join(value) for name, value in own.items()}
             params = {name: lanes.join(value) for name, value in leaves.items()}
-            for one in params.values():
-                one.requires_grad = (
-                    True  # a flag only, as alone: what the forward pass makes of it shows afterwards
-                )
+            for (
+                one
+            ) in params.values():  # a flag only, as alone: what the forward pass makes of it shows afterwards
+                one.requires_grad = True
             count = None
             if work.rows is not None:
                 count = lanes.join(torch.tensor(work.rows, device=part.rows.device))
             if work.own:
                 batch = tree_map(lambda leaf: lanes.join(leaf) if isinstance(leaf, Tensor) else leaf, batch)
             inside = {**params, **shared, **held}
-            with self._sockets.holding(inside), self._ops(lanes, masks, inside):
-                loss = checked(work.loss_fn(self._sockets.module, batch), count)
-                self._check_trained(part.layout)
+            with self._sockets.holding(inside):
+                with self._ops(lanes, masks, inside):
+                    loss = checked(work.loss_fn(self._sockets.module, batch), count)
+                self._check_flags(
+                    part.layout, params
+                )  # outside of the mode, which sees each look at an attribute
                 now = {name: self._sockets.current(name) for name in held}
             changed = {name: lanes.at(value, 0) for name, value in now.items() if value is not held[name]}
             return lanes.at(loss, 0), changed
 
-    def _check_trained(self, layout: Layout) -> None:
-        """Refuses what the forward pass has frozen, unfrozen or hooked: it holds for all members at once."""
+    def _check_flags(self, layout: Layout, params: dict[str, Tensor]) -> None:
+        """Refuses what the forward pass has frozen, unfrozen or hooked: it would hold for all members at once."""
         check_frozen((name, self._sockets.current(name)) for name in layout.constants)
-        for one in layout.segments:
-            now = self._sockets.current(one.name)
-            if not now.requires_grad:
-                raise RuntimeError(f"a step freezes parameter {one.name}")
-            if has_hooks(now):
-                raise RuntimeError(f"a step puts a hook on parameter {one.name}")
+        for name, one in params.items():
+            if not one.requires_grad:
+                raise RuntimeError(f"a step freezes parameter {name}")
+            if has_hooks(one):
+                raise RuntimeError(f"a step puts a hook on parameter {name}")
 
     def _leaves(self, part: MemberStates) -> dict[str, Tensor]:
         """Views of the rows for autograd to differentiate by; the same ones as long as the rows are."""
@@ -171,8 +173,7 @@ class StackedEngine:
     def _ops(self, lanes: Lanes, masks: Masks | None, inside: dict[str, Tensor]) -> Any:
         if masks is None and not self._grouped and not self._traits.needs:
             return _NOTHING
-        names = {id(one): name for name, one in inside.items()}
-        return MemberOps(lanes, masks, grouped=self._grouped, names=names)
+        return MemberOps(lanes, masks, grouped=self._grouped, tensors=inside)
 
     def _keep(
         self,
