@@ -310,3 +310,50 @@ def test_members_count_for_themselves_where_what_they_keep_differs() -> None:
     found = torch.stack([group.step(X, loss) for _ in range(6)], 1)
     for seed, losses in enumerate(found):
         assert losses.tolist() == pytest.approx(alone(linear, Baseline(), [X] * 6, seed=seed), rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_loss_that_keeps_its_model_trains_it(engine: Any) -> None:
+    """What belongs to members is not put back with what a loss remembers."""
+
+    class Keeps(Annealed):
+        model: nn.Module | None = None
+
+        def __call__(self, model: nn.Module, batch: Tensor) -> Tensor:
+            self.model = model
+            return super().__call__(model, batch)
+
+    group = hydro.fuse(linear, [{"lr": 0.01, "seed": seed} for seed in range(2)], engine=engine)
+    loss = Keeps()
+    found = [group.step(X, loss)[1].item() for _ in range(8)]
+    assert found == pytest.approx(alone(linear, Annealed(), [X] * 8, seed=1), rel=1e-5)
+
+
+def test_a_loss_may_freeze_a_parameter() -> None:
+    class Freezes(Annealed):
+        def __call__(self, model: nn.Module, batch: Tensor) -> Tensor:
+            if self.calls == 4:
+                model.weight.requires_grad = False
+            return super().__call__(model, batch)
+
+    group = hydro.fuse(linear, [{"lr": 0.01, "seed": seed} for seed in range(2)], engine="separate")
+    loss = Freezes()
+    found = [group.step(X, loss)[1].item() for _ in range(8)]
+    assert found == pytest.approx(alone(linear, Freezes(), [X] * 8, seed=1), rel=1e-5)
+
+
+def test_a_model_with_an_iterator_runs_separately() -> None:
+    class Numbers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.ids = nn.Linear(4, 3), itertools.count()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) * (1.0 if next(self.ids) < 4 else 0.5)
+
+    with pytest.raises(hydro.FusionGapError, match="a step changes attribute ids"):
+        hydro.fuse(Numbers, [{"lr": 0.01}], engine="vmap").step(X, mean_square)
+    group = hydro.fuse(Numbers, [{"lr": 0.01}, {"lr": 0.01}])
+    found = [group.step(X, mean_square)[1].item() for _ in range(6)]
+    assert group.engine == "separate"
+    assert found == pytest.approx(alone(Numbers, mean_square, [X] * 6), rel=1e-5)

@@ -48,6 +48,7 @@ _LIBRARIES: Final = frozenset({"torch", "numpy", *sys.stdlib_module_names} - {"_
 _HYDRO: Final = "headrace_torch"
 _CONTAINERS: Final = list | dict | set | deque | tuple
 _HOLDERS: Final = SimpleNamespace | Namespace  # a library's, but what is inside is the user's
+_HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _PLAIN: Final = NUMBERS | str | bytes | None
 
 Roots = Sequence[tuple[str, Any]]
@@ -196,17 +197,9 @@ def _module(path: str, value: nn.Module) -> tuple[list[Place], Iterable[tuple[st
         for registry in (value._modules, value._parameters)
         for name, one in registry.items()
     ]
-    hooks = [
-        (path, one)
-        for name, held in vars(value).items()
-        if "_hooks" in name and held
-        for one in held.values()
-    ]
-    return [of_module(path, value), of_dict(path, value._buffers, "{path}.{name}")], [
-        *inner,
-        *hooks,
-        ("", type(value)),
-    ]
+    hooks = [of_dict(path, vars(value)[name]) for name in _HOOKS]
+    buffers = of_dict(path, value._buffers, "{path}.{name}")
+    return [of_module(path, value), buffers, *hooks], [*inner, ("", type(value))]
 
 
 def _function(value: FunctionType) -> tuple[list[Place], Iterable[tuple[str, Any]]]:
