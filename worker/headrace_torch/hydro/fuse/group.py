@@ -136,6 +136,7 @@ class Group:
         loss = as_loss(loss_fn)
         with running.undone(states):
             self._between.begin(running.engine_for(states, batch, loss))
+            running.remember(loss)
             buckets = running.buckets(states, batch, loss)
             if len(buckets) == 1:
                 outcome = running.run(states, buckets[0], self._grads)

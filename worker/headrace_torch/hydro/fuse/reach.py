@@ -1,7 +1,7 @@
 """What functions and objects reach in the user's program: closures, globals that they name, attributes, classes.
 
-What lies behind a library's own functions is not entered, nor a tensor of more than a million elements, nor the
-elements of a container of more than ten thousand.
+Not entered are: code of Python and torch; code of other installed packages, but for the roots; a tensor of more than
+a million elements; the elements of a container of more than ten thousand.
 """
 
 import sys
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from dis import get_instructions
 from functools import lru_cache, partial
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Final
 from weakref import ref
@@ -84,13 +85,18 @@ def read(roots: Roots, known: State, owned: Owned) -> State:
     found: State = {}
     seen: set[int] = set()
     waiting = list(reversed(roots))
+    near = {id(one) for _, one in roots}
     while waiting:
         path, value = waiting.pop()
         if value is ABSENT or isinstance(value, _PLAIN) or id(value) in seen:
             continue
         seen.add(id(value))
+        if isinstance(value, FunctionType | type) and id(value) not in near and _is_installed(value):
+            continue
         places, further = _look(path, value, owned)
-        waiting.extend(further)
+        waiting.extend(further := list(further))
+        if isinstance(value, type | MethodType) and id(value) in near:  # its methods are near too
+            near.update(id(one) for _, one in further if isinstance(one, FunctionType))
         for place in places:
             if place.key in found:
                 continue
@@ -234,6 +240,16 @@ def _class(value: type) -> tuple[list[Place], Iterable[tuple[str, Any]]]:
 def _of_a_library(kind: type) -> bool:
     module = getattr(kind, "__module__", None)
     return isinstance(module, str) and module.partition(".")[0] in _LIBRARIES
+
+
+def _is_installed(value: Any) -> bool:
+    return _root_is_installed((value.__module__ or "").partition(".")[0])
+
+
+@lru_cache(10_000)
+def _root_is_installed(root: str) -> bool:
+    file = getattr(sys.modules.get(root), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 def _slots(kind: type) -> list[str]:

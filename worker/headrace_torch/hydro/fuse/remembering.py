@@ -44,6 +44,7 @@ class Memory:
         Args:
             roots: what the step's code is; the first step's content is every member's beginning.
         """
+        self.undo()  # of a step that was broken off
         same = len(roots) == len(self._roots) and all(
             one is two for (_, one), (_, two) in zip(roots, self._roots, strict=True)
         )

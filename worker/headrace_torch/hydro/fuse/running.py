@@ -158,9 +158,12 @@ class Running:
             self.memory = Memory(self._owned)
         self.refuse_returning(states.slots, self._here)
         self._here.update(slot.id for slot in states.slots)
+        return self.engine
+
+    def remember(self, loss: Any) -> None:
+        """Begins a step's calls."""
         if self.memory is not None:
             self.memory.begin(self._roots(loss))
-        return self.engine
 
     def buckets(self, states: MemberStates, batch: Any, loss: Any) -> list[Bucket]:
         """Splits a batch among the members, and those apart that do not remember the same.
