@@ -1,6 +1,7 @@
 """What a loss or a model remembers in Python is each member's own, once a step; unfrozen weights are refused."""
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -357,3 +358,19 @@ def test_a_model_with_an_iterator_runs_separately() -> None:
     found = [group.step(X, mean_square)[1].item() for _ in range(6)]
     assert group.engine == "separate"
     assert found == pytest.approx(alone(Numbers, mean_square, [X] * 6), rel=1e-5)
+
+
+def test_a_dict_of_a_class_of_its_own_is_read_as_it_is_stored() -> None:
+    """Transformers has one, `ACT2FN`, whose items are made when they are asked for."""
+
+    class Makes(OrderedDict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            return super().__getitem__(name)()
+
+    held = Makes(relu=nn.ReLU)
+    surroundings = Surroundings([("held", held)])
+    assert surroundings.changes() == []
+    held["tanh"] = nn.Tanh
+    surroundings.restore()
+    assert list(held) == ["relu"]
+    assert isinstance(held["relu"], nn.ReLU)

@@ -1,5 +1,6 @@
 """Places with names: attributes, dicts, classes, the globals of a function, variables of closures."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
@@ -61,13 +62,15 @@ class Named:
 
 
 def of_dict(path: str, value: dict[Any, Any], form: str = "{path}[{name}]") -> Named:
-    """A dict."""
+    """A dict; as it is stored, for a class of its own may make what it returns."""
+    kind: type[dict[Any, Any]] = OrderedDict if isinstance(value, OrderedDict) else dict
 
     def replace(content: dict[Any, Any]) -> None:
-        value.clear()
-        value.update(content)
+        kind.clear(value)
+        for name, one in content.items():
+            kind.__setitem__(value, name, one)
 
-    return Named(path, "dict", value, lambda: dict(value), replace, form)
+    return Named(path, "dict", value, lambda: dict(dict.items(value)), replace, form)
 
 
 def of_attributes(path: str, value: Any) -> Named:
