@@ -123,9 +123,9 @@ gangs: setup ## Pause, move and kill gangs of 4 ranks, FSDP2 and ZeRO-2, and com
 policies: setup ## Play 10,000 random histories of every policy against its oracle (a quarter of an hour; KIND=asha for one)
 	@HEADRACE_HISTORIES=10000 pytest -n 2 --dist worksteal tests/policies/test_policy_contract.py -k "(histories or mirror)$(if $(KIND), and $(KIND))" --durations=30 $(ARGS)
 
-yardstick: setup ## Draw 2,000 random modules from each of four seeds, and compare groups of them with torch.optim (ten minutes of one quiet core)
+yardstick: setup ## Draw 2,000 random modules and 2,000 programs that remember from each of four seeds, and compare groups of them with torch.optim (half an hour of one quiet core)
 	@ulimit -v 12000000; for seed in 1 2 3 4; do HEADRACE_MODULES=2000 HEADRACE_MODULES_SEED=$$seed OMP_NUM_THREADS=1 \
-		pytest -q -s -n 0 -o timeout=3600 tests/hydro/test_fuse_random_modules.py -k equals_torch_optim --durations=1; done
+		pytest -q -s -n 0 -o timeout=3600 tests/hydro/test_fuse_random_modules.py tests/hydro/test_fuse_random_memory.py -k equals_torch_optim --durations=2; done
 
 guard: setup ## Compare 300 event logs of simulated studies with those that were kept (ARGS=--write keeps today's)
 	@python tests/simulator/logged_studies.py $(ARGS)

@@ -186,18 +186,9 @@ def test_a_step_that_cannot_be_fused_later_falls_back() -> None:
     check(("branch", "branch"), "plain", "adamw", "auto", as_module=False, clip=False, data=0)
 
 
-def test_a_later_step_is_not_repeated_where_the_loss_counts() -> None:
-    """One call serves all members of a fused step; separately each member would see the others' calls."""
-    group = hydro.fuse(
-        double(lambda: Whole(("branch", "branch"))), [{"lr": 0.03, "seed": 1}, {"lr": 0.01, "seed": 2}]
-    )
-    loss = Loss("counts")
-    first, second, *_ = batches(0)
-    group.step(first, loss)
-    assert group.engine in ("grouped", "vmap")
-    with pytest.raises(hydro.FusionGapError, match="not repeated separately: a call changes what the loss"):
-        group.step(second, loss)
-    assert group.steps() == {0: 1, 1: 1}
+def test_a_later_step_is_repeated_separately_where_the_loss_counts() -> None:
+    """Each member then has a count of its own, as before."""
+    check(("branch", "branch"), "counts", "adamw", "auto", as_module=False, clip=False, data=0)
 
 
 @pytest.mark.parametrize("late", ["late layer", "late buffer"])
@@ -225,7 +216,16 @@ def test_a_model_that_counts_keeps_its_engine() -> None:
         assert [float(one[0]) for one in found] == pytest.approx(losses[1:], rel=1e-7)
 
 
-def test_no_member_joins_a_fused_pass_that_counts() -> None:
-    with pytest.raises(hydro.FuseError, match=r"no member can join later: .*calls, and a fused pass has one"):
-        counting(engine="vmap").add([{"lr": 0.01}])
-    assert counting(engine="separate").add([{"lr": 0.01}]) == [2]
+def test_a_member_that_joins_a_fused_pass_has_its_own_count() -> None:
+    """`late change` halves from the third call on."""
+    for engine in ("separate", "vmap"):
+        group, loss = counting(engine=engine), Loss("plain")
+        first, *_ = batches(0)
+        for _ in range(2):
+            group.step(first, loss)
+        group.add([{"lr": 0.03, "seed": 1}])
+        late = [float(group.step(batch, loss)[2]) for batch in batches(0)]
+        losses, _ = alone(
+            double(lambda: Whole(("late change",))), {"lr": 0.03, "seed": 1}, "adamw", "plain", 0
+        )
+        assert late == pytest.approx(losses, rel=1e-7)

@@ -5,7 +5,7 @@ counts b of them; BatchNorm would see the padding, so there it is refused.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -31,6 +31,23 @@ class Bucket:
 
     positions: tuple[int, ...]
     work: Work
+
+    def parts(self, groups: Sequence[Sequence[int]]) -> list["Bucket"]:
+        """Cuts it into groups of places in it."""
+        if len(groups) == 1:
+            return [self]
+        work = self.work
+        return [
+            Bucket(
+                positions=tuple(self.positions[i] for i in places),
+                work=replace(
+                    work,
+                    batch=[work.batch[i] for i in places] if work.own else work.batch,
+                    rows=None if work.rows is None else tuple(work.rows[i] for i in places),
+                ),
+            )
+            for places in groups
+        ]
 
 
 def split(

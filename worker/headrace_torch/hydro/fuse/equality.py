@@ -17,15 +17,17 @@ from torch.utils._pytree import tree_leaves, tree_map
 from headrace_torch.hydro.fuse import reference
 from headrace_torch.hydro.fuse.engines.separate import SeparateEngine
 from headrace_torch.hydro.fuse.engines.stacked import StackedEngine
-from headrace_torch.hydro.fuse.engines.work import Engine, Traits, Work, copied
+from headrace_torch.hydro.fuse.engines.work import Engine, Traits, Turn, Work, copied, free
 from headrace_torch.hydro.fuse.errors import FuseError
 from headrace_torch.hydro.fuse.inspection import Watch, reason_of, same
 from headrace_torch.hydro.fuse.lanes import kept_tensors
 from headrace_torch.hydro.fuse.member import Member
 from headrace_torch.hydro.fuse.obstacles import Need, why_not
+from headrace_torch.hydro.fuse.reach import Owned, Roots
+from headrace_torch.hydro.fuse.remembering import Memory
 from headrace_torch.hydro.fuse.states import MOMENTS, MemberStates
-from headrace_torch.hydro.fuse.surroundings import untouched
-from headrace_torch.hydro.fuse.twin import cast, hook_functions, twin
+from headrace_torch.hydro.fuse.surroundings import roots_of, untouched
+from headrace_torch.hydro.fuse.twin import cast, twin
 from headrace_torch.hydro.fuse.updates import Updates
 
 STEPS = 2  # the second sees what the first has left: moments, buffers, attributes
@@ -53,6 +55,8 @@ class Subject:
         states: the members; not changed.
         work: the first step's, for all members.
         updates: the group's optimizer.
+        turn: what members' calls run in.
+        owns: is given the modules of separate members.
     """
 
     template: nn.Module
@@ -61,18 +65,26 @@ class Subject:
     states: MemberStates
     work: Work
     updates: Updates
+    turn: Turn = free
+    owns: Callable[[nn.Module], None] | None = None
 
     def engine(self, name: Local) -> Engine:
         """Makes an engine that runs in this process."""
         if name == "separate":
-            return SeparateEngine(self.own, self.traits)
-        return StackedEngine(twin(self.template), self.traits, grouped=name == "grouped")
+            return SeparateEngine(self.own, self.traits, self.turn, self.owns)
+        return StackedEngine(twin(self.template), self.traits, grouped=name == "grouped", turn=self.turn)
+
+    @property
+    def roots(self) -> Roots:
+        """Where the code of a step begins."""
+        return roots_of(self.work.loss_fn, self.template)
 
     @contextmanager
     def untouched(self) -> Iterator["Subject"]:
         """The same with a batch that may be changed; what the user's functions change is put back afterwards."""
-        with untouched(self.work.loss_fn, *hook_functions(self.template)):
-            yield replace(self, work=replace(self.work, batch=copied(self.work.batch)))
+        with untouched(self.roots):
+            work = replace(self.work, batch=copied(self.work.batch))
+            yield replace(self, work=work, turn=free, owns=None)
 
     def small(self, dtype: torch.dtype) -> "Subject":
         """Up to three members, moved apart, in another dtype."""
@@ -161,11 +173,17 @@ def compare(yardstick: Yardstick, name: Local) -> tuple[str, float | None]:
     with small.untouched() as one:
         states = one.states.select(range(len(one.states)))
         states.moments = {key: torch.zeros_like(states.rows) for key in MOMENTS[one.updates.optimizer]}
+        memory = None
+        if name == "separate" and Need.RECORD in one.traits.needs:
+            memory = Memory(owned := Owned())
+            one = replace(one, turn=memory.turn, owns=owned.add)
         engine = one.engine(name)
         watch = Watch(engine.module if isinstance(engine, StackedEngine) else one.template)
         worst = 0.0
         for step in range(STEPS):
             grads = torch.zeros_like(states.rows)
+            if memory is not None:
+                memory.begin(one.roots)
             try:
                 with watch, watch.layers(), _leaks(engine) as leaked:
                     outcome = engine.run(states, range(len(states)), one.work, grads)
@@ -173,6 +191,8 @@ def compare(yardstick: Yardstick, name: Local) -> tuple[str, float | None]:
                 return reason_of(error, watch, one.traits), None
             if leaked:
                 return leaked[0], None
+            if memory is not None:
+                memory.end([slot.id for slot in states.slots])
             found = grads.clone()
             one.updates.apply(states, grads, outcome.unused)
             theirs = [member[step] for member in yardstick.members]

@@ -136,6 +136,7 @@ class Group:
         loss = as_loss(loss_fn)
         with running.undone(states):
             self._between.begin(running.engine_for(states, batch, loss))
+            running.remember(loss)
             buckets = running.buckets(states, batch, loss)
             if len(buckets) == 1:
                 outcome = running.run(states, buckets[0], self._grads)
@@ -186,10 +187,9 @@ class Group:
         Raises:
             MemberError: a hyperparameter is unknown or out of range; a state is of another model; a name is taken.
             StaticShapeError: a factory made another shape.
-            FuseError: members are fused, and a step changes an attribute of the model.
+            FuseError: a state has seen batches, and the code counts them in Python, which no state holds.
         """
         members = listed(members)
-        self._running.refuse_joiners()
         for what, given in (("states", states), ("names", names)):
             if given is not None and len(given) != len(members):
                 raise FuseError(
@@ -206,6 +206,7 @@ class Group:
         joined = self._fresh(parsed, ids, called)
         for position, state in enumerate(states or ()):
             checkpoint.write(joined, position, state, self._template, self._updates.parametrization)
+        self._running.refuse_returning(joined.slots)
         self._next_id = ids.stop
         self._hold(self._states.append(joined))
         self._running.joined(len(self))
@@ -236,13 +237,13 @@ class Group:
         """Puts the members of a saved group in the place of this one's. The next step runs on the engine of that group.
 
         Raises:
-            FuseError: the state is of another model or optimizer; the group is then as it was.
+            FuseError: the state is of another model or optimizer, or has seen batches that the code counts in Python,
+                which no state holds; the group is then as it was.
         """
         if state["optimizer"] != self._optimizer:
             raise FuseError(
                 f"the state is of a group with {state['optimizer']}, and this one has {self._optimizer}"
             )
-        self._running.refuse_joiners()
         saved: Sequence[Mapping[str, Any]] = state["members"]
         ids = [int(one["id"]) for one in saved]
         parsed = [
@@ -252,9 +253,10 @@ class Group:
         loaded = self._fresh(parsed, ids, [one["name"] for one in saved])
         for position, one in enumerate(saved):
             checkpoint.write(loaded, position, one, self._template, self._updates.parametrization)
+        self._running.refuse_returning(loaded.slots)
         self._next_id = int(state["next_id"])
         self._hold(loaded)
-        self._running.forget()
+        self._running.replaced()
         self._running.before = state["engine"]
 
     def member_state(self, member: int | str) -> checkpoint.State:

@@ -22,11 +22,14 @@ from headrace_torch.hydro.fuse.engines.stacked import NO_HOOKS
 from headrace_torch.hydro.fuse.engines.work import Traits, Work, copied
 from headrace_torch.hydro.fuse.errors import FuseError
 from headrace_torch.hydro.fuse.lanes import note
+from headrace_torch.hydro.fuse.layout import check_frozen
 from headrace_torch.hydro.fuse.objects import alias, difference
 from headrace_torch.hydro.fuse.obstacles import Need
 from headrace_torch.hydro.fuse.ops import DROPOUTS, MemberOps
-from headrace_torch.hydro.fuse.surroundings import Surroundings, python_generators, untouched
-from headrace_torch.hydro.fuse.twin import hook_functions, hooked, twin
+from headrace_torch.hydro.fuse.places import Kind
+from headrace_torch.hydro.fuse.remembering import advanced
+from headrace_torch.hydro.fuse.surroundings import Surroundings, python_generators, roots_of, untouched
+from headrace_torch.hydro.fuse.twin import hooked, twin
 
 
 class Watch(TorchFunctionMode):
@@ -103,9 +106,9 @@ def inspect(model: nn.Module, work: Work, *, differ: str = "") -> Traits:
         Exception: whatever the model itself raises.
     """
     device = next(model.parameters()).device
-    code = (work.loss_fn, *hook_functions(model))
-    surroundings = Surroundings(code)
-    with untouched(*code):
+    roots = roots_of(work.loss_fn, model)
+    surroundings = Surroundings(roots)
+    with untouched(roots):
         try:
             with disable_saved_tensors_hooks(NO_HOOKS):
                 trial = _Trial(model, work, device)
@@ -124,14 +127,18 @@ def inspect(model: nn.Module, work: Work, *, differ: str = "") -> Traits:
                 f"the gradient of parameter {sparse} is sparse, and a group keeps one dense row a member: use "
                 "sparse=False"
             )
-        needs = dict(_needs(model, trial, differ))
-        stray = difference(model, trial.model)
-        remembers = surroundings.differ()
-        counts_calls = remembers and not trial.same_as(_Trial(model, work, device))
+        check_frozen(trial.unfrozen())
+        needs, counts = dict(_needs(model, trial, differ)), ""
+        for change in surroundings.changes():
+            if change.kind is Kind.ITERATOR:
+                raise FuseError(advanced(change.path))
+            needs.setdefault(Need.RECORD, f"a call changes {change.path}")
+            counts = counts or (change.path if change.kind is Kind.NUMBER else "")
         surroundings.restore()
-        if stray:
+        if stray := difference(model, trial.model):
+            counts = counts or (stray.path if stray.counts else "")
             changes = f"a step changes attribute {stray.path}"
-            if trial.same_as(_Trial(trial.model, work, device, like=model)):
+            if not stray.advances and trial.same_as(_Trial(trial.model, work, device, like=model)):
                 needs[Need.MEMORY] = changes
             else:
                 needs.setdefault(Need.ATTRIBUTES, f"{changes}, and the next one computes something else")
@@ -143,8 +150,7 @@ def inspect(model: nn.Module, work: Work, *, differ: str = "") -> Traits:
         recomputes=recomputes,
         batch_norm=norms[0] if norms else "",
         needs=needs,
-        remembers=remembers,
-        counts_calls=counts_calls,
+        counts=counts,
     )
 
 
@@ -181,6 +187,7 @@ class _Trial:
         if like is not None:
             _take_tensors(self.model, like)
         self._given = {name: (one, one._version, one.clone()) for name, one in self.model.named_buffers()}
+        self._frozen = {name for name, one in self.model.named_parameters() if not one.requires_grad}
         self._parameters = {name: one.detach().clone() for name, one in self.model.named_parameters()}
         self.watch = Watch(self.model)
         count = None if work.rows is None else work.rows[0]
@@ -199,6 +206,11 @@ class _Trial:
         if self.loss.requires_grad:
             torch.autograd.backward(self.loss)
         return any(one.grad is not None for one in self.model.parameters())
+
+    def unfrozen(self) -> list[tuple[str, Tensor]]:
+        """The parameters that did not require a gradient before."""
+        every = self.model.named_parameters()
+        return [(name, one) for name, one in every if name in self._frozen]
 
     def sparse(self) -> str:
         """Names a parameter with a sparse gradient; empty if none."""

@@ -5,7 +5,7 @@ rows, a repack is a selection of rows, and a stacked parameter (N, *shape) is a 
 of 64 bytes, so that kernels meet the alignment that they meet in a tensor of its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -107,6 +107,24 @@ def layout_of(model: nn.Module) -> Layout:
         offset += -(-prod(one.shape) // step) * step
     frozen = tuple(name for name, one in model.named_parameters() if not one.requires_grad)
     return Layout(segments=tuple(segments), row=offset, dtype=dtype, constants=frozen)
+
+
+def check_frozen(constants: Iterable[tuple[str, Tensor]]) -> None:
+    """Refuses a step that trains a parameter without a row.
+
+    Args:
+        constants: the parameters that were frozen when the group was made, by name.
+
+    Raises:
+        FuseError: one requires a gradient; names it.
+    """
+    for name, one in constants:
+        if one.requires_grad:
+            raise FuseError(
+                f"a step unfreezes parameter {name}, which did not require a gradient when the group was made, so the "
+                "group does not train it: let it require one before fuse, and freeze it in the forward pass for the "
+                "steps that leave it alone; or make a group per phase, from member_state"
+            )
 
 
 def check_same(first: nn.Module, other: nn.Module, position: int) -> None:

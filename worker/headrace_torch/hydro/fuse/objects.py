@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from headrace_torch.hydro.fuse.places import is_iterator, progress
+
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 _UNCHANGING = ModuleType | CodeType | BuiltinFunctionType | type | torch.dtype | torch.device | torch.layout
 _NUMBERS = int | float | complex | str | bytes | None
@@ -23,10 +25,27 @@ _NUMBERS = int | float | complex | str | bytes | None
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first thing that differs; `tensor` says that it is a tensor."""
+    """The first thing that differs.
+
+    Attributes:
+        path: to it.
+        tensor: whether it is a tensor.
+        values: in the first module and in the second; empty where there is no value in both.
+    """
 
     path: str
     tensor: bool = False
+    values: tuple[Any, ...] = ()
+
+    @property
+    def counts(self) -> bool:
+        """Whether a number differs."""
+        return any(isinstance(one, bool | int | float | complex) for one in self.values)
+
+    @property
+    def advances(self) -> bool:
+        """Whether an iterator differs."""
+        return any(map(is_iterator, self.values))
 
 
 def parts(value: object) -> Iterator[tuple[str, Any]]:
@@ -122,7 +141,7 @@ class _Comparison:
             return None
         self._seen.add((id(a), id(b)))
         if isinstance(a, _NUMBERS):
-            return None if a == b or (a != a and b != b) else Difference(path.lstrip("."))
+            return None if a == b or (a != a and b != b) else Difference(path.lstrip("."), values=(a, b))
         if isinstance(a, FunctionType) and a.__code__ is not b.__code__:
             return Difference(path.lstrip("."))
         mine, yours = dict(parts(a)), dict(parts(b))
@@ -131,7 +150,7 @@ class _Comparison:
         for name, x in mine.items():
             if found := self.of(path + name, x, yours[name]):
                 return found
-        return None if mine or _same_inside(a, b) else Difference(path.lstrip("."))
+        return None if mine or _same_inside(a, b) else Difference(path.lstrip("."), values=(a, b))
 
     def _tensors(self, path: str, a: Tensor, b: Tensor) -> Difference | None:
         if a.grad_fn is not None or b.grad_fn is not None:  # an activation that was kept
@@ -163,6 +182,8 @@ def _same_inside(a: Any, b: Any) -> bool:
         return torch.equal(a.get_state(), b.get_state())
     if isinstance(a, random.Random):
         return bool(a.getstate() == b.getstate())
+    if is_iterator(a):
+        return progress(a) == progress(b)
     if isinstance(a, set | frozenset | _UNCHANGING):
         return bool(a == b)
     if isinstance(a, Mapping | list | tuple | deque | FunctionType | nn.Module):

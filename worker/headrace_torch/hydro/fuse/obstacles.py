@@ -31,7 +31,8 @@ class Need(StrEnum):
     ATTRIBUTES = (
         "attributes"  # Python state: what differs between members, or what a step changes with effect
     )
-    MEMORY = "memory"  # Python state that a step changes, without effect on the next one
+    MEMORY = "memory"  # Python state of the model that a step changes, without effect on the next one
+    RECORD = "record"  # what a call changes outside of the model: what the loss keeps, a class, a global
     HOOKS = "hooks"  # a hook on a parameter sees one member's gradient
     REFERENCES = "references"  # a parameter that the forward pass reaches past the module's registry
     PARAMETERS = "parameters"  # that the forward pass itself writes
@@ -54,8 +55,8 @@ class Promise:
     how: str
 
 
-# One module serves all members of a fused pass, once a step: it counts as each member's own would.
-_FUSED: Final = frozenset({Need.MEMORY})
+# One call serves all members of a fused pass that remember the same: it counts as each member's own would.
+_FUSED: Final = frozenset({Need.MEMORY, Need.RECORD})
 ENGINES: Final[Mapping[EngineName, Promise]] = {
     "grouped": Promise(gives=_FUSED, fused=True, how="torch.vmap, with one dense kernel for all members"),
     "vmap": Promise(gives=_FUSED, fused=True, how="torch.vmap over stacked parameters"),

@@ -27,6 +27,9 @@ DROPOUTS: Mapping[Callable[..., Any], int | None] = {
 }
 
 
+_SETS_FLAG = Tensor.requires_grad_
+
+
 class MemberOps(TorchFunctionMode):
     """Active while the model of one member, or of all under `vmap`, runs.
 
@@ -34,11 +37,20 @@ class MemberOps(TorchFunctionMode):
         lanes: the members under `vmap`; None for a single member that runs by itself.
         masks: dropout's; None where the model has no dropout.
         grouped: whether to use the grouped rules.
+        tensors: the model's under `vmap`, by name.
     """
 
-    def __init__(self, lanes: Lanes | None, masks: Masks | None, *, grouped: bool) -> None:
-        """Keeps the three."""
+    def __init__(
+        self,
+        lanes: Lanes | None,
+        masks: Masks | None,
+        *,
+        grouped: bool,
+        tensors: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Keeps them."""
         super().__init__()
+        self._tensors = tensors or {}
         self._lanes, self._masks, self._grouped = lanes, masks, grouped
 
     def __torch_function__(
@@ -59,6 +71,10 @@ class MemberOps(TorchFunctionMode):
             elif (composite := COMPOSITES.get(func)) is not None:
                 with self:
                     out = composite(*args, **named)
+        if func is _SETS_FLAG and (
+            name := next((key for key, one in self._tensors.items() if one is args[0]), "")
+        ):
+            raise RuntimeError(f"a step sets requires_grad of parameter {name}, which is one for all members")
         return func(*args, **named) if out is NotImplemented else out
 
     def _drop(

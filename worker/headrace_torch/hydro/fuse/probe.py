@@ -11,7 +11,7 @@ equal the model is refused. Everything runs on copies; the user's batch, generat
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -60,7 +60,7 @@ def probe(
                 with subject.untouched() as copy:
                     stable[name] = bit_stable(copy.engine(name), copy.states, copy.work)
             except Exception as error:  # noqa: BLE001  a model may do something else in a later step
-                gaps[name] = f"a later step could not be fused: {error}".partition("\n")[0]
+                gaps[name] = _later(error)
                 continue
         passed.append(name)
     if not passed:
@@ -72,12 +72,15 @@ def probe(
     if "separate" not in passed:
         reason = f"separate members would differ: {gaps['separate']}"
         return subject.engine(passed[0]), replace(found, reason=reason)
-    if len(passed) == 1:
-        return subject.engine("separate"), replace(found, reason=next(iter(gaps.values()), "asked for"))
-    with subject.untouched() as copy:
-        taken = timed([copy.engine(name) for name in passed], copy.states, copy.work, rounds)
-    seconds = dict(zip(passed, taken, strict=True))
-    speedup = {name: seconds["separate"] / seconds[name] for name in passed if name != "separate"}
+    seconds: dict[Local, float] = {}
+    if len(passed) > 1:
+        with subject.untouched() as copy:
+            engines = {name: copy.engine(name) for name in passed}
+            seconds = timed(engines, copy.states, copy.work, rounds, gaps)
+    if len(seconds) < 2:
+        found = replace(found, engine="separate", reason=next(iter(gaps.values()), "asked for"))
+        return subject.engine("separate"), found
+    speedup = {name: seconds["separate"] / seconds[name] for name in seconds if name != "separate"}
     best = max(speedup, key=speedup.__getitem__)
     chosen: Local = best if speedup[best] > 1 else "separate"
     reason = (
@@ -113,26 +116,43 @@ def _run(engine: Engine, states: MemberStates, work: Work, at: Sequence[int]) ->
     return engine.run(states, at, work, grads).losses, grads
 
 
-def timed(engines: Sequence[Engine], states: MemberStates, work: Work, rounds: int) -> list[float]:
+def timed(
+    engines: Mapping[Local, Engine], states: MemberStates, work: Work, rounds: int, gaps: dict[str, str]
+) -> dict[Local, float]:
     """Seconds of one forward and backward of all members, per engine: in turn, the best of some rounds.
 
     Where one thread does everything its own time is taken, which other processes on the machine do not lengthen.
+    A fused engine that raises is left out, and `gaps` says why.
     """
     whole = list(range(len(states)))
     trial = states.slim(whole)
     grads = torch.zeros_like(states.rows)
-    alone = torch.get_num_threads() == 1 and all(one.name != "pool" for one in engines)
-    clock = time.thread_time if alone and states.rows.device.type == "cpu" else time.perf_counter
-    best = [float("inf")] * len(engines)
+    clock = (
+        time.thread_time
+        if torch.get_num_threads() == 1 and states.rows.device.type == "cpu"
+        else time.perf_counter
+    )
+    best = dict.fromkeys(engines, float("inf"))
     for turn in range(rounds + 1):
-        for i, engine in enumerate(engines):
+        for name in list(best):
             _wait(states.rows.device)
             start = clock()
-            engine.run(trial, whole, work, grads)
+            try:
+                engines[name].run(trial, whole, work, grads)
+            except Exception as error:
+                if name == "separate":
+                    raise
+                gaps[name] = _later(error)
+                del best[name]
+                continue
             _wait(states.rows.device)
             if turn > 0:  # the first round warms up
-                best[i] = min(best[i], clock() - start)
+                best[name] = min(best[name], clock() - start)
     return best
+
+
+def _later(error: Exception) -> str:
+    return f"a later step could not be fused: {error}".partition("\n")[0]
 
 
 def _wait(device: torch.device) -> None:

@@ -16,6 +16,7 @@ from headrace_torch.hydro.fuse.engines.loss import checked
 from headrace_torch.hydro.fuse.engines.separate import generators_of, member_ops
 from headrace_torch.hydro.fuse.engines.work import Batch, Traits, Work
 from headrace_torch.hydro.fuse.gradients import after
+from headrace_torch.hydro.fuse.layout import check_frozen
 from headrace_torch.hydro.fuse.states import MemberStates
 from headrace_torch.hydro.parametrize.parametrization import Parametrization
 
@@ -63,6 +64,7 @@ def train(
         count = None if work.rows is None else work.rows[position]
         with member_ops(slot, traits, states.rows.device), generators_of(slot, traits):
             loss = checked(work.loss_fn(module, batch_of(work, position)), count)
+            check_frozen((name, module.get_parameter(name)) for name in states.layout.constants)
             if loss.requires_grad:
                 torch.autograd.backward(loss)
         gradients = {

@@ -4,15 +4,17 @@
     group doubles       probe again: what is fastest for one member is not for sixteen
     fused step fails    go on separately, where the step can be repeated
     member raises       buffers are put back; `MemberError` says whose step it was
+    a call remembers    each member's calls run on what that member remembers (`remembering`)
 
 Drops never change the engine, so that those who stay keep their bits.
 """
 
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Container, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -23,7 +25,8 @@ from headrace_torch.hydro.fuse import checkpoint
 from headrace_torch.hydro.fuse.buckets import Batching, Bucket, PerMember, split
 from headrace_torch.hydro.fuse.engines.pool import PoolEngine, unreachable
 from headrace_torch.hydro.fuse.engines.separate import SeparateEngine
-from headrace_torch.hydro.fuse.engines.work import Engine, Outcome, Traits, Work
+from headrace_torch.hydro.fuse.engines.stacked import StackedEngine
+from headrace_torch.hydro.fuse.engines.work import Engine, Outcome, Traits, Work, free
 from headrace_torch.hydro.fuse.equality import Subject, compare, measure
 from headrace_torch.hydro.fuse.errors import (
     FuseError,
@@ -37,9 +40,12 @@ from headrace_torch.hydro.fuse.inspection import inspect
 from headrace_torch.hydro.fuse.member import Member
 from headrace_torch.hydro.fuse.obstacles import ENGINES, EngineName, Need, refuse_loss, why_not
 from headrace_torch.hydro.fuse.probe import probe
+from headrace_torch.hydro.fuse.reach import Owned, Roots
+from headrace_torch.hydro.fuse.remembering import Memory
 from headrace_torch.hydro.fuse.report import ProbeReport
 from headrace_torch.hydro.fuse.source import Models
-from headrace_torch.hydro.fuse.states import MemberStates
+from headrace_torch.hydro.fuse.states import MemberStates, Slot
+from headrace_torch.hydro.fuse.surroundings import roots_of_loss, roots_of_model
 from headrace_torch.hydro.fuse.updates import Updates
 
 EngineChoice = Literal["auto"] | EngineName
@@ -61,6 +67,7 @@ class Running:
         traits: of the model, from then on.
         report: of the last probe.
         before: the engine of the run that a saved state is from; with it go that run's bits.
+        memory: what members remember outside of their tensors; None where a call changes nothing.
     """
 
     template: torch.nn.Module
@@ -73,7 +80,12 @@ class Running:
     traits: Traits = field(default_factory=Traits)
     report: ProbeReport | None = None
     before: EngineName | None = None
+    memory: Memory | None = None
     _probed: int = 0
+    _code: Roots = ()
+    _owned: Owned = field(default_factory=Owned)
+    _losses: set[object] = field(default_factory=set)  # the code of the losses that were looked at
+    _here: set[int] = field(default_factory=set)  # ids of the members that have begun here
 
     @property
     def changes(self) -> str:
@@ -92,17 +104,26 @@ class Running:
             self.close()
             self.engine = None
 
-    def refuse_joiners(self) -> None:
-        """Refuses members that join where all share what a step changes.
+    def refuse_returning(self, slots: Sequence[Slot], here: Container[int] = ()) -> None:
+        """Refuses members that have trained elsewhere, where a count in Python is part of what they are.
 
         Raises:
-            FuseError: names the attribute.
+            FuseError: names the count.
         """
-        changes = self.traits.needs.get(Need.MEMORY)
-        if changes and self.engine is not None and ENGINES[self.engine.name].fused:
-            raise FuseError(
-                f"no member can join later: {changes}, and a fused pass has one for all members; use engine='separate'"
-            )
+        for slot in slots:
+            if slot.seen and self.traits.counts and slot.id not in here:
+                raise FuseError(
+                    f"member {slot.id} has seen {slot.seen} batches elsewhere, and its state does not hold "
+                    f"{self.traits.counts}, a number that each call changes: keep it in a buffer of the model "
+                    "(register_buffer), which a state holds"
+                )
+
+    def replaced(self) -> None:
+        """Other members take the place of all."""
+        self._here.clear()
+        if self.memory is not None:
+            self.memory.forget()
+        self.forget()
 
     def joined(self, members: int) -> None:
         """Members have joined; now there are so many."""
@@ -120,31 +141,50 @@ class Running:
         if self.engine is None:
             self.engine = self._pick(states, batch, loss)
             self._probed, self.before = len(states), None
+        elif _code(loss) not in self._losses:
+            self._look(states, batch, loss)
+            record: dict[Need, str] = {
+                need: why for need, why in self.traits.needs.items() if need is Need.RECORD
+            }
+            if why := why_not(self.engine.name, record):
+                if self.choice != "auto":
+                    raise FusionGapError(why)
+                self.close()
+                self.engine = self._pick(states, batch, loss)
+        self._losses.add(_code(loss))
+        shared = Need.MEMORY in self.traits.needs and ENGINES[self.engine.name].fused
+        if self.memory is None and (shared or Need.RECORD in self.traits.needs):
+            self._owned.add(self.template)
+            self.memory = Memory(self._owned)
+        self.refuse_returning(states.slots, self._here)
+        self._here.update(slot.id for slot in states.slots)
         return self.engine
 
+    def remember(self, loss: Any) -> None:
+        """Begins a step's calls."""
+        if self.memory is not None:
+            self.memory.begin(self._roots(loss))
+
     def buckets(self, states: MemberStates, batch: Any, loss: Any) -> list[Bucket]:
-        """Splits a batch among the members.
+        """Splits a batch among the members, and those apart that do not remember the same.
 
         Raises:
-            FuseError: a call per batch size, where the user's code counts calls or changes the batch.
+            FuseError: a call per batch size, where the user's code changes the batch.
         """
         found = split(states.slots, batch, loss, self.batching, self.traits.batch_norm)
-        if len(found) > 1:
-            if self.traits.counts_calls:
-                raise FuseError(
-                    "the loss computes something else when it is called again, and members of different batch sizes "
-                    "need a call per size: keep its count in the model, or make a group per batch size"
-                )
-            if Need.BATCH in self.traits.needs and not isinstance(batch, PerMember):
-                raise FuseError(
-                    "the forward pass changes its batch in place, and members of different batch sizes share its rows: "
-                    "let it change a copy (x = x.clone()), or make a group per batch size"
-                )
-        return found
+        if len(found) > 1 and Need.BATCH in self.traits.needs and not isinstance(batch, PerMember):
+            raise FuseError(
+                "the forward pass changes its batch in place, and members of different batch sizes share its rows: "
+                "let it change a copy (x = x.clone()), or make a group per batch size"
+            )
+        if self.memory is None or self.engine is None or not ENGINES[self.engine.name].fused:
+            return found
+        alike = [self.memory.cohorts([states.slots[i].id for i in one.positions]) for one in found]
+        return [part for one, places in zip(found, alike, strict=True) for part in one.parts(places)]
 
     @contextmanager
     def undone(self, states: MemberStates) -> Iterator[None]:
-        """A step: after an error buffers are as before, if members ran one after the other.
+        """A step: after an error what members remember is as before; so are buffers, if they ran one after the other.
 
         Raises:
             OutOfMemoryError: an allocation failed in it.
@@ -153,7 +193,11 @@ class Running:
         kept = {} if fused else {name: states.buffers[name].clone() for name in self.traits.mutable}
         try:
             yield
+            if self.memory is not None:
+                self.memory.end([slot.id for slot in states.slots])
         except Exception as error:
+            if self.memory is not None:
+                self.memory.undo()
             for name, value in kept.items():
                 states.buffers[name].copy_(value)
             if is_out_of_memory(error) and not isinstance(error, OutOfMemoryError):
@@ -179,7 +223,7 @@ class Running:
             if why := self._not_again():
                 raise FusionGapError(f"{reason}; it is not repeated separately: {why}") from error
         engine.close()
-        self.engine = SeparateEngine(self.own, self.traits)
+        self.engine = SeparateEngine(self.own, self.traits, self._turn, self._owned.add)
         if self.report is not None:
             self.report = replace(self.report, engine="separate", reason=reason)
         return self.engine.run(states, bucket.positions, bucket.work, grads)
@@ -190,20 +234,25 @@ class Running:
             return f"buffer {min(self.traits.mutable)} may be half a step ahead"
         if changes := self.traits.needs.get(Need.MEMORY):
             return f"{changes}, and a separate module begins without it; use engine='separate' from the start"
-        if self.traits.remembers:
-            return (
-                "a call changes what the loss keeps, and separately there is one per member; keep its count in the "
-                "model, or use engine='separate' from the start"
-            )
         return ""
+
+    def _turn(self, ids: Sequence[int]) -> AbstractContextManager[None]:
+        """What each call of these members runs in."""
+        return free(ids) if self.memory is None else self.memory.turn(ids)
+
+    def _roots(self, loss: Any) -> Roots:
+        """Where the code of a step begins; in a fused pass the one module's attributes are what members remember."""
+        if not self._code:
+            self._code = roots_of_model(self.template)
+        roots = [*roots_of_loss(loss), *self._code]
+        if isinstance(self.engine, StackedEngine) and Need.MEMORY in self.traits.needs:
+            roots.append(("", self.engine.module))
+        return roots
 
     def _pick(self, states: MemberStates, batch: Any, loss: Any) -> Engine:
         """Looks at the model, then takes the engine that was asked for, or probes."""
         refuse_loss(getattr(loss, "criterion", loss))
-        first = split(states.slots, batch, loss, self.batching, "")[0]
-        at = first.positions[0]
-        model = checkpoint.fill(self.own(states.slots[at].member), states, at)
-        self.traits = inspect(model, first.work, differ=self.models.differ)
+        first = self._look(states, batch, loss)
         rated = [slot.id for slot in states.slots if slot.member.dropout is not None]
         if self.traits.recomputes and rated:
             raise MemberError(
@@ -220,6 +269,8 @@ class Running:
             states=states.select(first.positions),
             work=first.work,
             updates=self.updates,
+            turn=self._turn,
+            owns=self._owned.add,
         )
         if self.choice != "auto":
             engine, self.report = self._asked(self.choice, subject, len(states))
@@ -232,6 +283,20 @@ class Running:
         if engine.name == "separate" and self.workers:
             engine, self.report = self._spread_out(first.work, engine, self.report, states)
         return engine
+
+    def _look(self, states: MemberStates, batch: Any, loss: Any) -> Bucket:
+        """Finds out what a step of this loss does; what an earlier one remembered is kept. Returns what it ran."""
+        first = split(states.slots, batch, loss, self.batching, "")[0]
+        at = first.positions[0]
+        model = checkpoint.fill(self.own(states.slots[at].member), states, at)
+        found = inspect(model, first.work, differ=self.models.differ)
+        known = self.traits if self.engine is not None else found
+        needs = dict(known.needs)
+        for one in (self.traits, found):
+            if record := one.needs.get(Need.RECORD):
+                needs.setdefault(Need.RECORD, record)
+        self.traits = replace(known, needs=needs, counts=self.traits.counts or found.counts)
+        return first
 
     def _asked(self, name: EngineName, subject: Subject, members: int) -> tuple[Engine, ProbeReport]:
         """The engine that was asked for by name, if it is right."""
@@ -268,3 +333,11 @@ class Running:
         return self._pool(len(states)), replace(
             report, engine="pool", reason=f"{report.reason}; over {self.workers} processes"
         )
+
+
+def _code(loss: Any) -> object:
+    """What tells one loss from another: its code, or its class; a new closure of the same code is no other loss."""
+    loss = getattr(loss, "criterion", loss)
+    while isinstance(loss, partial):
+        loss = loss.func
+    return getattr(loss, "__code__", type(loss))

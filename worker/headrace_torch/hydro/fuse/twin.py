@@ -48,6 +48,11 @@ def hooked(module: nn.Module) -> str:
     return ""
 
 
+def has_hooks(parameter: Tensor) -> bool:
+    """Whether anybody is called with its gradient."""
+    return bool(parameter._backward_hooks or _after(parameter))
+
+
 def hook_functions(module: nn.Module) -> list[Callable[..., Any]]:
     """All functions that run when the module or its backward pass does."""
     found: list[Callable[..., Any]] = []

@@ -17,8 +17,9 @@ from headrace_torch.hydro.errors import HydroError
 from headrace_torch.hydro.fuse.between import Between
 from headrace_torch.hydro.fuse.dropout import Masks, key
 from headrace_torch.hydro.fuse.engines.loss import checked
-from headrace_torch.hydro.fuse.engines.work import Batch, Outcome, Traits, Work, copied
+from headrace_torch.hydro.fuse.engines.work import Batch, Outcome, Traits, Turn, Work, copied, free
 from headrace_torch.hydro.fuse.errors import FuseError, MemberError, is_out_of_memory
+from headrace_torch.hydro.fuse.layout import check_frozen
 from headrace_torch.hydro.fuse.member import Member
 from headrace_torch.hydro.fuse.obstacles import EngineName, Need
 from headrace_torch.hydro.fuse.ops import MemberOps
@@ -34,19 +35,23 @@ class SeparateEngine:
     Args:
         own: makes a member's module; its registered tensors get the member's memory.
         traits: of the model.
+        turn: what each member's call runs in.
+        owns: is given each module that the engine makes.
     """
 
-    def __init__(self, own: Own, traits: Traits) -> None:
+    def __init__(
+        self, own: Own, traits: Traits, turn: Turn = free, owns: Callable[[nn.Module], None] | None = None
+    ) -> None:
         """Makes nothing yet."""
+        self._turn, self._owns = turn, owns
         self.name: EngineName = "separate"
         self._own, self._traits = own, traits
         self._modules: dict[int, OwnModule] = {}
         self._between: Between | None = None
         self._of: object = None  # the memory that they are views of
         self._copies = Need.BATCH in traits.needs
-        self._by_backward = traits.recomputes or bool(
-            traits.needs
-        )  # hooks run, and what is frozen may change
+        # Hooks run, and what is frozen may change.
+        self._by_backward = traits.recomputes or any(need is not Need.RECORD for need in traits.needs)
 
     def close(self) -> None:
         """Nothing was started."""
@@ -95,15 +100,22 @@ class SeparateEngine:
         held = self._modules.get(slot.id)
         if held is None:
             held = self._modules[slot.id] = OwnModule(self._own(slot.member))
+            if self._owns is not None:
+                self._owns(held.module)
             if self._between is not None:
                 held.take(states, position)
                 _watch(held, self._between)
         if held.moved:
             held.take(states, position)
         try:
-            with member_ops(slot, traits, states.rows.device), generators_of(slot, traits):
+            with (
+                self._turn([slot.id]),
+                member_ops(slot, traits, states.rows.device),
+                generators_of(slot, traits),
+            ):
                 count = None if work.rows is None else work.rows[place]
                 loss = checked(work.loss_fn(held.module, batch), count)
+                check_frozen(held.constants)
                 total = loss if slot.scale == 1.0 else loss * slot.scale
                 found = self._gradients(total, held.leaves)  # in here: checkpointing runs layers again
         finally:
@@ -116,7 +128,7 @@ class SeparateEngine:
     def _gradients(self, total: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
         if not total.requires_grad:
             return [None] * len(leaves)
-        if not self._by_backward:
+        if not self._by_backward and all(leaf.requires_grad for leaf in leaves):
             return torch.autograd.grad(total, leaves, allow_unused=True)
         for leaf in leaves:
             leaf.grad = None
@@ -132,7 +144,8 @@ class OwnModule:
 
     Attributes:
         module: the user's type and names.
-        names, leaves: its trainable parameters, in the order of the layout.
+        names, leaves: its trainable parameters, in the order of the layout; a step may freeze them.
+        constants: its other parameters, by name.
         moved: whether the rows are elsewhere by now.
     """
 
@@ -141,6 +154,7 @@ class OwnModule:
         self.module, self.moved = module, True
         self.names: list[str] = []
         self.leaves: list[Tensor] = []
+        self.constants: list[tuple[str, Tensor]] = []
         owners = dict(module.named_modules())
         self._buffers = {
             name: (one, owners[name.rpartition(".")[0]]._buffers, name.rpartition(".")[2])
@@ -152,6 +166,7 @@ class OwnModule:
         rows = states.layout.of_row(states.rows[position].detach())
         own = dict(self.module.named_parameters())
         self.names, self.leaves = list(rows), [own[name] for name in rows]
+        self.constants = [(name, own[name]) for name in states.layout.constants]
         for name, view in rows.items():
             own[name].data = view
         for name, value in states.buffers.items():

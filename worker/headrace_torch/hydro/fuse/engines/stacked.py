@@ -17,12 +17,13 @@ from headrace_torch.hydro.fuse.between import Between
 from headrace_torch.hydro.fuse.dropout import Masks, key
 from headrace_torch.hydro.fuse.engines.loss import checked
 from headrace_torch.hydro.fuse.engines.swap import Sockets
-from headrace_torch.hydro.fuse.engines.work import Outcome, Traits, Work
+from headrace_torch.hydro.fuse.engines.work import Outcome, Traits, Turn, Work, free
 from headrace_torch.hydro.fuse.lanes import Lanes, members, quiet
-from headrace_torch.hydro.fuse.layout import Layout
+from headrace_torch.hydro.fuse.layout import Layout, check_frozen
 from headrace_torch.hydro.fuse.obstacles import EngineName
 from headrace_torch.hydro.fuse.ops import MemberOps
 from headrace_torch.hydro.fuse.states import MemberStates, Slot
+from headrace_torch.hydro.fuse.twin import has_hooks
 
 NO_HOOKS = "hooks on saved tensors (activation checkpointing, offloading) cannot follow members under vmap"
 
@@ -34,12 +35,13 @@ class StackedEngine:
         model: a copy that the engine may keep; its own tensors are not read.
         traits: of the model.
         grouped: whether to use the rules.
+        turn: what each call runs in.
     """
 
-    def __init__(self, model: nn.Module, traits: Traits, *, grouped: bool) -> None:
+    def __init__(self, model: nn.Module, traits: Traits, *, grouped: bool, turn: Turn = free) -> None:
         """Prepares the places of tensors; computes nothing."""
         self.name: EngineName = "grouped" if grouped else "vmap"
-        self._sockets, self._traits, self._grouped = Sockets(model), traits, grouped
+        self._sockets, self._traits, self._grouped, self._turn = Sockets(model), traits, grouped, turn
         self._constant_in: object = None
         self._leaves_in: object = None
         self._views: dict[str, Tensor] = {}
@@ -71,11 +73,12 @@ class StackedEngine:
         whole = at == list(range(len(states)))
         part = states if whole else states.select(at)
         leaves = self._leaves(part)
-        losses, changed = self._mapped(leaves, part, _repeated(work) if ghost else work)
-        total = total_of(losses, part.slots)
         found: Sequence[Tensor | None] = [None] * len(leaves)
-        if total.requires_grad:
-            found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+        with self._turn([slot.id for slot in part.slots]):
+            losses, changed = self._mapped(leaves, part, _repeated(work) if ghost else work)
+            total = total_of(losses, part.slots)
+            if total.requires_grad:
+                found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
         n = len(positions)
         with torch.no_grad():
             self._pack(part.layout, found, grads)
@@ -100,16 +103,34 @@ class StackedEngine:
         with disable_saved_tensors_hooks(NO_HOOKS), quiet(), members(n) as lanes:
             held = {name: lanes.join(value) for name, value in own.items()}
             params = {name: lanes.join(value) for name, value in leaves.items()}
+            for (
+                one
+            ) in params.values():  # a flag only, as alone: what the forward pass makes of it shows afterwards
+                one.requires_grad = True
             count = None
             if work.rows is not None:
                 count = lanes.join(torch.tensor(work.rows, device=part.rows.device))
             if work.own:
                 batch = tree_map(lambda leaf: lanes.join(leaf) if isinstance(leaf, Tensor) else leaf, batch)
-            with self._sockets.holding({**params, **shared, **held}), self._ops(lanes, masks):
-                loss = checked(work.loss_fn(self._sockets.module, batch), count)
+            inside = {**params, **shared, **held}
+            with self._sockets.holding(inside):
+                with self._ops(lanes, masks, inside):
+                    loss = checked(work.loss_fn(self._sockets.module, batch), count)
+                self._check_flags(
+                    part.layout, params
+                )  # outside of the mode, which sees each look at an attribute
                 now = {name: self._sockets.current(name) for name in held}
             changed = {name: lanes.at(value, 0) for name, value in now.items() if value is not held[name]}
             return lanes.at(loss, 0), changed
+
+    def _check_flags(self, layout: Layout, params: dict[str, Tensor]) -> None:
+        """Refuses what the forward pass has frozen, unfrozen or hooked: it would hold for all members at once."""
+        check_frozen((name, self._sockets.current(name)) for name in layout.constants)
+        for name, one in params.items():
+            if not one.requires_grad:
+                raise RuntimeError(f"a step freezes parameter {name}")
+            if has_hooks(one):
+                raise RuntimeError(f"a step puts a hook on parameter {name}")
 
     def _leaves(self, part: MemberStates) -> dict[str, Tensor]:
         """Views of the rows for autograd to differentiate by; the same ones as long as the rows are."""
@@ -149,10 +170,10 @@ class StackedEngine:
             self._constant_in = part.token
         return self._constants
 
-    def _ops(self, lanes: Lanes, masks: Masks | None) -> Any:
-        if masks is None and not self._grouped:
+    def _ops(self, lanes: Lanes, masks: Masks | None, inside: dict[str, Tensor]) -> Any:
+        if masks is None and not self._grouped and not self._traits.needs:
             return _NOTHING
-        return MemberOps(lanes, masks, grouped=self._grouped)
+        return MemberOps(lanes, masks, grouped=self._grouped, tensors=inside)
 
     def _keep(
         self,

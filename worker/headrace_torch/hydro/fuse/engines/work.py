@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,6 +13,8 @@ from headrace_torch.hydro.fuse.between import Between
 from headrace_torch.hydro.fuse.obstacles import EngineName, Need
 from headrace_torch.hydro.fuse.states import MemberStates
 
+Turn = Callable[[Sequence[int]], AbstractContextManager[None]]
+"""What each call of the user's code runs in; gets the ids of its members. See `remembering.Memory.turn`."""
 Batch = Any
 LossFn = Callable[[nn.Module, Batch], Tensor]
 
@@ -58,8 +61,7 @@ class Traits:
             from torch's generator, which checkpointing winds back; a count of calls it would not.
         batch_norm: the first layer that normalises over the batch, or empty.
         needs: what each member must have of its own, with the reason; see `obstacles`.
-        remembers: whether a call changes what the loss keeps: a count, a list, a tensor.
-        counts_calls: whether the loss computes something else when it is called again.
+        counts: what counts steps in Python, in the model or outside: a number that a call changes. Empty if nothing.
     """
 
     mutable: frozenset[str] = field(default_factory=frozenset)
@@ -68,8 +70,15 @@ class Traits:
     recomputes: bool = False
     batch_norm: str = ""
     needs: Mapping[Need, str] = field(default_factory=dict)
-    remembers: bool = False
-    counts_calls: bool = False
+    counts: str = ""
+
+
+def free(_: Sequence[int]) -> AbstractContextManager[None]:
+    """The turn of members that remember nothing."""
+    return _FREE
+
+
+_FREE: AbstractContextManager[None] = nullcontext()
 
 
 def copied(batch: Batch) -> Batch:

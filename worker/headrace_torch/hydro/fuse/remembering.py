@@ -1,0 +1,179 @@
+"""What members remember outside of their tensors: each has its own, as alone in a process of its own.
+
+A loss that counts its calls, a list, a class's attribute is one object, and the calls of all members would reach it.
+So each call runs on its member's own content of all that it reaches (`reach.State`):
+
+    begin    a step: what the user has changed since the last one is changed for every member
+    turn     a call: the members' content is put in place; afterwards what the call has left is theirs
+    end      the first member's content is left in place, so the user sees one call a step
+    undo     an error: everything is as before the step
+
+A member that joins begins with the content that the first step began with, and with what the user has changed since.
+A call of several members is a fused pass, which needs members with equal content: `Memory.cohorts`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace_torch.hydro.fuse.errors import FuseError
+from headrace_torch.hydro.fuse.named import Named
+from headrace_torch.hydro.fuse.places import ABSENT, Advances, equal
+from headrace_torch.hydro.fuse.reach import Owned, Roots, State, read, refresh
+
+
+class Memory:
+    """What members remember, by id."""
+
+    def __init__(self, owned: Owned) -> None:
+        """Knows of nothing yet; what is owned is not remembered."""
+        self._owned = owned
+        self._roots: Roots = ()
+        self._fresh: State | None = None
+        self._of: dict[int, State] = {}
+        self._now: State = {}
+        self._before: State | None = None  # the step's that runs
+        self._pending: dict[int, State] = {}
+
+    def begin(self, roots: Roots) -> None:
+        """Begins a step.
+
+        Args:
+            roots: what the step's code is; the first step's content is every member's beginning.
+        """
+        self.undo()  # of a step that was broken off
+        same = len(roots) == len(self._roots) and all(
+            one is two for (_, one), (_, two) in zip(roots, self._roots, strict=True)
+        )
+        self._roots = roots
+        left = self._now
+        now = refresh(left, roots, self._owned) if same else read(roots, left, self._owned)
+        if self._fresh is None:
+            self._fresh = now
+        elif edited := [
+            key for key, (_, content) in now.items() if key not in left or left[key][1] is not content
+        ]:
+            self._spread(edited, left, now)
+        self._now = self._before = now
+        self._pending = {}
+
+    def cohorts(self, ids: Sequence[int]) -> list[list[int]]:
+        """Groups positions of members that remember the same."""
+        found: list[tuple[State, list[int]]] = []
+        for position, number in enumerate(ids):
+            own = self._state(number)
+            same = next((one for one in found if _alike(one[0], own)), None)
+            if same is None:
+                found.append((own, [position]))
+            else:
+                self._of[number] = same[0]
+                same[1].append(position)
+        return [positions for _, positions in found]
+
+    @contextmanager
+    def turn(self, ids: Sequence[int]) -> Iterator[None]:
+        """One call, of members that remember the same.
+
+        Raises:
+            FuseError: an iterator advanced, and members would need it where it was.
+        """
+        self._put(self._state(ids[0]))
+        try:
+            yield
+        finally:
+            self._now = refresh(self._now, self._roots, self._owned)
+        self._pending |= dict.fromkeys(ids, self._now)
+
+    def end(self, ids: Sequence[int]) -> None:
+        """Ends a step of these members; the content of others is forgotten."""
+        self._of = {number: self._pending.get(number, self._state(number)) for number in ids}
+        self._put(self._of[ids[0]])
+        self._before = None
+
+    def undo(self) -> None:
+        """Puts everything back to before the step, if one runs."""
+        if self._before is None:
+            return
+        self._now = refresh(self._now, self._roots, self._owned)
+        self._put(self._before, strict=False)
+        self._before = None
+
+    def forget(self) -> None:
+        """Every member begins again."""
+        self._of = {}
+
+    def _state(self, number: int) -> State:
+        assert self._fresh is not None
+        return self._of.get(number, self._fresh)
+
+    def _put(self, state: State, *, strict: bool = True) -> None:
+        for key, (place, content) in state.items():
+            there = self._now.get(key)
+            if there is not None and there[1] is content:
+                continue
+            if strict and isinstance(place, Advances) and place.latest(content) is not content:
+                raise FuseError(advanced(place.path))
+            place.write(content)
+        self._now = state
+
+    def _spread(self, edited: Sequence[Any], left: State, now: State) -> None:
+        """What the user has changed between two steps is changed for every member."""
+        assert self._fresh is not None
+        states = {id(one): one for one in (self._fresh, *self._of.values())}
+        merged: dict[int, State] = {}
+        for number, state in states.items():
+            merged[number] = dict(state)
+            for key in edited:
+                place, content = now[key]
+                if key in left and key in state and isinstance(place, Named):
+                    content = _merged(state[key][1], left[key][1], content)
+                merged[number][key] = place, content
+        self._of = {number: merged[id(one)] for number, one in self._of.items()}
+        self._fresh = merged[id(self._fresh)]
+        self._now = now
+
+
+def advanced(path: str) -> str:
+    """What is wrong with an iterator."""
+    return (
+        f"a call advances {path}, an iterator, and members would have to begin where it was: count with a number "
+        "instead, such as self.calls += 1"
+    )
+
+
+def _merged(own: Mapping[Any, Any], left: Mapping[Any, Any], now: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A member's names and values with what differs between `left` and `now`."""
+    out = {name: value for name, value in own.items() if name in now or name not in left}
+    return out | {name: one for name, one in now.items() if not equal(left.get(name, ABSENT), one)}
+
+
+def _alike(one: State, two: State) -> bool:
+    """Whether two members remember the same: by value, where each has objects of its own."""
+    if one is two:
+        return True
+    seen: set[tuple[int, int]] = set()
+    return all(
+        one[key][1] is two[key][1] or _same(one[key][1], two[key][1], seen) for key in one.keys() & two.keys()
+    )
+
+
+def _same(a: Any, b: Any, seen: set[tuple[int, int]]) -> bool:
+    if equal(a, b) or (id(a), id(b)) in seen:
+        return True
+    if type(a) is not type(b):
+        return False
+    seen.add((id(a), id(b)))
+    if isinstance(a, Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num())
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(_same(a[name], b[name], seen) for name in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(_same(x, y, seen) for x, y in zip(a, b, strict=True))
+    if isinstance(a, set):
+        return bool(a == b)
+    if isinstance(a, nn.Module) or not hasattr(a, "__dict__"):
+        return False
+    return _same(dict(vars(a)), dict(vars(b)), seen)
