@@ -157,7 +157,7 @@ TASKS: Mapping[str, Task] = {
     "MoE, auxiliary loss": Task(Moe, rows_of(20), crossed),
     "two towers, contrastive": Task(Towers, pairs, paired),
     "ConvNeXt": Task(ConvNext, rows_of(3, 6, 6), crossed),
-    "weight-normed convolutions": Task(NormedConv, rows_of(3, 6, 6), crossed),
+    "weight-normed convolutions": Task(NormedConv, rows_of(3, 6, 6), crossed, count=32),
     "selective state space": Task(Mamba, text, crossed),
     "Perceiver": Task(Perceiver, rows_of(9, 12), crossed),
     "VAE": Task(Vae, manifold, bounded),

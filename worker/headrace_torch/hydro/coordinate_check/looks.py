@@ -88,4 +88,4 @@ class Looks:
         )
         if found is None:
             return None
-        return Divergence(lr=found[0], copy_lr=found[1], narrow=narrow.label, wide=wide.label)
+        return Divergence(lr=found, narrow=narrow.label, wide=wide.label)

@@ -6,8 +6,8 @@ a model that multiplies them (a graph network that sums over neighbours, layer a
 higher rate when it is narrow. The copy's best rate may then lie above what the model survives.
 
 The narrow member climbs by factors of two from the check's rate, for as long as most seeds learn. The wide one is then
-tried at half the rate that was reached: a factor of two is what a slope may cost too. A network that has died on the
-way, as one of ReLUs does, has a steady loss and has learnt nothing: it does not count as training.
+tried at the rate that was reached. A network that has died on the way, as one of ReLUs does, has a steady loss and has
+learnt nothing: it does not count as training.
 """
 
 import math
@@ -29,24 +29,20 @@ Make = Callable[[int, float], tuple[nn.Module, torch.optim.Optimizer]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The rate `lr` at which the wide member diverges, and the higher one at which the narrow one still learns."""
+    """The rate at which the narrow member learns and the wide one diverges."""
 
     lr: float
-    copy_lr: float
     narrow: str
     wide: str
 
     def __str__(self) -> str:
-        return (
-            f"at lr {self.lr:g} the model of width {self.wide} diverges, and at {self.copy_lr:g} that of width "
-            f"{self.narrow} still learns"
-        )
+        return f"at lr {self.lr:g} the model of width {self.narrow} learns, and that of width {self.wide} diverges"
 
 
 def divergence(
     narrow: Make, wide: Make, lr: float, inputs: tuple[Tensor, ...], loss_fn: Loss, *, steps: int
-) -> tuple[float, float] | None:
-    """The rate at which most seeds of the wide member diverge, and the greatest at which most of the narrow one learn.
+) -> float | None:
+    """The greatest rate at which most seeds of the narrow member learn, if most of the wide one diverge there.
 
     Args:
         narrow: makes the narrow member and its optimizer from a seed and a rate; `wide` likewise.
@@ -73,10 +69,9 @@ def divergence(
         if not most(narrow, rate, lambda fallen: fallen >= LEARNT):
             break
         reached = rate
-    if reached is not None and most(
-        wide, reached / 2, lambda fallen: not fallen >= -UNSTABLE
-    ):  # or not a number
-        return reached / 2, reached
+    # What is not a number compares as no fall.
+    if reached is not None and most(wide, reached, lambda fallen: not fallen >= -UNSTABLE):
+        return reached
     return None
 
 
