@@ -19,7 +19,6 @@ from truth_models import (
     Moe,
     NormedConv,
     Perceiver,
-    Regressor,
     SqueezeExcite,
     Towers,
     UNet,
@@ -38,7 +37,6 @@ class Task:
     draw: Draw
     loss: Callable[[Any, Tensor], Tensor]
     count: int = 128
-    optimizer: str = "adam"
 
     def rows(self, seed: int, count: int | None = None) -> Batch:
         """The same for every width and rate."""
@@ -100,13 +98,6 @@ def clicks(generator: torch.Generator, rows: int) -> Batch:
     return (x, kinds), torch.rand(rows, generator=generator) < torch.sigmoid(2 * score)
 
 
-def molecules(generator: torch.Generator, rows: int) -> Batch:
-    """Graphs with a number to be found: the mean over nodes of what neighbours add up to, of variance 1."""
-    (x, edges), _ = graphs(generator, rows)
-    wanted = (torch.tanh(edges @ x) + x).mean((1, 2))
-    return (x, edges), (wanted - wanted.mean()) / wanted.std()
-
-
 def pairs(generator: torch.Generator, rows: int) -> Batch:
     """Two views of one thing."""
     thing = torch.randn(rows, 6, generator=generator)
@@ -133,11 +124,6 @@ def clicked(output: Any, wanted: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(output, wanted.float())
 
 
-def squared(output: Any, wanted: Tensor) -> Tensor:
-    """Of numbers."""
-    return (output - wanted).square().mean()
-
-
 def paired(output: Any, _wanted: Tensor) -> Tensor:
     """Each row's partner is the one at its own place, both ways."""
     own = torch.arange(output.shape[0])
@@ -157,12 +143,11 @@ TASKS: Mapping[str, Task] = {
     "MoE, auxiliary loss": Task(Moe, rows_of(20), crossed),
     "two towers, contrastive": Task(Towers, pairs, paired),
     "ConvNeXt": Task(ConvNext, rows_of(3, 6, 6), crossed),
-    "weight-normed convolutions": Task(NormedConv, rows_of(3, 6, 6), crossed, count=32),
+    "weight-normed convolutions": Task(NormedConv, rows_of(3, 6, 6), crossed),
     "selective state space": Task(Mamba, text, crossed),
     "Perceiver": Task(Perceiver, rows_of(9, 12), crossed),
     "VAE": Task(Vae, manifold, bounded),
     "DLRM": Task(Dlrm, clicks, clicked, count=512),
     "U-Net, pixels": Task(UNet, pixels, crossed),
     "squeeze-excite": Task(SqueezeExcite, rows_of(3, 6, 6), crossed),
-    "GNN, sums, a number, SGD": Task(Regressor, molecules, squared, optimizer="sgd"),
 }

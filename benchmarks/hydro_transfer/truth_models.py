@@ -154,22 +154,6 @@ class Gnn(nn.Module):
         return self.readout(x.sum(1))
 
 
-class Regressor(nn.Module):
-    """The same rounds; a number from the mean of the nodes."""
-
-    def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.first = nn.Linear(6, width)
-        self.rounds = nn.ModuleList([nn.Linear(width, width) for _ in range(3)])
-        self.readout = zeroed(nn.Linear(width, 1))
-
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        x = torch.relu(self.first(x))
-        for one in self.rounds:
-            x = torch.relu(one(x + edges @ x))
-        return self.readout(x.mean(1))[:, 0]
-
-
 class Dlrm(nn.Module):
     """Tables of categories and a perceptron of numbers; their products, over the width, go on beside the numbers."""
 
@@ -296,13 +280,16 @@ class Vae(nn.Module):
 
 
 class NormedConv(nn.Module):
-    """Convolutions whose kernels are a length times a direction."""
+    """Convolutions whose kernels are a length times a direction, with He's initial values."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
-        norm = nn.utils.parametrizations.weight_norm
-        self.first, self.second = norm(nn.Conv2d(3, width, 3)), norm(nn.Conv2d(width, width, 3, padding=1))
-        self.third, self.readout = norm(nn.Conv2d(width, width, 1)), zeroed(nn.Linear(width, CLASSES))
+        layers = nn.Conv2d(3, width, 3), nn.Conv2d(width, width, 3, padding=1), nn.Conv2d(width, width, 1)
+        for one in layers:
+            nn.init.kaiming_normal_(one.weight, nonlinearity="relu")
+            nn.init.zeros_(one.bias)
+        self.first, self.second, self.third = (nn.utils.parametrizations.weight_norm(one) for one in layers)
+        self.readout = zeroed(nn.Linear(width, CLASSES))
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.second(torch.relu(self.first(x))))

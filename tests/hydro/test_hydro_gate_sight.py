@@ -130,7 +130,7 @@ def test_a_divergence_fails_the_check_and_says_where() -> None:
 
 
 class Sums(nn.Module):
-    """Messages are summed over neighbours, three times, and nothing is normalised."""
+    """Messages are summed over neighbours, three times, and nothing but tanh bounds them."""
 
     def __init__(self, width: int = 256) -> None:
         super().__init__()
@@ -140,15 +140,15 @@ class Sums(nn.Module):
         nn.init.zeros_(self.readout.bias)
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        x = torch.relu(self.first(x))
+        x = torch.tanh(self.first(x))
         for one in self.rounds:
-            x = torch.relu(one(x + edges @ x))
+            x = torch.tanh(one(x + edges @ x))
         return self.readout(x.mean(1))[:, 0]
 
 
 @pytest.mark.full
 def test_sums_over_neighbours_diverge_where_the_copy_learns() -> None:
-    """Under SGD; no slope shows it, and at the rate that suits the narrowest member some seeds of the widest diverge."""
+    """Under SGD, and no slope shows it."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(64, 12, 6, generator=generator)
     upper = torch.triu(torch.rand(64, 12, 12, generator=generator) < 0.27, 1).float()
@@ -156,9 +156,10 @@ def test_sums_over_neighbours_diverge_where_the_copy_learns() -> None:
     wanted = (torch.tanh(edges @ x) + x).mean((1, 2))
     wanted = ((wanted - wanted.mean()) / wanted.std())[:16]
     found = hydro.coordinate_check(
-        hydro.shrink(Sums, width=16, inputs=(x[:16], edges[:16])),
+        hydro.shrink(Sums, width=32, inputs=(x[:16], edges[:16])),
         optimizer="sgd",
         loss_fn=lambda output: (output - wanted).square().mean(),
     )
     assert found.outcome == "failed"
-    assert found.divergence is not None or found.failures
+    assert found.divergence is not None
+    assert not found.failures

@@ -64,7 +64,8 @@ def coordinate_check(
 
     Where layers compute their weights (`torch.nn.utils.parametrizations`), Adam's check looks a second time, at eight
     times the rate that it has found; the report is the second one if that fails. A check that has passed at a rate of
-    its own also looks for rates at which the surrogate learns and the widest member diverges; it fails if there are.
+    its own also looks for a rate at which the surrogate learns and the widest member diverges; it fails if there is
+    one.
 
     Args:
         surrogate: from `shrink`.

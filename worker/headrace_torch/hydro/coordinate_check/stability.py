@@ -63,9 +63,9 @@ def divergence(
                 break
         return votes[True] > votes[False]
 
-    reached = None
+    reached: float | None = None
     # At `lr` itself the loss has halved at the last step, not before.
-    for rate in (lr * 2**power for power in range(1, CLIMB + 1)):
+    for rate in (math.ldexp(lr, power) for power in range(1, CLIMB + 1)):
         if not most(narrow, rate, lambda fallen: fallen >= LEARNT):
             break
         reached = rate
