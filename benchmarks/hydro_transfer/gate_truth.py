@@ -145,7 +145,8 @@ def diverges(copy: Curve, model: Curve) -> int | None:
         if losses is None:
             return False
         inside = [
-            low * start <= one <= high * start for one, start in zip(losses, found["start"], strict=True)
+            low * start <= (math.inf if one is None else one) <= high * start
+            for one, start in zip(losses, found["start"], strict=True)
         ]
         return sum(inside) > len(inside) / 2
 
