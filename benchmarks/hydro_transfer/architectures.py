@@ -18,13 +18,14 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from architecture_models import MODELS, Trained
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from headrace_torch import hydro
@@ -121,26 +122,37 @@ def verdict(report: hydro.CoordinateReport) -> dict[str, Any]:
         "error": report.error(worst),
         "at": worst.name,
         "seeds": report.seeds,
+        **({"diverges": str(report.divergence)} if report.divergence else {}),
     }
 
 
-def gates(surrogate: hydro.Surrogate, task: Trained) -> dict[str, Any]:
+class Checked(Protocol):
+    """A batch, and the loss on the model's output."""
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Of the forward pass."""
+
+    def of(self, output: Any) -> Tensor:
+        """The loss."""
+
+
+def gates(surrogate: hydro.Surrogate, task: Checked, optimizer: str = "adam") -> dict[str, Any]:
     """The gate as a user runs it, and with the standard parametrization at the rate that it has found."""
+    check = partial(hydro.coordinate_check, surrogate, optimizer=optimizer)
     began = time.process_time()
-    report = hydro.coordinate_check(surrogate, inputs=task.inputs, loss_fn=task.of)
+    report = check(inputs=task.inputs, loss_fn=task.of)
     seconds = time.process_time() - began
     # A plain rate for all widths, in the middle of those that the rules make of the one found for hidden matrices.
-    pilot = hydro.coordinate_check(
-        surrogate, widths=(32, 64), seeds=1, inputs=task.inputs, loss_fn=task.of
-    )  # one seed has no verdict, so there is no second look
-    rate = pilot.lr * (WIDE / 32) ** 0.5
+    # One seed has no verdict, so there is no second look.
+    pilot = check(widths=(32, 64), seeds=1, inputs=task.inputs, loss_fn=task.of)
+    rate = pilot.lr if optimizer == "sgd" else pilot.lr * (WIDE / 32) ** 0.5
     try:
-        control = hydro.coordinate_check(
-            surrogate,
+        control = check(
             inputs=task.inputs,
             loss_fn=task.of,
             steps=pilot.steps,
-            prepare=lambda member, seed: standard(member, seed, rate),
+            prepare=lambda member, seed: standard(member, seed, rate, optimizer),
         )
         plain = verdict(control)
     except hydro.CoordinateCheckError as error:

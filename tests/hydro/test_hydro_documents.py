@@ -58,7 +58,7 @@ def table(script: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(module.table(record, shifts))
 
 
-@pytest.mark.parametrize("name", ["architectures", "gate_bound", "gate_rates"])
+@pytest.mark.parametrize("name", ["architectures", "gate_bound", "gate_rates", "gate_truth"])
 def test_the_tables_of_the_yardstick_are_the_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (DOCS / "explanation/hydro-yardstick.md").read_text(encoding="utf-8")
     found = table(f"hydro_transfer/{name}.py", monkeypatch)
@@ -72,6 +72,19 @@ def test_gate_and_transfer_agree(monkeypatch: pytest.MonkeyPatch) -> None:
         for line in table("hydro_transfer/architectures.py", monkeypatch).splitlines()
     ]
     assert verdicts[2:] == ["yes"] * 28
+
+
+def test_the_gate_passes_no_model_whose_best_rate_moves_and_misses_one_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in table("hydro_transfer/gate_truth.py", monkeypatch).splitlines()[2:]
+    ]
+    assert len(rows) == 2 * 12
+    assert not [row for row in rows if "false pass" in row[-1]]
+    assert len([row for row in rows if "false alarm" in row[-1]]) <= 1
+    assert all(row[-1] in ("yes", "open") for row in rows if row[1] == "standard")
 
 
 def test_the_cases_beside_torch_are_the_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,22 +5,26 @@ rules want them, and a layer that computes with a width out of their sight. Both
 which training moves some activation grows or falls with the width. The check trains a few steps at several widths and
 fits that dependence. It looks at the change of an activation, not at its size, because at the start the size is the
 initial values' and hides the change. And it looks when something has been learnt: at first changes are in part chance.
+
+A third thing shows in no slope: a model that diverges at rates at which its copy learns (see `stability`).
 """
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.parametrize import is_parametrized
 
-from headrace_torch.hydro.coordinate_check.measure import Change, Loss, measure
-from headrace_torch.hydro.coordinate_check.pilot import rate_and_steps_for, steps_for
-from headrace_torch.hydro.coordinate_check.report import CoordinateReport, Outcome, trends_of
+from headrace_torch.hydro.coordinate_check.looks import Looks, Prepare
+from headrace_torch.hydro.coordinate_check.measure import Loss
+from headrace_torch.hydro.coordinate_check.pilot import Course, Make, rate_and_steps_for, steps_for
+from headrace_torch.hydro.coordinate_check.report import CoordinateReport, Outcome
 from headrace_torch.hydro.errors import CoordinateCheckError
 from headrace_torch.hydro.gate import same_rules
 from headrace_torch.hydro.parametrize.kinds import Kind
@@ -29,11 +33,9 @@ from headrace_torch.hydro.shrink.usage import tensors_in
 
 TOLERANCE: Final = 0.25  # a change of width**s is made good by a rate of 16**-s: one step of 2 at s = 1/4
 WIDTHS: Final = 4
-FEWEST_SEEDS: Final = 3
 # Times the rate at which the loss halves: about where Adam's best rate lies. A weight that is divided by its norm turns
 # by an angle, in a narrow model by a greater one, and the more the higher the rate: it is looked at there too.
 FAST: Final = 8
-MOST_SEEDS: Final = 12
 # Below, averages over coordinates are too rough to tell a slope of 0.1.
 LEAST_WIDTH: Final = 32
 # A batch learns its random targets by heart: few rows do it soon, and no row twice, for it would have two targets.
@@ -42,7 +44,7 @@ BATCH: Final = 16
 # an activation by rate × fan-in: that product is given.
 SGD_LR: Final = 0.1
 ADAM_LR_TIMES_FAN_IN: Final = 0.2
-Prepare = Callable[[Surrogate, int], tuple[nn.Module, torch.optim.Optimizer]]
+LOWER: Final = 3  # times that the rate is halved where the narrowest member bears it and another does not
 
 
 def coordinate_check(
@@ -61,7 +63,9 @@ def coordinate_check(
     """Trains the family's members for a few steps and fits how the changes of activations depend on the width.
 
     Where layers compute their weights (`torch.nn.utils.parametrizations`), Adam's check looks a second time, at eight
-    times the rate that it has found; the report is the second one if that fails.
+    times the rate that it has found; the report is the second one if that fails. A check that has passed at a rate of
+    its own also looks for a rate at which the surrogate learns and the widest member diverges; it fails if there is
+    one.
 
     Args:
         surrogate: from `shrink`.
@@ -87,57 +91,56 @@ def coordinate_check(
     members = members_of(surrogate, widths)
     if len(members) < 2:
         raise CoordinateCheckError("the check needs two widths at least; say more with widths=")
-    batch = _batch(surrogate) if inputs is None else inputs
-
-    loss = loss_fn or fixed_targets()
-
-    def made(member: Surrogate, seed: int, rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
-        if prepare is not None:
-            return prepare(member, seed)
-        model = member.build(seed)
-        return model, member.optimizer(model, name, lr=rate)
-
+    looks = Looks(
+        members=members,
+        optimizer=name,
+        inputs=_batch(surrogate) if inputs is None else inputs,
+        loss_fn=loss_fn or fixed_targets(),
+        seeds=seeds,
+        tolerance=tolerance,
+        prepare=prepare,
+    )
+    own_rate = (
+        lr is None and prepare is None
+    )  # a `prepare` has a rate of its own, which is not ours to change
     rate = _default_lr(surrogate, name) if lr is None else lr
-    learnt = True
-    if steps is None:
-        # A `prepare` has a rate of its own, which is not ours to change.
-        pilot = rate_and_steps_for if lr is None and prepare is None else steps_for
-        course = pilot(lambda rate: made(members[0], 0, rate), rate, batch, loss)
-        rate, steps, learnt = course.lr, max(1, course.steps), course.enough
-
-    def look(rate: float) -> CoordinateReport:
-        relative = [1 / member.scale for member in members]
-        moved: list[list[Mapping[str, Change]]] = [[] for _ in members]
-        wanted = FEWEST_SEEDS if seeds is None else seeds
-        while True:
-            for member, row in zip(members, moved, strict=True):
-                for seed in range(len(row), wanted):
-                    model, chosen = made(member, seed, rate)
-                    row.append(measure(model, chosen, batch, loss, steps=steps))
-            report = CoordinateReport(
-                widths=relative,
-                labels=[member.label for member in members],
-                trends=trends_of(relative, moved),
-                tolerance=tolerance,
-                optimizer=name,
-                lr=rate,
-                steps=steps,
-                seeds=wanted,
-                learnt=learnt,
-            )
-            told = report.outcome is not Outcome.INCONCLUSIVE or not learnt
-            if seeds is not None or told or wanted == MOST_SEEDS:
-                return report
-            wanted = min(MOST_SEEDS, report.seeds_needed)
-
-    report = look(rate)
-    if report.passed and lr is None and prepare is None and name != "sgd" and _normalised(members[0]):
+    if steps is not None:
+        report = looks.slopes(rate, steps, learnt=True)
+    elif not own_rate:
+        course = steps_for(_narrowest(looks), rate, looks.inputs, looks.loss_fn)
+        report = looks.slopes(course.lr, max(1, course.steps), learnt=course.enough)
+    else:
+        report = _at_a_rate_that_all_bear(looks, rate)
+        if report.passed:
+            diverges = looks.divergence(surrogate, report.lr, report.steps)
+            report = replace(report, divergence=diverges)
+    if report.passed and own_rate and name != "sgd" and _normalised(members[0]):
         with suppress(CoordinateCheckError):  # too fast to tell
-            fast = look(FAST * rate)
+            fast = looks.slopes(FAST * report.lr, report.steps, learnt=report.learnt)
             report = fast if fast.outcome is Outcome.FAILED else report
     if prepare is None:
         surrogate.family.gates[same_rules(name)] = report
     return report
+
+
+def _narrowest(looks: Looks) -> Make:
+    """Makes the narrowest member with the first seed."""
+    return lambda rate: looks.made(looks.members[0], 0, rate)
+
+
+def _at_a_rate_that_all_bear(looks: Looks, rate: float) -> CoordinateReport:
+    """Finds a rate for the narrowest member; halves it if a wider one, or another seed, diverges there."""
+    make = _narrowest(looks)
+    course: Course = rate_and_steps_for(make, rate, looks.inputs, looks.loss_fn)
+    for _ in range(LOWER):
+        try:
+            return looks.slopes(course.lr, max(1, course.steps), learnt=course.enough)
+        except CoordinateCheckError as error:
+            try:
+                course = steps_for(make, course.lr / 2, looks.inputs, looks.loss_fn)
+            except CoordinateCheckError:  # too slow to tell
+                raise error from None
+    return looks.slopes(course.lr, max(1, course.steps), learnt=course.enough)
 
 
 def members_of(surrogate: Surrogate, widths: Sequence[int] | None) -> list[Surrogate]:
@@ -165,7 +168,9 @@ def fixed_targets() -> Loss:
     """A loss against random targets that are the same in every call: the first tensor of the output counts."""
 
     def loss(output: Any) -> Tensor:
-        logits = next(one for one in tensors_in(output) if one.is_floating_point())
+        logits = next((one for one in tensors_in(output) if one.is_floating_point() and one.dim()), None)
+        if logits is None:
+            raise CoordinateCheckError("the model's outputs are single numbers: say with loss_fn= what falls")
         generator = torch.Generator().manual_seed(0)
         classes = logits.shape[-1]
         if classes == 1:

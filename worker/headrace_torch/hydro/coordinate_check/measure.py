@@ -153,7 +153,8 @@ def _counted(gradient: Tensor | None) -> Tensor | None:
 def _recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Keeps the outputs of layers, and of the model, of the pass that is run meanwhile.
 
-    A layer has no layers inside but those of its parametrizations. Markers are left out.
+    A layer has no layers inside but those of its parametrizations. Markers are left out, and single numbers: a loss,
+    or a term of one, has no coordinates that a width could move.
     """
     found: dict[str, Tensor] = {}
     handles = []
@@ -166,6 +167,8 @@ def _recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         def keep(_module: nn.Module, _args: Any, output: Any, name: str = name or ROOT) -> Any:
             tensors = [one for one in tensors_in(output) if one.is_floating_point()]
             for number, one in enumerate(tensors):
+                if one.dim() == 0:
+                    continue
                 key = name if len(tensors) == 1 else f"{name}[{number}]"
                 while key in found:  # called again, a layer makes another activation
                     key += "'"

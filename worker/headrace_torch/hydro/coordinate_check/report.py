@@ -5,13 +5,16 @@ rules it is 0 in the limit, and at finite widths it is not: an activation's mean
 directs and what chance adds. No activation is measured more kindly than the others.
 
 A slope is fitted for each seed, and its error is theirs. An interval is Student's, because few seeds give the error.
-Of many activations some are steep by chance, so it is as wide as all of them together need it to be right at once, 19
-times out of 20 (Bonferroni). With the tolerance, a slope that moves the best rate by a step of 2 over 16 times the
-width, the verdict is:
+With the tolerance, a slope that moves the best rate by a step of 2 over 16 times the width, the verdict is:
 
-    failed         some slope is steeper, with its whole interval
+    failed         some slope is steeper, with its whole interval; or a wide model diverges where a copy learns
     passed         every slope is less steep, with its whole interval
     inconclusive   neither: more seeds or widths would tell, and the report says how many
+
+The two intervals are not the same. Of many activations some are steep by chance, so one that fails the check must be
+steeper with an interval that holds for all of them at once, 19 times out of 20 (Bonferroni). A pass needs every
+activation, so a wrong model passes only if its steepest one is misjudged: an interval for one is enough
+(intersection-union test, Berger 1982), however many there are.
 """
 
 import math
@@ -22,11 +25,12 @@ from statistics import fmean
 from typing import Final
 
 from headrace_torch.hydro.coordinate_check.measure import Change
+from headrace_torch.hydro.coordinate_check.stability import Divergence
 from headrace_torch.hydro.coordinate_check.student import quantile
 from headrace_torch.hydro.errors import CoordinateCheckError
 
 SHOWN = 5
-CONFIDENCE: Final = 0.95  # that all intervals of a report are right at once
+CONFIDENCE: Final = 0.95  # of the intervals: of all at once for a failure, of each for a pass
 # Few seeds tell little of a spread: the spread of the other activations counts as that of so many seeds more.
 COMMON_SEEDS: Final = 4
 MOST_SEEDS: Final = 64  # that a message asks for
@@ -70,6 +74,7 @@ class CoordinateReport:
         tolerance: the steepest slope, up or down, that passes.
         optimizer, lr, steps, seeds: what was run.
         learnt: whether the narrowest model learnt as much as the check asks for; if not, no slope means anything.
+        divergence: rates at which a wide model diverges and a copy learns; None if there are none, or nobody looked.
     """
 
     widths: Sequence[float]
@@ -81,6 +86,7 @@ class CoordinateReport:
     steps: int
     seeds: int
     learnt: bool = True
+    divergence: Divergence | None = None
 
     @property
     def moved(self) -> Sequence[ActivationTrend]:
@@ -104,18 +110,19 @@ class CoordinateReport:
         variance = (own * trend.spread**2 + COMMON_SEEDS * fmean(spreads)) / (own + COMMON_SEEDS)
         return math.sqrt(variance / self.seeds)
 
-    def reach(self, trend: ActivationTrend, seeds: int | None = None) -> float:
-        """Half the interval of a slope, wide enough for all activations at once.
+    def reach(self, trend: ActivationTrend, seeds: int | None = None, *, alone: bool = False) -> float:
+        """Half the interval of a slope.
 
         Args:
             trend: whose.
             seeds: what it would be with so many seeds of the same spread; None is as it is.
+            alone: right for this activation, as a pass needs it; by default for all at once, as a failure does.
         """
         error = self.error(trend)
         if math.isinf(error):
             return error
         number = seeds or self.seeds
-        tail = (1 - CONFIDENCE) / 2 / len(self.moved)
+        tail = (1 - CONFIDENCE) / 2 / (1 if alone else len(self.moved))
         return quantile(1 - tail, number - 1 + COMMON_SEEDS) * error * math.sqrt(self.seeds / number)
 
     @property
@@ -132,15 +139,18 @@ class CoordinateReport:
     @property
     def open(self) -> Sequence[ActivationTrend]:
         """Activations whose intervals go beyond the tolerance, farthest first; they may be right or wrong."""
-        found = [one for one in self.moved if abs(one.slope or 0.0) + self.reach(one) > self.tolerance]
-        return sorted(found, key=lambda one: -abs(one.slope or 0.0) - self.reach(one))
+
+        def most(one: ActivationTrend) -> float:
+            return abs(one.slope or 0.0) + self.reach(one, alone=True)
+
+        return sorted((one for one in self.moved if most(one) > self.tolerance), key=most, reverse=True)
 
     @property
     def outcome(self) -> Outcome:
         """The verdict."""
         if not self.learnt:
             return Outcome.INCONCLUSIVE
-        if self.failures:
+        if self.failures or self.divergence is not None:
             return Outcome.FAILED
         return Outcome.INCONCLUSIVE if self.open else Outcome.PASSED
 
@@ -157,8 +167,12 @@ class CoordinateReport:
         """
         wanted = max(self.seeds + 1, 3)
         for one in self.open:
-            gap = abs(abs(one.slope or 0.0) - self.tolerance)
-            while wanted < MOST_SEEDS and math.isfinite(gap) and gap < self.reach(one, wanted) < math.inf:
+            gap = self.tolerance - abs(one.slope or 0.0)
+            while (
+                wanted < MOST_SEEDS
+                and math.isfinite(gap)
+                and abs(gap) < self.reach(one, wanted, alone=gap > 0) < math.inf
+            ):
                 wanted += 1
         return wanted
 
@@ -185,6 +199,12 @@ class CoordinateReport:
                 "Hyperparameters would not transfer. Look for a layer that computes with a width by a function "
                 "(see hydro.Readout and hydro.Query), or for initial values that depend on it in a way of their own."
                 + self._chance()
+            )
+        if self.divergence is not None:
+            raise CoordinateCheckError(
+                f"the model diverges where its copy learns {run}: {self.divergence}. The copy's best rate may be too "
+                "high for the model. Normalise what grows from layer to layer (LayerNorm, a mean over neighbours "
+                "instead of a sum), or take a wider copy."
             )
         return self
 
@@ -229,6 +249,8 @@ class CoordinateReport:
             + (" (started at zero)" if one.from_zero else "")
             for one in self.trends
         ]
+        if self.divergence is not None:
+            lines.append(f"  {self.divergence}")
         return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ Nothing is guessed from names.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headrace_torch.hydro.errors import ParametrizationError
@@ -22,6 +22,7 @@ class Kind(StrEnum):
     OUTPUT = "output"  # a matrix or kernel from a width to fixed sizes
     VECTOR = "vector"  # a bias or a norm's gain
     EMBEDDING = "embedding"  # a table of rows, looked up or added: words, positions, a class token
+    LENGTH = "length"  # of rows from a width to fixed sizes, by weight norm
     FIXED = "fixed"  # no size grows
 
 
@@ -42,7 +43,7 @@ class Growth:
     @property
     def width(self) -> float:
         """The ratio that a rule with one width means: that of the fan-in where it grows, else of the fan-out."""
-        return self.fan_in if self.kind in (Kind.HIDDEN, Kind.OUTPUT) else self.fan_out
+        return self.fan_in if self.kind in (Kind.HIDDEN, Kind.OUTPUT, Kind.LENGTH) else self.fan_out
 
 
 def growth_of(name: str, shape: Shape, base_shape: Shape, other_shape: Shape, *, table: bool) -> Growth:
@@ -85,6 +86,20 @@ def growth_of(name: str, shape: Shape, base_shape: Shape, other_shape: Shape, *,
                 "split the parameter, or keep one of the sizes fixed in the factory"
             )
     return Growth(kind=kind, shape=shape, base_shape=base_shape, fan_in=fan_in, fan_out=fan_out)
+
+
+def length_of(length: Growth, rows: Growth, other_shape: Shape) -> Growth:
+    """What a length of weight norm is, by its rows: there is a rule for rows that grow in length and not in number.
+
+    Args:
+        length: classified by its own sizes.
+        rows: likewise.
+        other_shape: the rows' sizes at another width.
+    """
+    if rows.base_shape[0] != other_shape[0] or rows.base_shape == other_shape:
+        return length
+    ratio = math.prod(rows.shape[1:]) / math.prod(rows.base_shape[1:])
+    return replace(length, kind=Kind.LENGTH, fan_in=ratio)
 
 
 def is_scale_one(growth: Growth) -> bool:

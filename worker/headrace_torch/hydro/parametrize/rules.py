@@ -53,6 +53,7 @@ _SGD: Final = {
         lr=Power(fan_in=-1, fan_out=1, depth=1), weight_decay=Power(fan_in=1, fan_out=-1, depth=-1)
     ),
     Kind.OUTPUT: Rule(lr=Power(fan_in=1, depth=1), weight_decay=Power(fan_in=-1, depth=-1)),
+    Kind.LENGTH: Rule(lr=Power(fan_in=1, depth=1), weight_decay=Power(fan_in=-1, depth=-1)),
     Kind.FIXED: Rule(lr=Power(depth=1), weight_decay=Power(depth=-1)),
 }
 _ADAM: Final = {
@@ -61,6 +62,10 @@ _ADAM: Final = {
     Kind.VECTOR: _ADAM_WIDE,
     Kind.HIDDEN: Rule(lr=Power(fan_in=-1), weight_decay=Power(fan_in=1), eps=Power(fan_out=-1, depth=-1)),
     Kind.OUTPUT: Rule(eps=Power(fan_in=-1, depth=-1)),
+    # A row of n entries of a size that stays has a length that grows as the root of n, and a gradient that shrinks so.
+    Kind.LENGTH: Rule(
+        lr=Power(fan_in=0.5), weight_decay=Power(fan_in=-0.5), eps=Power(fan_in=-0.5, depth=-1)
+    ),
     Kind.FIXED: Rule(eps=Power(depth=-1)),
 }
 # Adam's L2 penalty is scaled like AdamW's decay, as in `mup`.
@@ -73,6 +78,7 @@ INITIAL_STD: Final = {
     Kind.VECTOR: Power(),
     Kind.HIDDEN: Power(fan_in=-0.5),
     Kind.OUTPUT: Power(),
+    Kind.LENGTH: Power(fan_in=0.5),
     Kind.FIXED: Power(),
 }
 

@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from headrace_torch.hydro.errors import ParametrizationError, ShrinkError
 from headrace_torch.hydro.gate import GateResult
-from headrace_torch.hydro.parametrize.kinds import Growth, Kind, Shape, growth_of
+from headrace_torch.hydro.parametrize.kinds import Growth, Kind, Shape, growth_of, length_of
 from headrace_torch.hydro.parametrize.rules import (
     ATTENTION_POWER,
     INITIAL_STD,
@@ -22,7 +22,7 @@ from headrace_torch.hydro.parametrize.rules import (
     RESIDUAL_POWER,
 )
 from headrace_torch.hydro.shrink.blocks import check_residual, residual_blocks
-from headrace_torch.hydro.shrink.initial import InitialLaw, Kin, fans_of
+from headrace_torch.hydro.shrink.initial import InitialLaw, Kin, fans_of, lengths
 from headrace_torch.hydro.shrink.inputs import Inputs
 from headrace_torch.hydro.shrink.source import Sizes, Source, shapes_of
 from headrace_torch.hydro.shrink.surrogate import ForwardMultipliers, Surrogate
@@ -126,6 +126,8 @@ class Family:
                 shape, base_shape, other = _swapped(shape), _swapped(base_shape), _swapped(other)
             found[name] = growth_of(name, shape, base_shape, other, table=name not in matrices)
             _check_size(name, shape, base_shape, other)
+        for name, rows in lengths(base_shapes).items():
+            found[name] = length_of(found[name], found[rows], other_shapes[rows])
         if all(one.kind is Kind.FIXED for one in found.values()):
             raise ShrinkError(
                 "no parameter's size depends on the width: there is no hidden dimension to make smaller"
@@ -160,7 +162,7 @@ class Family:
             user = law.std(fans_of(name, shapes), depth) / law.std(fans_of(name, base_shapes), base_depth)
             if abs(wanted / user - 1) > 1e-12:
                 factors[name] = wanted / user
-        return factors
+        return factors | {name: factors[rows] for name, rows in lengths(shapes).items() if rows in factors}
 
     def _attention(self, usage: Usage, base_usage: Usage) -> dict[str, float]:
         """Multipliers of the modules whose forward calls an attention function."""

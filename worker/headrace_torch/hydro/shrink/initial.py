@@ -37,6 +37,13 @@ DEPTH_LAWS: Final[dict[str, Callable[[float], float]]] = {
 # Among this many samples a ratio of two spreads is known within 6 % (one sigma); the laws differ by a factor of 2.
 SAMPLES = 300
 REBUILDS = 64
+# What a layer's weight is called: plain, computed from one parameter or, by weight norm, from two; the old weight norm.
+_WEIGHTS: Final = (
+    "weight",
+    "parametrizations.weight.original",
+    "parametrizations.weight.original1",
+    "weight_v",
+)
 TOLERANCE = 0.3  # in the logarithm of the ratio
 
 
@@ -56,13 +63,32 @@ def fans_of(name: str, shapes: Mapping[str, Shape]) -> Fans:
     """Fan-in and fan-out as torch counts them; a bias has those of the weight beside it."""
     shape = shapes[name]
     if len(shape) < 2:
-        beside = name[: -len("bias")] + "weight"
-        if not name.endswith("bias") or len(shapes.get(beside, ())) < 2:
+        beside = [name[: -len("bias")] + one for one in _WEIGHTS] if name.endswith("bias") else []
+        weight = next((shapes[one] for one in beside if len(shapes.get(one, ())) > 1), None)
+        if weight is None:
             size = float(math.prod(shape))
             return size, size
-        shape = shapes[beside]
+        shape = weight
     field = float(math.prod(shape[2:]))
     return shape[1] * field, shape[0] * field
+
+
+def lengths(shapes: Mapping[str, Shape]) -> dict[str, str]:
+    """Parameters of weight norm that are the lengths of others' rows, with the name of the other.
+
+    Both of `torch.nn.utils.parametrizations.weight_norm` and the old `torch.nn.utils.weight_norm`. At the start a
+    length is that of its rows, whatever these were initialised by.
+    """
+    found = {}
+    for name, shape in shapes.items():
+        for length, rows in (("parametrizations.weight.original0", "original1"), ("weight_g", "weight_v")):
+            other = name[: -len(rows)] + rows
+            if f".{name}".endswith(f".{length}") and shape == (
+                *shapes.get(other, ())[:1],
+                *(1 for _ in shapes.get(other, ())[1:]),
+            ):
+                found[name] = other
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

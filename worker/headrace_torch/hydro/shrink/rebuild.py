@@ -12,6 +12,9 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from headrace_torch.hydro.errors import ShrinkError
 from headrace_torch.hydro.shrink.blame import ROOT, failing_layer
@@ -51,6 +54,7 @@ class ModuleSource:
         """Wraps a module, and guesses what it is called with if nobody says."""
         if unknown := sorted(keep - {name for name, _ in module.named_modules()}):
             raise ShrinkError(f"keep names {unknown[0]!r}, and the model has no such layer")
+        _check_weights(module)
         found = inputs or guess_inputs(meta_copy(module))
         return cls(
             module=module,
@@ -121,6 +125,18 @@ class ModuleSource:
             raise error
         _check_all_resized(model, resizing)
         return model
+
+
+def _check_weights(module: nn.Module) -> None:
+    """Refuses layers that compute their weights: a rebuilt layer has one weight, drawn like its own."""
+    for name, one in module.named_modules():
+        old = any(isinstance(hook, WeightNorm | SpectralNorm) for hook in one._forward_pre_hooks.values())
+        if old or is_parametrized(one):
+            raise ShrinkError(
+                "its weight is computed (weight norm, spectral norm or another parametrization), so it cannot be "
+                "rebuilt at another width; give a factory",
+                layer=name,
+            )
 
 
 def meta_copy(module: nn.Module) -> nn.Module:

@@ -21,6 +21,7 @@ from headrace_torch.hydro.shrink.initial import (
     Kin,
     fans_of,
     kin_of,
+    lengths,
     match_law,
     spread,
 )
@@ -103,11 +104,12 @@ class FactorySource:
         here, there = spread(lambda: self.make(small), every), spread(lambda: self.make(wide), every)
         deeper = self._depth_laws(small, here) if depth else {}
         laws: dict[Kin, InitialLaw | None] = {}
+        follow = lengths(shapes)
         for name in shapes:
             kin = every[name]
             if kin in laws:
                 continue
-            if here[kin] == 0 or there[kin] == 0:
+            if name in follow or here[kin] == 0 or there[kin] == 0:
                 laws[kin] = None
                 continue
             fans, wide_fans = fans_of(name, shapes), fans_of(name, wide_shapes)
