@@ -59,7 +59,8 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
     values = Variables(finds.classes)
     iterating: dict[str, None] = {}
     whole: set[str] = set()
-    for found in discover.walk(discover.variables_of(frames), is_plain, closed, values.unread):
+    own = [*discover.variables_of(frames)]
+    for found in discover.walk(own, is_plain, closed, values.unread):
         finds.add(found.value, found.path)
         if _has_state(found.value):
             whole.add(found.path)
@@ -82,6 +83,7 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         step=step,
         pieces=(*finds.pieces(), *_global_pieces(t)),
         variables=values.found,
+        of_frames=tuple(sorted({name for name, value in own if name in values.found and is_plain(value)})),
         caches=values.caches,
         owners=values.owners,
         holders=values.holders,
