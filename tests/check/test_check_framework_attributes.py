@@ -63,3 +63,20 @@ def test_what_a_library_saves_only_when_it_is_asked_to_is_still_the_scripts(libr
         pass
 
     assert walked(Stop()) == {"bad"}
+
+
+def test_what_only_a_method_that_a_library_keeps_leads_to_is_called_by_its_class(library: ModuleType) -> None:
+    class Digits:
+        def __init__(self) -> None:
+            self.lr = 0.1
+
+        def log(self) -> None:
+            pass
+
+    callback, digits = library.TrainerCallback(), Digits()
+    callback.log = digits.log  # as Lightning does
+    hidden = {one.path: one.own for one in discover.walk([("callback", callback)], lambda _: False)}
+    assert {"Digits": False, "Digits.lr": False}.items() <= hidden.items()
+    assert not any("__self__" in path for path in hidden)
+    kept = {one.path for one in discover.walk([("log", digits.log)], lambda _: False)}
+    assert "log.__self__.lr" in kept

@@ -122,7 +122,7 @@ def walk(
             library = of_library(kind, _is_own_module) if own else frozenset()
             deeper.extend(
                 Found(path, child, own, isinstance(value, WEAK))
-                for path, child in _children(found.path, value)
+                for path, child in _children(found.path, value, own=own)
                 if not (path.rpartition(".")[2] in library and is_plain(child))
             )
         layer = deeper
@@ -267,7 +267,7 @@ def variables_of(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
         yield from ((name, value) for name, value in frame.f_globals.items() if not name.startswith("__"))
 
 
-def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _children(name: str, value: Any, *, own: bool = True) -> Iterator[tuple[str, Any]]:
     if isinstance(value, str | bytes | int | float):
         return
     if isinstance(value, (*_CONTAINERS, *WEAK)):
@@ -282,7 +282,9 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, ModuleType | type):
         yield from _named_in(name, vars(value))
     elif isinstance(value, MethodType):
-        yield f"{name}.__self__", value.__self__
+        held = value.__self__
+        # Lightning keeps the module's `log` on a callback, but nobody writes `callback.log.__self__`.
+        yield f"{name}.__self__" if own or not is_of_script(held) else type(held).__name__, held
     elif isinstance(value, staticmethod | classmethod):
         yield name, value.__func__
     elif cached_results(value) is not None:

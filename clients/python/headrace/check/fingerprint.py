@@ -243,7 +243,7 @@ class _Finds:
                 key=key + side,
                 kind=kind,
                 label=label,
-                variable=path,
+                variable="" if path == label else path,
                 saved_as=saved_as,
                 shared=saved_as in self._shared,
                 parts=parts,
