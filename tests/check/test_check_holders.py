@@ -126,3 +126,4 @@ def test_what_a_generator_or_a_closure_counts_is_no_variable_of_the_loop(
 ) -> None:
     report = check(("HELD", held), ("NEXT", following), source=COUNTED)
     assert [missing.finding for missing in report.missing] == [finding], render(report)
+    assert not any("`n = " in missing.remedy for missing in report.missing)  # the loop cannot set it

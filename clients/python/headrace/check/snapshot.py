@@ -122,7 +122,7 @@ class Snapshot:
     defaults: dict[str, str]
     # Variables that hold a generator or an iterator.
     iterators: tuple[str, ...]
-    # Plain variables of the frames themselves, which a loop of the script's may set: no closure's, no generator's.
+    # The variables of the script's frames, which its loop may set: other plain names are a closure's or a generator's.
     of_frames: tuple[str, ...] = ()
     # Loaders of which a pause loses something.
     loaders: dict[str, tuple[LoaderState, ...]] = field(default_factory=dict)
