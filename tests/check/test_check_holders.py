@@ -117,7 +117,11 @@ trial.main(train, steps=3)
 @pytest.mark.parametrize(
     ("held", "following", "finding"),
     [
-        ("generating()", "next(held)", "`held` is an iterator, which no checkpoint can hold: it starts again"),
+        (
+            "generating()",
+            "next(held)",
+            "`held` is an iterator, which no checkpoint can hold: it starts again",
+        ),
         ("closing()", "held()", "variable `n` is 1 when saved, and 0 after the restore"),
     ],
 )
