@@ -80,3 +80,12 @@ def test_what_only_a_method_that_a_library_keeps_leads_to_is_called_by_its_class
     assert not any("__self__" in path for path in hidden)
     kept = {one.path for one in discover.walk([("log", digits.log)], lambda _: False)}
     assert "log.__self__.lr" in kept
+
+
+def test_a_way_through_a_librarys_private_attribute_is_the_last_of_its_length(library: ModuleType) -> None:
+    callback, trainer = library.TrainerCallback(), library.Trainer(ModuleType("state"))
+    callback._optimizer = trainer.optimizer = object()
+    found = discover.walk(
+        [("callback", callback), ("trainer", trainer)], lambda one: not hasattr(one, "__dict__")
+    )
+    assert [one.path for one in found if one.value is trainer.optimizer][:1] == ["trainer.optimizer"]

@@ -125,7 +125,8 @@ def walk(
                 for path, child in _children(found.path, value, own=own)
                 if not (path.rpartition(".")[2] in library and is_plain(child))
             )
-        layer = deeper
+        # Another way of this length is written sooner than one through a library's private attribute.
+        layer = sorted(deeper, key=lambda found: not found.own and "._" in found.path)
     unread.update((left.path, None) for left in layer if left.own and id(left.value) not in seen)
 
 
