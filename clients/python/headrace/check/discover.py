@@ -123,7 +123,7 @@ def walk(
             deeper.extend(
                 Found(path, child, own, isinstance(value, WEAK))
                 for path, child in _children(found.path, value, own=own)
-                if not (path.rpartition(".")[2] in library and is_plain(child))
+                if not (path.rpartition(".")[2] in library and (is_plain(child) or _is_librarys_own(child)))
             )
         # Another way of this length is written sooner than one through a library's private attribute.
         layer = sorted(deeper, key=lambda found: not found.own and "._" in found.path)
@@ -248,6 +248,11 @@ def _is_computed(kind: type, name: str) -> bool:
 
 def _is_own_module(name: str) -> bool:
     return _is_own(getattr(sys.modules.get(name), "__file__", None) or "<built in>")
+
+
+def _is_librarys_own(value: Any) -> bool:
+    """Whether it is a function or a class that the script has not written."""
+    return named(value) is not None and not _is_own_module(value.__module__)
 
 
 def _is_of_framework(value: Any) -> bool:
