@@ -66,7 +66,8 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
             whole.add(found.path)
         elif found.own and _is_iterator(found.value) and not is_plain(found.value):
             path = found.path
-            if not any(path.startswith((f"{one}.", f"{one}[")) for one in whole):
+            # `.0` is what a generator expression iterates over: the expression itself has a name.
+            if not path.startswith(".") and not any(path.startswith((f"{one}.", f"{one}[")) for one in whole):
                 iterating[path] = None
         if issubclass(type(found.value), finds.classes.loader):
             lost[found.path] = states(found.value, iterators, saved)
