@@ -47,8 +47,7 @@ def judged(kind: str, place: holders.Place, read: holders.Read, *, tracked: bool
     told = [found.finding for found in (*report.missing, *report.warnings)]
     if tracked and told:
         return f"is tracked, and yet {told}"
-    paths = f"`{holders.path_of(kind, place)}", "`n`"  # a generator's own variable
-    if not unchanged and not any(path in finding for finding in told for path in paths):
+    if not unchanged and not any(f"`{holders.path_of(kind, place)}" in finding for finding in told):
         return f"is not named: {told}"
     return ""
 

@@ -212,7 +212,7 @@ HOLDERS = {
     ),
     "cached function": Holder(
         first="cached",
-        change="LATEST[0] += 1; P(1)",
+        change="LATEST[0] = step; P(1)",
         number="P(1)",
         saved="[P(1), *LATEST]",
         load="LATEST[0] = S[0]; P(1); LATEST[0] = S[1]",

@@ -1,5 +1,6 @@
 """`headrace check` finds state in every kind of place, says nothing of what is tracked, and agrees with the truth."""
 
+from collections.abc import Callable
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -84,3 +85,49 @@ def test_which_object_a_weak_dictionary_leads_to_is_seen() -> None:
     one.n = 3  # type: ignore[attr-defined]  # as a script may
     found = [*walk([("boxes", [one]), ("held", WeakValueDictionary(a=one))], is_plain)]
     assert {"boxes[0].n", "held['a'].n"} <= {each.path for each in found}
+
+
+COUNTED = """
+from headrace import trial
+
+def generating():
+    n = 0
+    while True:
+        n += 1
+        yield n
+
+def closing():
+    n = 0
+    def count():
+        nonlocal n
+        n += 1
+        return n
+    return count
+
+def train(t):
+    held = HELD
+    t.state["v"] = 1.0
+    for step in t.steps():
+        t.report(loss=NEXT)
+
+trial.main(train, steps=3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("held", "following", "finding"),
+    [
+        (
+            "generating()",
+            "next(held)",
+            "`held` is an iterator, which no checkpoint can hold: it starts again",
+        ),
+        ("closing()", "held()", "variable `n` is 1 when saved, and 0 after the restore"),
+    ],
+)
+def test_what_a_generator_or_a_closure_counts_is_no_variable_of_the_loop(
+    check: Callable[..., CheckReport], held: str, following: str, finding: str
+) -> None:
+    report = check(("HELD", held), ("NEXT", following), source=COUNTED)
+    assert [missing.finding for missing in report.missing] == [finding], render(report)
+    assert not any("`n = " in missing.remedy for missing in report.missing)  # the loop cannot set it

@@ -9,7 +9,14 @@ from headrace.check.snapshot import Kind, Moment, Piece, SegmentResult, Snapshot
 def looked(moment: Moment, variables: dict[str, str], keys: tuple[str, ...] = ()) -> Snapshot:
     state = Piece(key="t.state", kind=Kind.VALUE, label="t.state", parts=dict.fromkeys(keys, "0"))
     return Snapshot(
-        moment=moment, step=1, pieces=(state,), variables=variables, holders={}, defaults={}, iterators=()
+        moment=moment,
+        step=1,
+        pieces=(state,),
+        variables=variables,
+        holders={},
+        defaults={},
+        iterators=(),
+        of_frames=tuple(name for name in variables if name.isidentifier() and name != "inner"),
     )
 
 
@@ -51,4 +58,13 @@ def test_a_count_and_a_function_are_kept_by_what_can_be_saved() -> None:
     keys = keys_of({"rate": "function one of m, line 3"}, {"rate": "function two of m, line 5"})
     assert '`t.state["rate"] = rate.__name__`' in how_kept(
         "rate", {"rate": "function two of m, line 5"}, keys, (), {}
+    )
+
+
+@pytest.mark.parametrize(("first", "told"), [("0", "0"), ("#1234", "...")])
+def test_a_variable_of_a_closure_is_replaced_by_the_state(first: str, told: str) -> None:
+    keys = keys_of({"inner": first}, {"inner": "3"})
+    assert how_kept("inner", {"inner": "3"}, keys, (), {}) == (
+        "keep it in t.state in place of `inner`, which belongs to a closure or a generator: "
+        f'`t.state.setdefault("inner", {told})` before the loop, and `t.state["inner"]` in the function'
     )

@@ -74,7 +74,7 @@ WINDOWS = {
     "threading.local": ((LOCAL, *PHASE), NAMED),
     "ContextVar": (CONTEXT, "variable `HOT` is 1 when saved, and None after the restore"),
     "environment": (ENVIRON, "`os.environ['HOT']` changes in the loop, and a restore undoes that"),
-    "count": (COUNT, "`count` holds an iterator when saved, which no checkpoint holds, and is None after"),
+    "count": (COUNT, "variable `count` is count(5) when saved, and None after the restore"),
     "object": (OBJECT, "`boost` holds an object when saved, which no checkpoint holds, and is None after"),
 }
 

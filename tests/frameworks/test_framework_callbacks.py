@@ -125,7 +125,10 @@ LIGHTNING: Cases = {
         EXACT,
         (WHOLE, ("[callback]", "[pl.callbacks.GradientAccumulationScheduler({0: 1, 2: 3}), callback]")),
     ),
-    "layers that are unfrozen, and frozen again by a restore": ("requires_grad of .*backbone", FINETUNED),
+    "layers that are unfrozen, and frozen again by a restore": (
+        r"requires_grad of `Digits\.backbone\.weight` and 1 more is True",
+        FINETUNED,
+    ),
     "no checkpoints of Lightning's own": (
         EXACT,
         (("max_epochs", "enable_checkpointing=False, max_epochs"), STOPS[1]),

@@ -122,10 +122,11 @@ def walk(
             library = of_library(kind, _is_own_module) if own else frozenset()
             deeper.extend(
                 Found(path, child, own, isinstance(value, WEAK))
-                for path, child in _children(found.path, value)
-                if not (path.rpartition(".")[2] in library and is_plain(child))
+                for path, child in _children(found.path, value, own=own)
+                if not (path.rpartition(".")[2] in library and (is_plain(child) or _is_librarys_own(child)))
             )
-        layer = deeper
+        # Another way of this length is written sooner than one through a library's private attribute.
+        layer = sorted(deeper, key=lambda found: not found.own and "._" in found.path)
     unread.update((left.path, None) for left in layer if left.own and id(left.value) not in seen)
 
 
@@ -249,6 +250,11 @@ def _is_own_module(name: str) -> bool:
     return _is_own(getattr(sys.modules.get(name), "__file__", None) or "<built in>")
 
 
+def _is_librarys_own(value: Any) -> bool:
+    """Whether it is a function or a class that the script has not written."""
+    return named(value) is not None and not _is_own_module(value.__module__)
+
+
 def _is_of_framework(value: Any) -> bool:
     """Whether it is a module of a class such as Lightning's, whose private attributes are the framework's own."""
     return any(
@@ -267,7 +273,7 @@ def variables_of(frames: list[FrameType]) -> Iterator[tuple[str, Any]]:
         yield from ((name, value) for name, value in frame.f_globals.items() if not name.startswith("__"))
 
 
-def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _children(name: str, value: Any, *, own: bool = True) -> Iterator[tuple[str, Any]]:
     if isinstance(value, str | bytes | int | float):
         return
     if isinstance(value, (*_CONTAINERS, *WEAK)):
@@ -282,7 +288,9 @@ def _children(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, ModuleType | type):
         yield from _named_in(name, vars(value))
     elif isinstance(value, MethodType):
-        yield f"{name}.__self__", value.__self__
+        held = value.__self__
+        # Lightning keeps the module's `log` on a callback, but nobody writes `callback.log.__self__`.
+        yield f"{name}.__self__" if own or not is_of_script(held) else type(held).__name__, held
     elif isinstance(value, staticmethod | classmethod):
         yield name, value.__func__
     elif cached_results(value) is not None:

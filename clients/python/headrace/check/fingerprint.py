@@ -59,13 +59,15 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
     values = Variables(finds.classes)
     iterating: dict[str, None] = {}
     whole: set[str] = set()
-    for found in discover.walk(discover.variables_of(frames), is_plain, closed, values.unread):
+    own = [*discover.variables_of(frames)]
+    for found in discover.walk(own, is_plain, closed, values.unread):
         finds.add(found.value, found.path)
         if _has_state(found.value):
             whole.add(found.path)
         elif found.own and _is_iterator(found.value) and not is_plain(found.value):
             path = found.path
-            if not any(path.startswith((f"{one}.", f"{one}[")) for one in whole):
+            # `.0` is what a generator expression iterates over: the expression itself has a name.
+            if not path.startswith(".") and not any(path.startswith((f"{one}.", f"{one}[")) for one in whole):
                 iterating[path] = None
         if issubclass(type(found.value), finds.classes.loader):
             lost[found.path] = states(found.value, iterators, saved)
@@ -82,6 +84,7 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         step=step,
         pieces=(*finds.pieces(), *_global_pieces(t)),
         variables=values.found,
+        of_frames=tuple(sorted({name for name, _ in own})),
         caches=values.caches,
         owners=values.owners,
         holders=values.holders,
@@ -241,7 +244,7 @@ class _Finds:
                 key=key + side,
                 kind=kind,
                 label=label,
-                variable=path,
+                variable="" if path == label else path,
                 saved_as=saved_as,
                 shared=saved_as in self._shared,
                 parts=parts,

@@ -28,6 +28,7 @@ class Keys:
     def __init__(self, straight: SegmentResult) -> None:
         begun, ended = straight.begun, straight.last(Moment.REPORTED)
         self._first = begun.variables if begun is not None else {}
+        self._of_frames = {name for at in (begun, ended) if at is not None for name in at.of_frames}
         start, end = by_name(self._first), by_name(ended.variables if ended is not None else {})
         changed = Counter(_last(name) for name in end if start.get(name) != end[name])
         state = ended.by_key().get("t.state") if ended is not None else None
@@ -39,6 +40,10 @@ class Keys:
         """The last part of the name; all of it where another variable has that part, or `t.state` has such a key."""
         last = _last(name)
         return "_".join(filter(str.isidentifier, _parts(name))) if last in self._taken else last
+
+    def is_out_of_reach(self, name: str) -> bool:
+        """Whether it is a variable of a closure or of a generator, which the loop cannot set."""
+        return name.isidentifier() and name not in self._of_frames
 
     def first(self, name: str) -> str:
         """The first value as code; the variable itself where that cannot be told, or is no constant."""
@@ -79,6 +84,13 @@ def how_kept(
 
 def _in_state(name: str, value: str, keys: Keys) -> str:
     key = keys.of(name)
+    if keys.is_out_of_reach(name):
+        first = keys.first(name)
+        return (
+            f"keep it in t.state in place of `{name}`, which belongs to a closure or a generator: "
+            f'`t.state.setdefault("{key}", {"..." if first == name else first})` before the loop, and '
+            f'`t.state["{key}"]` in the function'
+        )
     if value.startswith(_COUNT):
         return (
             f'keep the number in t.state in place of the count: `t.state.setdefault("{key}", 0)` before the loop, '

@@ -23,6 +23,11 @@ _HOOKS_OF_MODULE = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "
 _HOOKS_OF_OPTIMIZER = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
+def is_hook(path: str) -> bool:
+    """Whether it is a hook of a module or an optimizer: those are counted."""
+    return any(f".{kind}[" in path for kind in (*_HOOKS_OF_MODULE, *_HOOKS_OF_OPTIMIZER))
+
+
 class Gradients:
     """The gradients that a step takes over from the one before."""
 

@@ -122,6 +122,8 @@ class Snapshot:
     defaults: dict[str, str]
     # Variables that hold a generator or an iterator.
     iterators: tuple[str, ...]
+    # The variables of the script's frames, which its loop may set: other plain names are a closure's or a generator's.
+    of_frames: tuple[str, ...] = ()
     # Loaders of which a pause loses something.
     loaders: dict[str, tuple[LoaderState, ...]] = field(default_factory=dict)
     # What the modules have beside their state_dict(): see `settings`.

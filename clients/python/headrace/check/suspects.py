@@ -111,7 +111,7 @@ def _loop_variables(straight: SegmentResult, chain: Sequence[SegmentResult]) -> 
     mine, others = reported_in(straight), reported_by_step(chain)
     if len(mine) < 2:
         return
-    for name in sorted(name for name in mine[0].variables if name.isidentifier()):
+    for name in mine[0].of_frames:
         behind = _counts_steps(name, mine)
         if behind is None:
             continue

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from headrace.check.report import Missing
 from headrace.check.settings import ENVIRONMENT, EVALUATING, FROZEN, HOOKS, TRAINED, TRAINING, listed_briefly
-from headrace.check.snapshot import Kind, Moment, SegmentResult, Snapshot, by_name
+from headrace.check.snapshot import Framework, Kind, Moment, SegmentResult, Snapshot, by_name
 
 _Signs = Callable[[Snapshot, Snapshot, Snapshot], Iterator[Missing]]
 _EVERY_STEP = "in every step by the step's number, not once"
@@ -24,6 +24,8 @@ def unsaved(chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
             saved = before.last(Moment.REPORTED)
             if saved is None or before.begun is None or after.begun is None:
                 continue
+            if look is _modes and before.framework is Framework.TRANSFORMERS:
+                continue  # the Trainer evaluates before the report, and calls model.train() in each step
             if found := tuple(look(before.begun, saved, after.begun)):
                 return found
     return ()

@@ -8,6 +8,7 @@ from headrace.check import discover
 from headrace.check.classes import Classes
 from headrace.check.digest import digest
 from headrace.check.plain_values import NAMED, is_one_value, is_plain_container, named
+from headrace.check.settings import is_hook
 from headrace.check.snapshot import Owner
 
 _MOST_ELEMENTS = 1 << 22
@@ -48,7 +49,7 @@ class Variables:
         if is_plain(value) and _elements(value) < self._room:
             self._room -= _elements(value)
             self.found[path] = digest(value)
-        elif (stands_for := named(value)) is not None:
+        elif (stands_for := named(value)) is not None and not is_hook(path):
             self.found[path] = stands_for
         elif _elements(value) > _MOST_ELEMENTS or is_plain(value):
             self.unread[path] = None
