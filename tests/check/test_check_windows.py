@@ -65,7 +65,21 @@ OBJECT = (
     "READ=boost() if boost else 1.0",
     "RESET=boost = None",
 )
+CHOICE = (
+    "BEFORE=import enum\nclass Phase(enum.Enum):\n    MAIN = 1\nPhase.MAIN.boost = 0.0",
+    "SET=Phase.MAIN.boost = 2.0",
+    "READ=Phase.MAIN.boost",
+    "RESET=Phase.MAIN.boost = 0.0",
+)
+ARRAY = (
+    "BEFORE=from array import array\nboost = array('d', [0.0])",
+    "SET=boost[0] = 2.0",
+    "READ=boost[0]",
+    "RESET=boost[0] = 0.0",
+)
 WINDOWS = {
+    "enum": (CHOICE, "variable `Phase.MAIN.boost` is 2.0 when saved, and 0.0 after the restore"),
+    "array": (ARRAY, "`boost` is not saved: after the restore it is as it was before the loop"),
     "slots": ((SLOTS, *PHASE), NAMED),
     "slots of a base class": ((BASE, *PHASE), NAMED),
     "attrs": ((ATTRS, *PHASE), NAMED),

@@ -8,7 +8,15 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
-from headrace.client.events import Action, DecisionMade, Event, RungRecorded
+from headrace.client.events import (
+    Action,
+    DecisionMade,
+    Event,
+    RungRecorded,
+    TrialCreated,
+    TrialMoved,
+)
+from headrace.spec.fuse import Fuse
 from headrace_services.scheduler.core.inputs import PauseStudy, ResumeStudy
 from headrace_services.scheduler.replay.replaying import replay
 
@@ -86,3 +94,32 @@ async def test_an_altered_log_shows(engine: AsyncEngine) -> None:
     assert (found.identical, found.reworded) == (True, 1)
     with pytest.raises(ValueError, match="gap"):
         replay(site.spec, [*events[:5], *events[6:]])
+
+
+@pytest.mark.parametrize(("widths", "identical"), [((64, 32), True), ((64, 64), False)])
+async def test_a_promoted_trial_may_wait_while_others_take_seats_that_it_cannot_have(
+    engine: AsyncEngine, widths: tuple[int, int], identical: bool
+) -> None:
+    """Bundles are of one width, and a trial is started before the promotion of another one."""
+    site = await played(engine, POLICIES[0])
+    events = await site.log()
+
+    def starts(event: Event) -> bool:
+        return isinstance(event.detail, TrialMoved) and event.detail.action == "launch"
+
+    made = {event.trial: i for i, event in enumerate(events) if isinstance(event.detail, TrialCreated)}
+    promoted, started = next(
+        (i, j)
+        for i, event in enumerate(events)
+        if isinstance(event.detail, DecisionMade) and event.detail.action is Action.CONTINUE
+        for j in range(i + 1, len(events))
+        if starts(events[j]) and events[j].detail.attempt == 1 and made[events[j].trial] < i
+    )
+    for trial, width in zip((events[promoted].trial, events[started].trial), widths, strict=True):
+        at = made[trial]
+        params = {**events[at].detail.params, "width": width}
+        events[at] = replace(events[at], detail=replace(events[at].detail, params=params))
+    events.insert(promoted, events.pop(started))
+    log = [replace(event, cursor=i) for i, event in enumerate(events, 1)]
+    fused = site.spec.model_copy(update={"fuse": Fuse(most=4, apart=("width",))})
+    assert replay(fused, log).identical is identical

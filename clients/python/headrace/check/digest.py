@@ -2,6 +2,7 @@
 
 import re
 import sys
+from array import array
 from collections import deque
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -67,6 +68,8 @@ def _feed(hasher: "blake2b", value: Any) -> None:
     elif isinstance(value, bytes | bytearray):
         value = bytes(value)
         hasher.update(b"pickle" if _is_pickle(value) else value)
+    elif isinstance(value, array):
+        hasher.update(f"array {value.typecode} {value.tobytes()!r}".encode())
     elif is_one_value(value) or isinstance(value, int | float | str):
         hasher.update(f"{type(value).__name__} {_told(value)};".encode())
     else:  # an object whose bits cannot be read: its kind is all that can be compared

@@ -35,7 +35,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import headrace
 from headrace.check.framework_attributes import of_library
-from headrace.check.plain_values import WEAK, items_of, named
+from headrace.check.plain_values import WEAK, items_of, named, of_choice
 
 _MOST_OBJECTS = 20_000
 _MOST_ITEMS = 256
@@ -89,6 +89,7 @@ def walk(
     the ways to what the script's own variables hold beyond the limits.
     """
     seen: set[int] = set()
+    choices: set[int] = set()
     count = 0
     unread = {} if unread is None else unread
     layer = [Found(name, value, own=True) for name, value in variables]
@@ -111,6 +112,16 @@ def walk(
                 unread.update((left.path, None) for left in (*layer, *deeper) if left.own)
                 return
             if is_plain(value) or id(value) in closed:
+                if (
+                    found.own
+                    and id(value) not in choices
+                    and is_of_script(value)
+                    and (kept := of_choice(value))
+                ):
+                    choices.add(id(value))
+                    deeper.extend(
+                        Found(f"{found.path}.{name}", item, own=True) for name, item in kept.items()
+                    )
                 continue
             seen.add(id(value))
             own = found.own and is_transparent(value)

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from array import array
 from collections import deque
 from collections.abc import Mapping
 from datetime import date, time, timedelta
@@ -21,6 +22,7 @@ _WRITTEN_OUT = (Decimal, Fraction, date, time, timedelta, PurePath, UUID, range,
 """Classes whose objects have all that they are in their `repr`; that of a count is where it has come to."""
 _MOST_ITEMS = 1024
 _CHOICE = re.compile(r"([A-Za-z_]\w*\.)+[A-Za-z_]\w*")
+_OF_CHOICES = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 NAMED = "function "
 """How what stands for a function or a class begins."""
 
@@ -32,7 +34,7 @@ def is_one_value(value: Any) -> bool:
 
 def is_plain_container(value: Any) -> bool:
     """Whether it holds a few such values, and nothing else."""
-    if type(value) is bytearray:
+    if type(value) in (bytearray, array):
         return len(value) <= _MOST_ITEMS
     if not isinstance(value, list | tuple | set | frozenset | dict | deque):
         return False
@@ -47,6 +49,13 @@ def written_out(value: Any) -> str | None:
     if isinstance(value, complex | bytes) and len(told := repr(value)) <= _MOST_ITEMS:
         return told
     return repr(value) if isinstance(value, _WRITTEN_OUT) else None
+
+
+def of_choice(value: Any) -> dict[str, Any]:
+    """What a script has set on a member of an enumeration, which is one value all the same."""
+    if not isinstance(value, Enum):
+        return {}
+    return {name: item for name, item in vars(value).items() if name not in _OF_CHOICES}
 
 
 def named(value: Any) -> str | None:

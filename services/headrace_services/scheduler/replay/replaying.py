@@ -42,6 +42,7 @@ from headrace.client.model import Checkpoint as LoggedCheckpoint
 from headrace.client.model import Exploit as LoggedExploit
 from headrace.client.model import TerminationReason, TrialState
 from headrace.spec import StudySpec
+from headrace.spec.scalars import Value
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.lifecycle import AT_ITS_END, BY_USER, WITH_STUDY, Reason
 from headrace_services.scheduler.core.policies import Action as Ruling
@@ -111,6 +112,8 @@ class Replay:
         self._more = True
         """Whether the sampler had configurations left."""
         self._unstarted: set[int] = set()
+        self._params: dict[int, dict[str, Value]] = {}
+        """As each trial was created."""
         self._saved: dict[int, LoggedCheckpoint | None] = {}
         """The checkpoint of each trial's last report."""
         self._unjudged: dict[int, list[RungEntry]] = {}
@@ -171,7 +174,7 @@ class Replay:
 
     def _created(self, trial: int, created: TrialCreated) -> None:
         self._unstarted.add(trial)
-        params = dict(created.params)
+        params = self._params[trial] = dict(created.params)
         self._take(lambda fold: fold.joined(trial, created.bracket, params, baseline=created.baseline))
 
     def _recorded(self, trial: int, recorded: RungRecorded) -> None:
@@ -248,11 +251,15 @@ class Replay:
             self._starts += 1
             self._unstarted.discard(trial)
             promotion = None if self._policy.new_trials_first else self._promotion()
-            if promotion is not None and not self._waits_for_own_slots(promotion):
+            if promotion is not None and not self._may_wait(promotion, trial):
                 self._differ(trial, f"trial {trial} was started", str(promotion))
 
-    def _waits_for_own_slots(self, promotion: _Answer) -> bool:
-        """Whether a promotion may wait while others start: nobody goes to the last rung in bubbles (`core.bubbles`)."""
+    def _may_wait(self, promotion: _Answer, started: int) -> bool:
+        """Whether a promotion may wait while this trial starts: nobody goes to the last rung in bubbles
+        (`core.bubbles`), and a seat in a bundle is for trials with equal values of `fuse.apart`."""
+        fuse = self._spec.fuse
+        if fuse is not None and fuse.key(self._params[promotion.trial]) != fuse.key(self._params[started]):
+            return True
         ladder = self._policy.ladder(promotion.explanation.bracket)
         return self._spec.bubbles and promotion.explanation.rung + 2 >= len(ladder)
 
