@@ -6,6 +6,7 @@ from types import ModuleType
 import pytest
 
 from headrace.check import discover
+from headrace.check.framework_attributes import of_library
 from headrace.check.settings import EVALUATING, TRAINING
 from headrace.check.snapshot import Framework, Moment, SegmentResult, Snapshot
 from headrace.check.unsaved import unsaved
@@ -121,3 +122,10 @@ def test_a_mode_that_the_trainer_sets_in_each_step_is_not_suspected() -> None:
     assert len(unsaved([segment(None)] * 2)) == 1
     assert len(unsaved([segment(Framework.LIGHTNING)] * 2)) == 1
     assert unsaved([segment(Framework.TRANSFORMERS)] * 2) == ()
+
+
+def test_what_a_wrapper_of_a_model_sets_on_itself_is_not_the_scripts() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    set_by_it = of_library(DistributedDataParallel, lambda module: module == "train")
+    assert {"_has_rebuilt_buckets", "_lazy_init_ran"} <= set_by_it

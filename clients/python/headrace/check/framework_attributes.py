@@ -1,4 +1,4 @@
-"""Which attributes of a trainer of the script's own class are the library's.
+"""Which attributes of a trainer of the script's own class, or of a wrapped model, are the library's.
 
 A subclass of the Trainer is the script's, but most of what its objects hold is set by the library's methods. The
 checkpoint that the library itself writes has that, or the library makes it again. So it is not blamed as the script's
@@ -10,20 +10,21 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from types import FunctionType
 
-_RUN_THE_LOOP = {
+_KEEP_THEIR_OWN = {
     "transformers.trainer.Trainer",
     "accelerate.accelerator.Accelerator",
     "lightning.pytorch.trainer.trainer.Trainer",
     "pytorch_lightning.trainer.trainer.Trainer",
+    "torch.nn.parallel.distributed.DistributedDataParallel",
 }
-"""The classes whose state is saved by the framework, not the script. A callback's is not, unless it says so."""
+"""The classes whose attributes the framework saves, or makes again. A callback's are not, unless it says so."""
 
 
 @cache
 def of_library(kind: type, is_own_module: Callable[[str], bool]) -> frozenset[str]:
     """The attributes that methods of the library's classes, among those that `kind` derives from, set."""
     bases = [base for base in kind.__mro__ if not is_own_module(base.__module__)]
-    if not any(f"{base.__module__}.{base.__qualname__}" in _RUN_THE_LOOP for base in bases):
+    if not any(f"{base.__module__}.{base.__qualname__}" in _KEEP_THEIR_OWN for base in bases):
         return frozenset()
     return frozenset(name for base in bases for method in _methods(base) for name in _set_by(method))
 
