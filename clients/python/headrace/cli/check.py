@@ -190,6 +190,11 @@ def _checked(
         rungs, pauses = spec.due_rungs(0)[:-1], spec.pauses
         max_steps, mutations = spec.max_steps, mutations_of(spec, values)
         world = spec.resources.of(values).slots if spec.resources.processes is Processes.PER_SLOT else 1
+        if spec.fuse is not None:
+            output.note(
+                "one member is checked, alone: how many share a bundle may change the last bits of its results, unless "
+                "sizes are multiples of 16 or the engine is separate"
+            )
         output.note(f"configuration: {wording.params(values)} ({origin})")
     return _run(
         script,
