@@ -50,13 +50,21 @@ def plain_optimizer(
     return optimizer
 
 
-def read(states: MemberStates, position: int, template: nn.Module, parametrization: Parametrization) -> State:
+def read(
+    states: MemberStates,
+    position: int,
+    template: nn.Module,
+    parametrization: Parametrization,
+    extra: Mapping[str, Any],
+    remembered: Mapping[str, Any],
+) -> State:
     """Returns a member's state; every tensor is a copy.
 
     Returns:
         `model`: a state dict of the user's model. `optimizer`: one of torch's. `scaler`: one of
         `torch.amp.GradScaler`, if the member has one. `step`: optimizer steps taken. `seen`: batches seen. `settings`:
-        the member's hyperparameters, as `Group.add` takes them. `buffers`: those that a state dict leaves out, if any.
+        the member's hyperparameters, as `Group.add` takes them. `remembered`: what it keeps in Python, in plain values
+        (`carrying`). `buffers`: those that a state dict leaves out, if any.
     """
     slot = states.slots[position]
     own = {name: view.clone() for name, view in states.layout.of_row(states.rows[position]).items()}
@@ -64,7 +72,11 @@ def read(states: MemberStates, position: int, template: nn.Module, parametrizati
     model: OrderedDict[str, Any] = OrderedDict()
     names = {id(one): name for name, one in (*template.named_parameters(), *template.named_buffers())}
     for name, value in template.state_dict(keep_vars=True).items():
-        model[name] = held[names[id(value)]] if isinstance(value, Tensor) and id(value) in names else value
+        model[name] = (
+            held[names[id(value)]]
+            if isinstance(value, Tensor) and id(value) in names
+            else extra.get(name, value)
+        )
     optimizer = plain_optimizer(template, parametrization, slot.member, slot.step)
     packed = optimizer.state_dict()
     if slot.step > 0:
@@ -88,6 +100,7 @@ def read(states: MemberStates, position: int, template: nn.Module, parametrizati
         "step": slot.step,
         "seen": slot.seen,
         "settings": settings.plain(slot.member),
+        "remembered": dict(remembered),
     }
     if left_out := {name: held[name] for name in states.buffers if name not in model}:
         state["buffers"] = left_out

@@ -12,16 +12,17 @@ A member that joins begins with the content that the first step began with, and 
 A call of several members is a fused pass, which needs members with equal content: `Memory.cohorts`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headrace_torch.hydro.fuse.carrying import Names, Remembered, put, taken
 from headrace_torch.hydro.fuse.errors import FuseError
 from headrace_torch.hydro.fuse.named import Named
-from headrace_torch.hydro.fuse.places import ABSENT, Advances, equal
+from headrace_torch.hydro.fuse.places import ABSENT, Advances, Change, equal
 from headrace_torch.hydro.fuse.reach import Owned, Roots, State, read, refresh
 
 
@@ -35,6 +36,7 @@ class Memory:
         self._fresh: State | None = None
         self._of: dict[int, State] = {}
         self._now: State = {}
+        self._names = Names()
         self._before: State | None = None  # the step's that runs
         self._pending: dict[int, State] = {}
 
@@ -49,16 +51,72 @@ class Memory:
             one is two for (_, one), (_, two) in zip(roots, self._roots, strict=True)
         )
         self._roots = roots
-        left = self._now
-        now = refresh(left, roots, self._owned) if same else read(roots, left, self._owned)
+        self._notice(anew=not same)
+        self._before = self._now
+        self._pending = {}
+
+    def _notice(self, *, anew: bool) -> None:
+        """Reads what the user has changed since the last step."""
+        left, roots = self._now, self._roots
+        now = read(roots, left, self._owned) if anew else refresh(left, roots, self._owned)
         if self._fresh is None:
             self._fresh = now
         elif edited := [
             key for key, (_, content) in now.items() if key not in left or left[key][1] is not content
         ]:
             self._spread(edited, left, now)
-        self._now = self._before = now
-        self._pending = {}
+        self._now = now
+        self._names.add(self._fresh, roots[0][1])
+
+    def bring(
+        self, number: int, remembered: Mapping[str, Any], arrange: Callable[[], None], device: torch.device
+    ) -> Remembered:
+        """A member comes with what it remembers, in a step that has begun; returns what has no place here.
+
+        Args:
+            number: its id.
+            remembered: from `take`.
+            arrange: called before, on the content that a member begins with.
+            device: of the group.
+        """
+        assert self._fresh is not None
+        left = self._now
+        try:
+            self._put(self._state(number))
+            arrange()
+            rest = put(self._fresh, self._names, remembered, device)
+            self._of[number] = self._now = refresh(self._now, self._roots, self._owned)
+        finally:
+            self._now = refresh(self._now, self._roots, self._owned)
+            self._put(left, strict=False)
+        return rest
+
+    @contextmanager
+    def of(self, number: int) -> Iterator[None]:
+        """Between two steps: a member's content is in place."""
+        if self._fresh is None:
+            yield
+            return
+        self.undo()
+        self._notice(anew=False)
+        left = self._now
+        self._put(self._state(number), strict=False)
+        try:
+            yield
+        finally:
+            self._now = refresh(self._now, self._roots, self._owned)
+            self._put(left, strict=False)
+
+    def take(self, number: int) -> tuple[Remembered, list[Change]]:
+        """What a member remembers beyond its beginning, in plain values; and changes that no state can hold."""
+        if self._fresh is None:
+            return {}, []
+        with self.of(number):
+            return taken(self._fresh, self._now, self._names)
+
+    def knows_loss(self, name: str) -> bool:
+        """Whether what has this name could not belong to a loss that has not run yet."""
+        return self._names.of_known_loss(name)
 
     def cohorts(self, ids: Sequence[int]) -> list[list[int]]:
         """Groups positions of members that remember the same."""

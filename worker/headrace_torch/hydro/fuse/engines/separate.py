@@ -36,11 +36,15 @@ class SeparateEngine:
         own: makes a member's module; its registered tensors get the member's memory.
         traits: of the model.
         turn: what each member's call runs in.
-        owns: is given each module that the engine makes.
+        owns: is given each module that the engine makes, with the member's id.
     """
 
     def __init__(
-        self, own: Own, traits: Traits, turn: Turn = free, owns: Callable[[nn.Module], None] | None = None
+        self,
+        own: Own,
+        traits: Traits,
+        turn: Turn = free,
+        owns: Callable[[int, nn.Module], None] | None = None,
     ) -> None:
         """Makes nothing yet."""
         self._turn, self._owns = turn, owns
@@ -101,7 +105,7 @@ class SeparateEngine:
         if held is None:
             held = self._modules[slot.id] = OwnModule(self._own(slot.member))
             if self._owns is not None:
-                self._owns(held.module)
+                self._owns(slot.id, held.module)
             if self._between is not None:
                 held.take(states, position)
                 _watch(held, self._between)
