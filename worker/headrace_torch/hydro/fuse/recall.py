@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from headrace_torch.hydro.fuse.carrying import Names, Remembered, put, taken
-from headrace_torch.hydro.fuse.errors import MemberError
+from headrace_torch.hydro.fuse.errors import FuseError, MemberError
 from headrace_torch.hydro.fuse.objects import difference
 from headrace_torch.hydro.fuse.places import Change, Kind
 from headrace_torch.hydro.fuse.reach import Owned, State, read, refresh, shared
@@ -158,16 +158,15 @@ class Recall:
         """What a member's state has to hold.
 
         Raises:
-            MemberError: names what no state can hold, and counts.
+            FuseError: names what no state can hold, and counts.
         """
         found, lost = self._found(number)
         for one in lost:
             if one.kind is not Kind.RECORD:
-                raise MemberError(
-                    f"member {number}: its state cannot hold {one.path}, which a step changes: keep numbers, texts, "
-                    "tensors, or lists and dicts of them, such as self.calls += 1, or write get_extra_state and "
-                    "set_extra_state of its module",
-                    member=number,
+                raise FuseError(
+                    f"a member's state cannot hold {one.path}, which a step changes: keep numbers, texts, tensors, or "
+                    "lists and dicts of them, such as self.calls += 1; a layer may write get_extra_state and "
+                    "set_extra_state"
                 )
             self._tell(
                 f"a member's state does not hold {one.path}, an object that a step made: a member that comes back "
