@@ -61,12 +61,13 @@ class Memory:
         now = read(roots, left, self._owned) if anew else refresh(left, roots, self._owned)
         if self._fresh is None:
             self._fresh = now
+            self._names.add(now, roots[0][1])
         elif edited := [
             key for key, (_, content) in now.items() if key not in left or left[key][1] is not content
         ]:
             self._spread(edited, left, now)
+            self._names.add(self._fresh, roots[0][1])
         self._now = now
-        self._names.add(self._fresh, roots[0][1])
 
     def bring(
         self, number: int, remembered: Mapping[str, Any], arrange: Callable[[], None], device: torch.device
