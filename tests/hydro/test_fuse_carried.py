@@ -220,6 +220,31 @@ def test_several_losses_each_remember() -> None:
     assert (first.calls, second.calls) == (4, 5)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_losses_that_alternate_keep_what_they_remember(engine: Any) -> None:
+    """Each step adds objects, so everything is read again, and what the other loss remembers must not be lost."""
+
+    class Grows:
+        def __init__(self) -> None:
+            self.kept: list[Any] = []
+
+        def __call__(self, model: nn.Module, batch: Tensor) -> Tensor:
+            self.kept.append((len(self.kept), [batch.shape]))
+            return mean_square(model, batch) * len(self.kept)
+
+    class Another(Grows):
+        pass
+
+    one, two = Grows(), Another()
+    group = hydro.fuse(linear, [{"lr": 0.0}, {"lr": 0.0}], engine=engine)
+    base = group.step(X, one)
+    for step in range(2, 5):
+        torch.testing.assert_close(group.step(X, one), base * (2 * step - 2))
+        torch.testing.assert_close(group.step(X, two), base * (step - 1))
+        torch.testing.assert_close(group.step(X, one), base * (2 * step - 1))
+    assert (len(one.kept), len(two.kept)) == (7, 3)
+
+
 def test_a_state_without_it_is_refused_where_a_number_counts() -> None:
     """As earlier versions wrote it, and as plain torch does."""
     group, loss = hydro.fuse(linear, [{"lr": 0.01}, {"lr": 0.02}], engine="grouped"), Annealed()
@@ -279,7 +304,7 @@ def test_an_object_that_a_step_made_is_warned_of_once() -> None:
             return out.square().mean()
 
     group = trained(linear, Keeps(), 2)
-    with pytest.warns(UserWarning, match=r"does not hold loss\.last, an object that a step made"):
+    with pytest.warns(UserWarning, match=r"does not hold loss\(Keeps\)\.last, an object that a step made"):
         state = group.member_state(0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

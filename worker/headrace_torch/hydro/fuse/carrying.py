@@ -10,7 +10,6 @@ the same path has a number, in the order of reading. The globals that several fu
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -43,20 +42,15 @@ class Names:
 
     _of: dict[Key, str] = field(default_factory=dict)
     _places: dict[str, list[Place]] = field(default_factory=dict)
-    _losses: set[str] = field(default_factory=set)
 
-    def add(self, state: State, loss: Any = None) -> None:
+    def add(self, state: State) -> None:
         """Names the places that have no name yet."""
-        called = "" if loss is None else _called(loss)
-        self._losses.add(called)
         for key, (place, _) in state.items():
             if key in self._of:
                 continue
-            kind, path = key[0], place.path
-            if called and path.startswith("loss") and path[4:5] in ("", ".", "["):
-                path = f"loss({called}){path[4:]}"
+            kind = key[0]
             shared = kind.startswith("names in ")
-            name = kind if shared else f"{kind} {self._variable(place)}{path}"
+            name = kind if shared else f"{kind} {self._variable(place)}{place.path}"
             if not shared and name in self._places:
                 number = 2
                 while f"{name} ({number})" in self._places:
@@ -80,11 +74,6 @@ class Names:
     def object(self, name: str) -> Any:
         """The object of a name; KeyError if there is none."""
         return self._places[name][0].target  # type: ignore[attr-defined]  # those in _OBJECTS have one
-
-    def of_known_loss(self, name: str) -> bool:
-        """Whether a name is of a loss that was seen, or of none."""
-        _, of_loss, path = name.partition("loss(")
-        return not of_loss or path.partition(")")[0] in self._losses
 
     @staticmethod
     def _variable(place: Place) -> str:
@@ -234,9 +223,3 @@ def _put(place: Place, before: Any, entry: Mapping[str, Any], names: Names, devi
             place.write(plain(entry["value"]).to(place.target.device))
         case _:
             place.write(plain(entry["value"]))
-
-
-def _called(loss: Any) -> str:
-    while isinstance(loss, partial):
-        loss = loss.func
-    return str(getattr(loss, "__name__", type(loss).__name__))

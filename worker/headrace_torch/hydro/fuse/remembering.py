@@ -61,12 +61,12 @@ class Memory:
         now = read(roots, left, self._owned) if anew else refresh(left, roots, self._owned)
         if self._fresh is None:
             self._fresh = now
-            self._names.add(now, roots[0][1])
+            self._names.add(now)
         elif edited := [
             key for key, (_, content) in now.items() if key not in left or left[key][1] is not content
         ]:
             self._spread(edited, left, now)
-            self._names.add(self._fresh, roots[0][1])
+            self._names.add(self._fresh)
         self._now = now
 
     def bring(
@@ -116,8 +116,9 @@ class Memory:
             return taken(self._fresh, self._now, self._names)
 
     def knows_loss(self, name: str) -> bool:
-        """Whether what has this name could not belong to a loss that has not run yet."""
-        return self._names.of_known_loss(name)
+        """Whether what has this name is of a loss that has run here, or of none."""
+        _, of_loss, called = name.partition(" loss(")
+        return not of_loss or any(path == f"loss({called.partition(')')[0]})" for path, _ in self._roots)
 
     def cohorts(self, ids: Sequence[int]) -> list[list[int]]:
         """Groups positions of members that remember the same."""

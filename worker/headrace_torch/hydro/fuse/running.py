@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -46,7 +45,7 @@ from headrace_torch.hydro.fuse.remembering import Memory
 from headrace_torch.hydro.fuse.report import ProbeReport
 from headrace_torch.hydro.fuse.source import Models
 from headrace_torch.hydro.fuse.states import MemberStates, Slot
-from headrace_torch.hydro.fuse.surroundings import roots_of_loss, roots_of_model
+from headrace_torch.hydro.fuse.surroundings import Losses, code_of, roots_of_model
 from headrace_torch.hydro.fuse.updates import Updates
 
 EngineChoice = Literal["auto"] | EngineName
@@ -84,6 +83,7 @@ class Running:
     _probed: int = 0
     _code: Roots = ()
     _losses: set[object] = field(default_factory=set)  # the code of the losses that were looked at
+    _ran: Losses = field(default_factory=Losses)
     _here: set[int] = field(default_factory=set)  # ids of the members that have begun here
 
     recall: Recall = field(init=False)
@@ -188,7 +188,7 @@ class Running:
         if self.engine is None:
             self.engine = self._pick(states, batch, loss)
             self._probed, self.before = len(states), None
-        elif _code(loss) not in self._losses:
+        elif code_of(loss) not in self._losses:
             self._look(states, batch, loss)
             record: dict[Need, str] = {
                 need: why for need, why in self.traits.needs.items() if need is Need.RECORD
@@ -198,7 +198,7 @@ class Running:
                     raise FusionGapError(why)
                 self.close()
                 self.engine = self._pick(states, batch, loss)
-        self._losses.add(_code(loss))
+        self._losses.add(code_of(loss))
         shared = Need.MEMORY in self.traits.needs and ENGINES[self.engine.name].fused
         if self.memory is None and (shared or Need.RECORD in self.traits.needs):
             self.recall.owned.add(self.template)
@@ -293,7 +293,7 @@ class Running:
         """Where the code of a step begins; in a fused pass the one module's attributes are what members remember."""
         if not self._code:
             self._code = roots_of_model(self.template)
-        roots = [*roots_of_loss(loss), *self._code]
+        roots = [*self._ran.roots(loss), *self._code]
         if (module := self._fused_module) is not None:
             roots.append(("", module))
         return roots
@@ -393,11 +393,3 @@ class Running:
         return self._pool(len(states)), replace(
             report, engine="pool", reason=f"{report.reason}; over {self.workers} processes"
         )
-
-
-def _code(loss: Any) -> object:
-    """What tells one loss from another: its code, or its class; a new closure of the same code is no other loss."""
-    loss = getattr(loss, "criterion", loss)
-    while isinstance(loss, partial):
-        loss = loss.func
-    return getattr(loss, "__code__", type(loss))
