@@ -1,9 +1,11 @@
 """A member's state holds its extra state and what it remembers in Python; what it cannot hold is named."""
 
 import functools
+import gc
 import itertools
 import random
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -243,6 +245,33 @@ def test_losses_that_alternate_keep_what_they_remember(engine: Any) -> None:
         torch.testing.assert_close(group.step(X, two), base * (step - 1))
         torch.testing.assert_close(group.step(X, one), base * (2 * step - 1))
     assert (len(one.kept), len(two.kept)) == (7, 3)
+
+
+def test_a_closure_that_is_made_at_each_step_is_let_go() -> None:
+    """It may hold a batch."""
+    calls, held, losses = [0], [], []
+
+    def made(target: Tensor) -> Callable[[nn.Module, Tensor], Tensor]:
+        def loss(model: nn.Module, batch: Tensor) -> Tensor:
+            calls[0] += 1
+            return (model(batch) - target).square().mean() * calls[0]
+
+        return loss
+
+    group = hydro.fuse(linear, [{"lr": 0.0}, {"lr": 0.0}], engine="grouped")
+    for _ in range(40):
+        target = torch.zeros(10, 3)
+        held.append(weakref.ref(target))
+        losses.append(group.step(X, made(target)))
+    torch.testing.assert_close(losses[-1], losses[0] * 40)
+    del target
+    gc.collect()
+    assert sum(one() is not None for one in held) < 15
+    moved, other = hydro.fuse(linear), calls.copy()
+    moved.load_state_dict(group.state_dict())
+    calls[0] = 0
+    torch.testing.assert_close(moved.step(X, made(torch.zeros(10, 3))), losses[0] * 41)
+    assert (calls, other) == ([41], [40])
 
 
 def test_a_state_without_it_is_refused_where_a_number_counts() -> None:

@@ -59,6 +59,12 @@ class Names:
             self._of[key] = name
             self._places.setdefault(name, []).append(place)
 
+    def keep(self, state: State) -> None:
+        """Forgets the places that a state does not have."""
+        self._of = {key: name for key, name in self._of.items() if key in state}
+        living = {name: [one for one in places if one.key in state] for name, places in self._places.items()}
+        self._places = {name: places for name, places in living.items() if places}
+
     def of(self, key: Key) -> str | None:
         """The name of a place, if it has one."""
         return self._of.get(key)

@@ -74,7 +74,9 @@ class Owned:
         return known is not None and known() is value
 
 
-def read(roots: Roots, known: State, owned: Owned, common: Set[int] | None = None) -> State:
+def read(
+    roots: Roots, known: State, owned: Owned, common: Set[int] | None = None, *, as_known: bool = False
+) -> State:
     """Reads everything that the roots reach.
 
     Args:
@@ -83,6 +85,7 @@ def read(roots: Roots, known: State, owned: Owned, common: Set[int] | None = Non
         owned: not read.
         common: ids of functions that copies of the roots share: only what a copy has of its own is read, without
             classes, globals and hooks. None reads all.
+        as_known: whether to take all contents from `known`, and leave out what it does not have.
     """
     found: State = {}
     seen: set[int] = set(common or ())
@@ -109,7 +112,12 @@ def read(roots: Roots, known: State, owned: Owned, common: Set[int] | None = Non
             if place.key in found:
                 continue
             before = known.get(place.key)
-            content = place.latest(ABSENT if before is None else before[1])
+            if as_known:
+                if before is None:
+                    continue
+                content = before[1]
+            else:
+                content = place.latest(ABSENT if before is None else before[1])
             found[place.key] = place, content
             if not (isinstance(content, list | set | dict) and len(content) > LARGEST_CONTAINER):
                 waiting.extend(place.inside(content))

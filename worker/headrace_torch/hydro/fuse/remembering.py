@@ -25,6 +25,8 @@ from headrace_torch.hydro.fuse.named import Named
 from headrace_torch.hydro.fuse.places import ABSENT, Advances, Change, equal
 from headrace_torch.hydro.fuse.reach import Owned, Roots, State, read, refresh
 
+MOST_DEAD = 2  # so many times as many places as are reached may be kept
+
 
 class Memory:
     """What members remember, by id."""
@@ -67,7 +69,20 @@ class Memory:
         ]:
             self._spread(edited, left, now)
             self._names.add(self._fresh)
+            if len(self._fresh) > MOST_DEAD * len(now):
+                self._prune()
         self._now = now
+
+    def _prune(self) -> None:
+        """Lets go of closures that the user has made anew at each step, and of all that they hold."""
+        assert self._fresh is not None
+        states = {id(one): one for one in (self._fresh, *self._of.values())}
+        living = {
+            number: read(self._roots, one, self._owned, as_known=True) for number, one in states.items()
+        }
+        self._of = {number: living[id(one)] for number, one in self._of.items()}
+        self._fresh = living[id(self._fresh)]
+        self._names.keep(self._fresh)
 
     def bring(
         self, number: int, remembered: Mapping[str, Any], arrange: Callable[[], None], device: torch.device
