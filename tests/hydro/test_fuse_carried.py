@@ -342,6 +342,24 @@ def test_an_object_that_a_step_made_is_warned_of_once() -> None:
     group.step(X, Keeps())
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_activation_that_a_model_keeps_is_nothing_to_warn_of(engine: Any) -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = self.layer(x)
+            return self.last
+
+    group = trained(Last, mean_square, 2, engine)
+    moved = hydro.fuse(Last, engine=engine)
+    moved.load_state_dict(group.state_dict())
+    assert torch.equal(moved.step(X, mean_square), group.step(X, mean_square))
+    assert group.member_model(1)(X).shape == (10, 3)
+
+
 def test_what_the_program_no_longer_has_is_warned_of_and_stays_in_the_state() -> None:
     state = trained(linear, Annealed(), 2).member_state(0)
     group = hydro.fuse(linear)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from headrace_torch.hydro.fuse.lanes import is_stacked
 from headrace_torch.hydro.fuse.named import Named
 from headrace_torch.hydro.fuse.places import (
     ABSENT,
@@ -161,7 +162,8 @@ def _written(
             writer.write(name)
             yield name, value if value is ABSENT else writer.write(value)
         except NotPlainError:
-            lost.append(Change(place.of(name), kind_of(old, value)))
+            if not is_stacked(value):  # what a fused pass has kept of its layers has no meaning after it
+                lost.append(Change(place.of(name), kind_of(old, value)))
     for name in before.keys() - after.keys():
         if _plain_name(name, writer):
             yield name, ABSENT
