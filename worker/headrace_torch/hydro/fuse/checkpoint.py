@@ -148,6 +148,11 @@ def write(
         MemberError: the state is of another model or optimizer, or does not say its step.
     """
     slot = states.slots[position]
+    if not isinstance(remembered := state.get("remembered", {}), Mapping):
+        raise MemberError(
+            f"state['remembered'] is a {type(remembered).__name__}, not a mapping: pass what member_state returned",
+            member=slot.id,
+        )
     held: Mapping[str, Tensor] = {**state.get("buffers", {}), **state["model"]}
     row = states.layout.of_row(states.rows[position])
     for name, target in (*row.items(), *((key, one[position]) for key, one in states.buffers.items())):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace_torch.hydro.fuse.errors import FuseError
 from headrace_torch.hydro.fuse.lanes import is_stacked
 
 _SCALARS: Final = (bool, int, float, str, bytes)
@@ -82,7 +83,7 @@ def read(value: Any, named: Callable[[str], Any], device: torch.device) -> Any:
 
     Raises:
         KeyError: of a name that `named` does not know.
-        ValueError: a kind that is not known here.
+        FuseError: a kind that is not known here.
     """
     if not isinstance(value, Mapping):
         return value
@@ -102,12 +103,12 @@ def read(value: Any, named: Callable[[str], Any], device: torch.device) -> Any:
     if kind in _MAPPINGS:
         pairs = ((read(name, named, device), read(one, named, device)) for name, one in items)
         return _MAPPINGS[kind](dict(pairs))
+    if kind != "deque" and kind not in _SEQUENCES:
+        raise FuseError(
+            f"a state remembers a value of unknown kind {kind!r}: a newer Headrace wrote it; update this one"
+        )
     inside = [read(one, named, device) for one in items]
-    if kind == "deque":
-        return deque(inside, value["length"])
-    if kind in _SEQUENCES:
-        return _SEQUENCES[kind](inside)
-    raise ValueError(f"a state remembers a value of unknown kind {kind!r}; a newer Headrace wrote it")
+    return deque(inside, value["length"]) if kind == "deque" else _SEQUENCES[kind](inside)
 
 
 def _array(kind: str, value: Any) -> dict[str, Any]:

@@ -103,9 +103,10 @@ class SeparateEngine:
         slot, traits = states.slots[position], self._traits
         held = self._modules.get(slot.id)
         if held is None:
-            held = self._modules[slot.id] = OwnModule(self._own(slot.member))
+            held = OwnModule(self._own(slot.member))
             if self._owns is not None:
                 self._owns(slot.id, held.module)
+            self._modules[slot.id] = held
             if self._between is not None:
                 held.take(states, position)
                 _watch(held, self._between)
