@@ -69,6 +69,20 @@ HOLDERS = {
     "nested": Holder(
         "self.kept['a'][0]['n'] += 1; n = self.kept['a'][0]['n']", "self.kept = {'a': ({'n': 0},)}"
     ),
+    "extra state": Holder(
+        "self.calls += 1; n = self.calls",
+        "self.calls = 0",
+        "def get_extra_state(self):\n    return {'calls': self.calls}\n"
+        "def set_extra_state(self, state):\n    self.calls = state['calls']",
+    ),
+    "values of all kinds": Holder(
+        "n = self.kept['n'] + 1\nself.kept = {'n': n, (1, 'a'): [True, None, 1.5j], 'set': {n, frozenset((n,))}, "
+        "'last': deque(['x', b'y'], maxlen=2), 'array': numpy.full((2, 3), n), 'scalar': numpy.float32(n), "
+        "'tensor': torch.full((2,), n), 'size': torch.Size((n, 2)), 'type': torch.float64, 'own': self.first}\n"
+        "self.first.append(n)\nassert self.kept['own'] is self.first and self.kept['scalar'].dtype == 'float32'\n"
+        "assert self.kept['array'].sum() == 6 * self.first[-1]",
+        "self.first = []; self.kept = {'n': 0}",
+    ),
     "replaced dict": Holder(
         "self.kept = {'n': self.kept['n'] + 1}; n = self.kept['n']", "self.kept = {'n': 0}"
     ),

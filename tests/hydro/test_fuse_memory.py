@@ -166,21 +166,6 @@ def test_a_step_that_fails_leaves_counts_as_they_were() -> None:
     assert loss.calls == 2
 
 
-def test_a_member_that_comes_back_is_refused_where_a_number_counts() -> None:
-    group, loss = hydro.fuse(linear, [{"lr": 0.01}, {"lr": 0.02}], engine="grouped"), Annealed()
-    for _ in range(3):
-        group.step(X, loss)
-    saved = group.state_dict()
-    expected = "member {} has seen 3 batches elsewhere, and its state does not hold loss.calls"
-    with pytest.raises(hydro.FuseError, match=expected.format(2)):
-        group.add([{"lr": 0.01}], [group.member_state(0)])
-    assert group.ids == [0, 1]
-    other = hydro.fuse(linear)
-    other.load_state_dict(saved)
-    with pytest.raises(hydro.FuseError, match=expected.format(0)):
-        other.step(X, Annealed())
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_list_that_records_refuses_nobody(engine: Any) -> None:
     told: list[tuple[int, ...]] = []

@@ -129,14 +129,15 @@ def check(
             OUTCOMES["torch raises too"] += 1
             return
         expected = [alone(make, member, optimizer, loss, data) for member in members]
+        # What a fused pass kept at the last step may be nothing that a state can hold, which a warning says.
+        states = [group.member_state(i)["model"] for i in group.ids]
     OUTCOMES[str(group.engine)] += 1
     found = torch.stack(losses)
     for i, (numbers, tensors) in enumerate(expected):
         assert apart(torch.tensor(numbers, dtype=torch.float64), found[:, i]) <= 1e-7, group.engine
-        state = group.member_state(i)["model"]
         # Relative to the member's greatest number: a bias in front of a batch norm is rounding, scaled up by Adam.
         names = [name for name, value in tensors.items() if value.is_floating_point()]
-        ours, theirs = (torch.cat([one[name].flatten() for name in names]) for one in (tensors, state))
+        ours, theirs = (torch.cat([one[name].flatten() for name in names]) for one in (tensors, states[i]))
         assert apart(ours, theirs) <= 1e-7
 
 

@@ -79,7 +79,7 @@ class Crew:
         self.built_with: dict[str, Any] = {}
         self._leaving.clear()
         self._mark: Mapping[int, int] | None = None
-        self._checked = False
+        self._checked = self._stepped = False
         self._stopwatch = Stopwatch()
         self._how: object = None
 
@@ -138,6 +138,9 @@ class Crew:
             members[0].to_tell.append(gains_nothing)
             self._told_apart = True
         trained = [member.trained_s() for member in members]
+        if not self._stepped and members[0].saves:
+            try_state(self._group.member_state(members[0].id or 0))  # with what the first step has left in it
+            self._stepped = True
         reports = []
         for member, row, trained_s in zip(members, rows, trained, strict=True):
             assert member.id is not None

@@ -95,6 +95,11 @@ class Member(OneOfAKind):
         return Seat(lease=self.lease, assignment=replace(self._assignment, checkpoint_dir=None))
 
     @property
+    def saves(self) -> bool:
+        """Whether it writes checkpoints."""
+        return self._assignment.checkpoint_dir is not None
+
+    @property
     def at_milestone(self) -> bool:
         """Whether the step being trained has to be reported, and decided upon."""
         return self.step >= self.milestone or self.step in self._assignment.rungs
@@ -126,7 +131,7 @@ class Member(OneOfAKind):
         asked |= self._best.take(row)
         often = every is not None and self.step - self._saved_step >= every
         often = often or self.step >= self.milestone or self._assignment.asked_to_leave
-        return (asked or often) and self._assignment.checkpoint_dir is not None
+        return (asked or often) and self.saves
 
     def save(self, state: Mapping[str, Any], shared: Mapping[str, Tracked]) -> Path | None:
         """Writes its checkpoint from the group's state of it."""
@@ -137,7 +142,7 @@ class Member(OneOfAKind):
 
     def save_at_end(self, state: Mapping[str, Any], shared: Mapping[str, Tracked]) -> Path | None:
         """Writes a last checkpoint, as of its last report; None where that one was saved, or none was to be."""
-        if self._assignment.checkpoint_dir is None or self._saved_step >= self.reported:
+        if not self.saves or self._saved_step >= self.reported:
             return None
         content = self._content(state, shared, self.reported, self.done)
         return self._saver.save_at_end(content, self._sequence + 1)

@@ -50,13 +50,21 @@ def plain_optimizer(
     return optimizer
 
 
-def read(states: MemberStates, position: int, template: nn.Module, parametrization: Parametrization) -> State:
+def read(
+    states: MemberStates,
+    position: int,
+    template: nn.Module,
+    parametrization: Parametrization,
+    extra: Mapping[str, Any],
+    remembered: Mapping[str, Any],
+) -> State:
     """Returns a member's state; every tensor is a copy.
 
     Returns:
         `model`: a state dict of the user's model. `optimizer`: one of torch's. `scaler`: one of
         `torch.amp.GradScaler`, if the member has one. `step`: optimizer steps taken. `seen`: batches seen. `settings`:
-        the member's hyperparameters, as `Group.add` takes them. `buffers`: those that a state dict leaves out, if any.
+        the member's hyperparameters, as `Group.add` takes them. `remembered`: what it keeps in Python, in plain values
+        (`carrying`). `buffers`: those that a state dict leaves out, if any.
     """
     slot = states.slots[position]
     own = {name: view.clone() for name, view in states.layout.of_row(states.rows[position]).items()}
@@ -64,7 +72,11 @@ def read(states: MemberStates, position: int, template: nn.Module, parametrizati
     model: OrderedDict[str, Any] = OrderedDict()
     names = {id(one): name for name, one in (*template.named_parameters(), *template.named_buffers())}
     for name, value in template.state_dict(keep_vars=True).items():
-        model[name] = held[names[id(value)]] if isinstance(value, Tensor) and id(value) in names else value
+        model[name] = (
+            held[names[id(value)]]
+            if isinstance(value, Tensor) and id(value) in names
+            else extra.get(name, value)
+        )
     optimizer = plain_optimizer(template, parametrization, slot.member, slot.step)
     packed = optimizer.state_dict()
     if slot.step > 0:
@@ -88,6 +100,7 @@ def read(states: MemberStates, position: int, template: nn.Module, parametrizati
         "step": slot.step,
         "seen": slot.seen,
         "settings": settings.plain(slot.member),
+        "remembered": dict(remembered),
     }
     if left_out := {name: held[name] for name in states.buffers if name not in model}:
         state["buffers"] = left_out
@@ -135,6 +148,11 @@ def write(
         MemberError: the state is of another model or optimizer, or does not say its step.
     """
     slot = states.slots[position]
+    if not isinstance(remembered := state.get("remembered", {}), Mapping):
+        raise MemberError(
+            f"state['remembered'] is a {type(remembered).__name__}, not a mapping: pass what member_state returned",
+            member=slot.id,
+        )
     held: Mapping[str, Tensor] = {**state.get("buffers", {}), **state["model"]}
     row = states.layout.of_row(states.rows[position])
     for name, target in (*row.items(), *((key, one[position]) for key, one in states.buffers.items())):

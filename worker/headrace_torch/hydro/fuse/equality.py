@@ -66,7 +66,7 @@ class Subject:
     work: Work
     updates: Updates
     turn: Turn = free
-    owns: Callable[[nn.Module], None] | None = None
+    owns: Callable[[int, nn.Module], None] | None = None
 
     def engine(self, name: Local) -> Engine:
         """Makes an engine that runs in this process."""
@@ -176,7 +176,7 @@ def compare(yardstick: Yardstick, name: Local) -> tuple[str, float | None]:
         memory = None
         if name == "separate" and Need.RECORD in one.traits.needs:
             memory = Memory(owned := Owned())
-            one = replace(one, turn=memory.turn, owns=owned.add)
+            one = replace(one, turn=memory.turn, owns=lambda _, module: owned.add(module))
         engine = one.engine(name)
         watch = Watch(engine.module if isinstance(engine, StackedEngine) else one.template)
         worst = 0.0

@@ -206,10 +206,11 @@ class Group:
         joined = self._fresh(parsed, ids, called)
         for position, state in enumerate(states or ()):
             checkpoint.write(joined, position, state, self._template, self._updates.parametrization)
-        self._running.refuse_returning(joined.slots)
+        self._running.refuse_returning(joined.slots, _carried(joined.slots, states or ()))
         self._next_id = ids.stop
         self._hold(self._states.append(joined))
-        self._running.joined(len(self))
+        self._running.arrive(joined.slots[: len(states or ())], states or ())
+        self._running.joined(self._states.slots)
         return list(ids)
 
     def repack(self) -> None:
@@ -253,10 +254,11 @@ class Group:
         loaded = self._fresh(parsed, ids, [one["name"] for one in saved])
         for position, one in enumerate(saved):
             checkpoint.write(loaded, position, one, self._template, self._updates.parametrization)
-        self._running.refuse_returning(loaded.slots)
+        self._running.refuse_returning(loaded.slots, _carried(loaded.slots, saved))
         self._next_id = int(state["next_id"])
         self._hold(loaded)
         self._running.replaced()
+        self._running.arrive(loaded.slots, saved)
         self._running.before = state["engine"]
 
     def member_state(self, member: int | str) -> checkpoint.State:
@@ -264,10 +266,8 @@ class Group:
         return self._state(self._position(member))
 
     def member_model(self, member: int | str) -> nn.Module:
-        """Returns a plain model with a member's parameters and buffers."""
-        position = self._position(member)
-        model = self._running.own(self._states.slots[position].member)
-        return checkpoint.fill(model, self._states, position)
+        """Returns a plain model with a member's parameters, buffers, extra state and attributes."""
+        return self._running.model(self._states, self._position(member))
 
     def member_optimizer(self, member: int | str, model: nn.Module) -> torch.optim.Optimizer:
         """Returns torch's optimizer with a member's state, over a model from `member_model`."""
@@ -297,7 +297,14 @@ class Group:
             raise FuseError(f"member {member} is not in the group; its members are {known}") from None
 
     def _state(self, position: int) -> checkpoint.State:
-        return checkpoint.read(self._states, position, self._template, self._updates.parametrization)
+        return checkpoint.read(
+            self._states,
+            position,
+            self._template,
+            self._updates.parametrization,
+            self._running.extra_state(self._states, position),
+            self._running.recall.take(self._states.slots[position].id),
+        )
 
     def _fresh(
         self, members: Sequence[Member], ids: Sequence[int], names: Sequence[str | None]
@@ -332,3 +339,8 @@ class Group:
             for position, none in zip(at, outcome.unused, strict=True):
                 unused[position] = none
         return losses, unused
+
+
+def _carried(slots: Sequence[Slot], states: Sequence[Mapping[str, Any]]) -> set[int]:
+    """The members whose states hold what they remember."""
+    return {slot.id for slot, state in zip(slots, states, strict=False) if "remembered" in state}

@@ -22,7 +22,7 @@ from headrace_torch.hydro.fuse.engines.stacked import NO_HOOKS
 from headrace_torch.hydro.fuse.engines.work import Traits, Work, copied
 from headrace_torch.hydro.fuse.errors import FuseError
 from headrace_torch.hydro.fuse.lanes import note
-from headrace_torch.hydro.fuse.layout import check_frozen
+from headrace_torch.hydro.fuse.layout import check_frozen, check_placed, check_registered, placed
 from headrace_torch.hydro.fuse.objects import alias, difference
 from headrace_torch.hydro.fuse.obstacles import Need
 from headrace_torch.hydro.fuse.ops import DROPOUTS, MemberOps
@@ -118,6 +118,7 @@ def inspect(model: nn.Module, work: Work, *, differ: str = "") -> Traits:
                 raise
             trial = _Trial(model, work, device)
             recomputes = True
+        trial.check_tensors()
         if not trial.backward():
             raise FuseError(
                 "the loss depends on no parameter of the model that it is given: compute it with its first argument"
@@ -189,6 +190,7 @@ class _Trial:
         self._given = {name: (one, one._version, one.clone()) for name, one in self.model.named_buffers()}
         self._frozen = {name for name, one in self.model.named_parameters() if not one.requires_grad}
         self._parameters = {name: one.detach().clone() for name, one in self.model.named_parameters()}
+        self._placed = placed((*self.model.named_parameters(), *self.model.named_buffers()))
         self.watch = Watch(self.model)
         count = None if work.rows is None else work.rows[0]
         self._batch = copied(work.batch[0] if work.own else work.batch)
@@ -206,6 +208,11 @@ class _Trial:
         if self.loss.requires_grad:
             torch.autograd.backward(self.loss)
         return any(one.grad is not None for one in self.model.parameters())
+
+    def check_tensors(self) -> None:
+        """Refuses a step after which the model's tensors are not those that it had."""
+        check_registered(self._given.keys() | self._parameters.keys(), self.model)
+        check_placed(self._placed)
 
     def unfrozen(self) -> list[tuple[str, Tensor]]:
         """The parameters that did not require a gradient before."""

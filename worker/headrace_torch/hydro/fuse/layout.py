@@ -5,7 +5,7 @@ rows, a repack is a selection of rows, and a stacked parameter (N, *shape) is a 
 of 64 bytes, so that kernels meet the alignment that they meet in a tensor of its own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 
@@ -124,6 +124,43 @@ def check_frozen(constants: Iterable[tuple[str, Tensor]]) -> None:
                 f"a step unfreezes parameter {name}, which did not require a gradient when the group was made, so the "
                 "group does not train it: let it require one before fuse, and freeze it in the forward pass for the "
                 "steps that leave it alone; or make a group per phase, from member_state"
+            )
+
+
+Placed = Sequence[tuple[str, Tensor, int]]
+"""Tensors by name, each with its address."""
+
+
+def placed(tensors: Iterable[tuple[str, Tensor]]) -> Placed:
+    """Where tensors are."""
+    return [(name, one, one.data_ptr()) for name, one in tensors]
+
+
+def check_placed(before: Placed) -> None:
+    """Refuses a step that gives a tensor other memory: its member's row would no longer be what the model reads.
+
+    Raises:
+        FuseError: names the tensor.
+    """
+    for name, one, address in before:
+        if one.data_ptr() != address:
+            raise FuseError(
+                f"a step gives {name} other memory, as `.data =` does, and a group keeps members' tensors in its own: "
+                "write in place, with copy_() under torch.no_grad()"
+            )
+
+
+def check_registered(before: Set[str], model: nn.Module) -> None:
+    """Refuses a step that registers a buffer or a parameter, of which the group has no row.
+
+    Raises:
+        FuseError: names it.
+    """
+    for name, _ in (*model.named_buffers(), *model.named_parameters()):
+        if name not in before:
+            raise FuseError(
+                f"a step registers {name}, which the model did not have when the group was made: register it in "
+                "__init__, with its shape"
             )
 
 

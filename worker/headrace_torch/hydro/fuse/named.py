@@ -46,7 +46,7 @@ class Named:
 
     def change(self, before: Any, after: Any) -> Change:
         changes = [
-            Change(self._of(name), kind_of(before.get(name, ABSENT), after.get(name, ABSENT)))
+            Change(self.of(name), kind_of(before.get(name, ABSENT), after.get(name, ABSENT)))
             for name in (*before, *(one for one in after if one not in before))
             if not equal(before.get(name, ABSENT), after.get(name, ABSENT))
         ]
@@ -54,9 +54,15 @@ class Named:
 
     def inside(self, content: Any) -> Iterator[tuple[str, Any]]:
         for name, value in content.items():
-            yield self._of(name), value
+            yield self.of(name), value
 
-    def _of(self, name: Any) -> str:
+    @property
+    def fixed(self) -> bool:
+        """Whether the names are given, and one without a value has ABSENT."""
+        return self.kind in ("cell", "slots") or self.kind.startswith("names in ")
+
+    def of(self, name: Any) -> str:
+        """The path of a name."""
         shown = name if isinstance(name, str) and self.kind != "dict" else repr(name)
         return self.form.format(path=self.path, name=shown).lstrip(".")
 

@@ -7,7 +7,7 @@ a million elements; the elements of a container of more than ten thousand.
 import sys
 from argparse import Namespace
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from dis import get_instructions
 from functools import lru_cache, partial
@@ -74,16 +74,21 @@ class Owned:
         return known is not None and known() is value
 
 
-def read(roots: Roots, known: State, owned: Owned) -> State:
+def read(
+    roots: Roots, known: State, owned: Owned, common: Set[int] | None = None, *, as_known: bool = False
+) -> State:
     """Reads everything that the roots reach.
 
     Args:
         roots: objects and functions, each with its name.
         known: an earlier state; contents that are still the same are its own.
         owned: not read.
+        common: ids of functions that copies of the roots share: only what a copy has of its own is read, without
+            classes, globals and hooks. None reads all.
+        as_known: whether to take all contents from `known`, and leave out what it does not have.
     """
     found: State = {}
-    seen: set[int] = set()
+    seen: set[int] = set(common or ())
     waiting = list(reversed(roots))
     near = {id(one) for _, one in roots}
     while waiting:
@@ -93,7 +98,13 @@ def read(roots: Roots, known: State, owned: Owned) -> State:
         seen.add(id(value))
         if isinstance(value, FunctionType | type) and id(value) not in near and _is_installed(value):
             continue
+        if common is not None and isinstance(value, type):
+            continue
         places, further = _look(path, value, owned)
+        if common is not None:
+            places = [one for one in places if not _is_shared(one)]
+            if isinstance(value, MethodType):
+                further = [(path, value.__self__)]
         waiting.extend(further := list(further))
         if isinstance(value, type | MethodType) and id(value) in near:  # its methods are near too
             near.update(id(one) for _, one in further if isinstance(one, FunctionType))
@@ -101,14 +112,19 @@ def read(roots: Roots, known: State, owned: Owned) -> State:
             if place.key in found:
                 continue
             before = known.get(place.key)
-            content = place.latest(ABSENT if before is None else before[1])
+            if as_known:
+                if before is None:
+                    continue
+                content = before[1]
+            else:
+                content = place.latest(ABSENT if before is None else before[1])
             found[place.key] = place, content
             if not (isinstance(content, list | set | dict) and len(content) > LARGEST_CONTAINER):
                 waiting.extend(place.inside(content))
     return found
 
 
-def refresh(state: State, roots: Roots, owned: Owned) -> State:
+def refresh(state: State, roots: Roots, owned: Owned, common: Set[int] | None = None) -> State:
     """What `read` returns, from a state that was read of the same roots: only what has changed is entered."""
     found: State = {}
     for key, entry in state.items():
@@ -118,9 +134,13 @@ def refresh(state: State, roots: Roots, owned: Owned) -> State:
             found[key] = entry
             continue
         if any(not _known(value, place, content) for _, value in place.inside(now)):
-            return read(roots, state, owned)
+            return read(roots, state, owned, common)
         found[key] = place, now
     return found
+
+
+def _is_shared(place: Place) -> bool:
+    return place.path.endswith(_HOOKS) or place.key[0].startswith("names in ")
 
 
 def shared(module: nn.Module) -> Roots:
@@ -203,7 +223,7 @@ def _module(path: str, value: nn.Module) -> tuple[list[Place], Iterable[tuple[st
         for registry in (value._modules, value._parameters)
         for name, one in registry.items()
     ]
-    hooks = [of_dict(path, vars(value)[name]) for name in _HOOKS]
+    hooks = [of_dict(f"{path}.{name}".lstrip("."), vars(value)[name]) for name in _HOOKS]
     buffers = of_dict(path, value._buffers, "{path}.{name}")
     return [of_module(path, value), buffers, *hooks], [*inner, ("", type(value))]
 
@@ -218,7 +238,7 @@ def _function(value: FunctionType) -> tuple[list[Place], Iterable[tuple[str, Any
         of_cell(name, cell) for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True)
     ]
     places.append(of_names(value.__module__ or "", space, names, code))
-    for name in names & space.keys():
+    for name in sorted(names & space.keys()):  # in the same order in every process
         one = space[name]
         if isinstance(one, ModuleType) and one.__name__.partition(".")[0] not in _LIBRARIES:
             places.append(of_names(one.__name__, vars(one), inside & vars(one).keys(), code))

@@ -12,17 +12,20 @@ A member that joins begins with the content that the first step began with, and 
 A call of several members is a fused pass, which needs members with equal content: `Memory.cohorts`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headrace_torch.hydro.fuse.carrying import Names, Remembered, put, taken
 from headrace_torch.hydro.fuse.errors import FuseError
 from headrace_torch.hydro.fuse.named import Named
-from headrace_torch.hydro.fuse.places import ABSENT, Advances, equal
+from headrace_torch.hydro.fuse.places import ABSENT, Advances, Change, equal
 from headrace_torch.hydro.fuse.reach import Owned, Roots, State, read, refresh
+
+MOST_DEAD = 2  # so many times as many places as are reached may be kept
 
 
 class Memory:
@@ -35,6 +38,7 @@ class Memory:
         self._fresh: State | None = None
         self._of: dict[int, State] = {}
         self._now: State = {}
+        self._names = Names()
         self._before: State | None = None  # the step's that runs
         self._pending: dict[int, State] = {}
 
@@ -49,16 +53,87 @@ class Memory:
             one is two for (_, one), (_, two) in zip(roots, self._roots, strict=True)
         )
         self._roots = roots
-        left = self._now
-        now = refresh(left, roots, self._owned) if same else read(roots, left, self._owned)
+        self._notice(anew=not same)
+        self._before = self._now
+        self._pending = {}
+
+    def _notice(self, *, anew: bool) -> None:
+        """Reads what the user has changed since the last step."""
+        left, roots = self._now, self._roots
+        now = read(roots, left, self._owned) if anew else refresh(left, roots, self._owned)
         if self._fresh is None:
             self._fresh = now
+            self._names.add(now)
         elif edited := [
             key for key, (_, content) in now.items() if key not in left or left[key][1] is not content
         ]:
             self._spread(edited, left, now)
-        self._now = self._before = now
-        self._pending = {}
+            self._names.add(self._fresh)
+            if len(self._fresh) > MOST_DEAD * len(now):
+                self._prune()
+        self._now = now
+
+    def _prune(self) -> None:
+        """Lets go of closures that the user has made anew at each step, and of all that they hold."""
+        assert self._fresh is not None
+        states = {id(one): one for one in (self._fresh, *self._of.values())}
+        living = {
+            number: read(self._roots, one, self._owned, as_known=True) for number, one in states.items()
+        }
+        self._of = {number: living[id(one)] for number, one in self._of.items()}
+        self._fresh = living[id(self._fresh)]
+        self._names.keep(self._fresh)
+
+    def bring(
+        self, number: int, remembered: Mapping[str, Any], arrange: Callable[[], None], device: torch.device
+    ) -> Remembered:
+        """A member comes with what it remembers, in a step that has begun; returns what has no place here.
+
+        Args:
+            number: its id.
+            remembered: from `take`.
+            arrange: called before, on the content that a member begins with.
+            device: of the group.
+        """
+        assert self._fresh is not None
+        left = self._now
+        try:
+            self._put(self._state(number))
+            arrange()
+            rest = put(self._fresh, self._names, remembered, device)
+            self._of[number] = self._now = refresh(self._now, self._roots, self._owned)
+        finally:
+            self._now = refresh(self._now, self._roots, self._owned)
+            self._put(left, strict=False)
+        return rest
+
+    @contextmanager
+    def of(self, number: int) -> Iterator[None]:
+        """Between two steps: a member's content is in place."""
+        if self._fresh is None:
+            yield
+            return
+        self.undo()
+        self._notice(anew=False)
+        left = self._now
+        self._put(self._state(number), strict=False)
+        try:
+            yield
+        finally:
+            self._now = refresh(self._now, self._roots, self._owned)
+            self._put(left, strict=False)
+
+    def take(self, number: int) -> tuple[Remembered, list[Change]]:
+        """What a member remembers beyond its beginning, in plain values; and changes that no state can hold."""
+        if self._fresh is None:
+            return {}, []
+        with self.of(number):
+            return taken(self._fresh, self._now, self._names)
+
+    def knows_loss(self, name: str) -> bool:
+        """Whether what has this name is of a loss that has run here, or of none."""
+        _, of_loss, called = name.partition(" loss(")
+        return not of_loss or any(path == f"loss({called.partition(')')[0]})" for path, _ in self._roots)
 
     def cohorts(self, ids: Sequence[int]) -> list[list[int]]:
         """Groups positions of members that remember the same."""

@@ -11,10 +11,9 @@ Drops never change the engine, so that those who stay keep their bits.
 
 import os
 import warnings
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -41,11 +40,12 @@ from headrace_torch.hydro.fuse.member import Member
 from headrace_torch.hydro.fuse.obstacles import ENGINES, EngineName, Need, refuse_loss, why_not
 from headrace_torch.hydro.fuse.probe import probe
 from headrace_torch.hydro.fuse.reach import Owned, Roots
+from headrace_torch.hydro.fuse.recall import Recall, extra_names, extra_of
 from headrace_torch.hydro.fuse.remembering import Memory
 from headrace_torch.hydro.fuse.report import ProbeReport
 from headrace_torch.hydro.fuse.source import Models
 from headrace_torch.hydro.fuse.states import MemberStates, Slot
-from headrace_torch.hydro.fuse.surroundings import roots_of_loss, roots_of_model
+from headrace_torch.hydro.fuse.surroundings import Losses, code_of, roots_of_model
 from headrace_torch.hydro.fuse.updates import Updates
 
 EngineChoice = Literal["auto"] | EngineName
@@ -67,7 +67,7 @@ class Running:
         traits: of the model, from then on.
         report: of the last probe.
         before: the engine of the run that a saved state is from; with it go that run's bits.
-        memory: what members remember outside of their tensors; None where a call changes nothing.
+        recall: members' Python state on its way into the group and out of it.
     """
 
     template: torch.nn.Module
@@ -80,12 +80,22 @@ class Running:
     traits: Traits = field(default_factory=Traits)
     report: ProbeReport | None = None
     before: EngineName | None = None
-    memory: Memory | None = None
     _probed: int = 0
     _code: Roots = ()
-    _owned: Owned = field(default_factory=Owned)
     _losses: set[object] = field(default_factory=set)  # the code of the losses that were looked at
+    _ran: Losses = field(default_factory=Losses)
     _here: set[int] = field(default_factory=set)  # ids of the members that have begun here
+
+    recall: Recall = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Knows the model."""
+        self.recall = Recall(self.template, Owned())
+
+    @property
+    def memory(self) -> Memory | None:
+        """What members remember outside of their tensors; None where a call changes nothing."""
+        return self.recall.memory
 
     @property
     def changes(self) -> str:
@@ -101,8 +111,13 @@ class Running:
     def forget(self) -> None:
         """Picks again at the next step; not where a step changes an attribute: another engine would begin it anew."""
         if not self.changes:
-            self.close()
-            self.engine = None
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Picks again at the next step; separate members keep their attributes."""
+        self.close()
+        self.recall.ended()
+        self.engine = None
 
     def refuse_returning(self, slots: Sequence[Slot], here: Container[int] = ()) -> None:
         """Refuses members that have trained elsewhere, where a count in Python is part of what they are.
@@ -123,14 +138,46 @@ class Running:
         self._here.clear()
         if self.memory is not None:
             self.memory.forget()
-        self.forget()
+        self.give_up()
+        self.recall.keep(())
 
-    def joined(self, members: int) -> None:
-        """Members have joined; now there are so many."""
-        larger = self.choice == "auto" and members >= GROWTH * self._probed
+    def arrive(self, slots: Sequence[Slot], states: Sequence[Mapping[str, Any]]) -> None:
+        """Members come with states."""
+        for slot, state in zip(slots, states, strict=True):
+            self.recall.arrive(slot.id, state)
+            if "remembered" in state:
+                self._here.add(slot.id)
+
+    def joined(self, slots: Sequence[Slot]) -> None:
+        """Members have joined; now there are these."""
+        if self.engine is None:
+            return
+        larger = self.choice == "auto" and len(slots) >= GROWTH * self._probed
         other = bool(self.models.differ) and Need.ATTRIBUTES not in self.traits.needs
-        if self.engine is not None and (larger or other):
+        brought = self.recall.waiting and why_not(self.engine.name, {Need.RECORD: self.recall.waiting})
+        if larger or other or brought or self._differs(slots):
             self.forget()
+
+    def _differs(self, slots: Sequence[Slot]) -> str:
+        """Which attribute a member has come with, if no engine that may run would give it one of its own."""
+        if self.changes:
+            return ""
+        members = {slot.id: slot.member for slot in slots}
+        return self.recall.differs(members, lambda number: self.own(members[number]))
+
+    def model(self, states: MemberStates, position: int) -> torch.nn.Module:
+        """A plain model with all that a member has."""
+        slot = states.slots[position]
+        model = self.own(slot.member)
+        self.recall.onto(slot.id, model)
+        return checkpoint.fill(model, states, position)
+
+    def extra_state(self, states: MemberStates, position: int) -> dict[str, Any]:
+        """A member's extra state, by the names of a state dict."""
+        if not extra_names(self.template):
+            return {}
+        live = self.recall.module(states.slots[position].id)
+        return extra_of(self.model(states, position) if live is None else live)
 
     def own(self, member: Member) -> torch.nn.Module:
         """A member's own module."""
@@ -141,7 +188,7 @@ class Running:
         if self.engine is None:
             self.engine = self._pick(states, batch, loss)
             self._probed, self.before = len(states), None
-        elif _code(loss) not in self._losses:
+        elif code_of(loss) not in self._losses:
             self._look(states, batch, loss)
             record: dict[Need, str] = {
                 need: why for need, why in self.traits.needs.items() if need is Need.RECORD
@@ -151,11 +198,12 @@ class Running:
                     raise FusionGapError(why)
                 self.close()
                 self.engine = self._pick(states, batch, loss)
-        self._losses.add(_code(loss))
+        self._losses.add(code_of(loss))
         shared = Need.MEMORY in self.traits.needs and ENGINES[self.engine.name].fused
         if self.memory is None and (shared or Need.RECORD in self.traits.needs):
-            self._owned.add(self.template)
-            self.memory = Memory(self._owned)
+            self.recall.owned.add(self.template)
+            self.recall.memory = Memory(self.recall.owned)
+        self.recall.keep(slot.id for slot in states.slots)
         self.refuse_returning(states.slots, self._here)
         self._here.update(slot.id for slot in states.slots)
         return self.engine
@@ -164,6 +212,7 @@ class Running:
         """Begins a step's calls."""
         if self.memory is not None:
             self.memory.begin(self._roots(loss))
+            self.recall.bring(self._fused_module)
 
     def buckets(self, states: MemberStates, batch: Any, loss: Any) -> list[Bucket]:
         """Splits a batch among the members, and those apart that do not remember the same.
@@ -223,7 +272,7 @@ class Running:
             if why := self._not_again():
                 raise FusionGapError(f"{reason}; it is not repeated separately: {why}") from error
         engine.close()
-        self.engine = SeparateEngine(self.own, self.traits, self._turn, self._owned.add)
+        self.engine = SeparateEngine(self.own, self.traits, self._turn, self.recall.begun)
         if self.report is not None:
             self.report = replace(self.report, engine="separate", reason=reason)
         return self.engine.run(states, bucket.positions, bucket.work, grads)
@@ -244,10 +293,17 @@ class Running:
         """Where the code of a step begins; in a fused pass the one module's attributes are what members remember."""
         if not self._code:
             self._code = roots_of_model(self.template)
-        roots = [*roots_of_loss(loss), *self._code]
-        if isinstance(self.engine, StackedEngine) and Need.MEMORY in self.traits.needs:
-            roots.append(("", self.engine.module))
+        roots = [*self._ran.roots(loss), *self._code]
+        if (module := self._fused_module) is not None:
+            roots.append(("", module))
         return roots
+
+    @property
+    def _fused_module(self) -> torch.nn.Module | None:
+        """The module of a fused pass, if its attributes are what members remember."""
+        if isinstance(self.engine, StackedEngine) and Need.MEMORY in self.traits.needs:
+            return self.engine.module
+        return None
 
     def _pick(self, states: MemberStates, batch: Any, loss: Any) -> Engine:
         """Looks at the model, then takes the engine that was asked for, or probes."""
@@ -270,7 +326,7 @@ class Running:
             work=first.work,
             updates=self.updates,
             turn=self._turn,
-            owns=self._owned.add,
+            owns=self.recall.begun,
         )
         if self.choice != "auto":
             engine, self.report = self._asked(self.choice, subject, len(states))
@@ -295,7 +351,11 @@ class Running:
         for one in (self.traits, found):
             if record := one.needs.get(Need.RECORD):
                 needs.setdefault(Need.RECORD, record)
+        if waiting := self.recall.waiting:
+            needs.setdefault(Need.RECORD, f"a member has come with {waiting}")
         self.traits = replace(known, needs=needs, counts=self.traits.counts or found.counts)
+        if self.engine is None and (differs := self._differs(states.slots)):
+            needs[Need.ATTRIBUTES] = differs
         return first
 
     def _asked(self, name: EngineName, subject: Subject, members: int) -> tuple[Engine, ProbeReport]:
@@ -333,11 +393,3 @@ class Running:
         return self._pool(len(states)), replace(
             report, engine="pool", reason=f"{report.reason}; over {self.workers} processes"
         )
-
-
-def _code(loss: Any) -> object:
-    """What tells one loss from another: its code, or its class; a new closure of the same code is no other loss."""
-    loss = getattr(loss, "criterion", loss)
-    while isinstance(loss, partial):
-        loss = loss.func
-    return getattr(loss, "__code__", type(loss))

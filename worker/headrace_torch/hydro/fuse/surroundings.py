@@ -7,7 +7,9 @@ code reaches (`reach`).
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -16,6 +18,8 @@ from torch import nn
 from headrace_torch.hydro.fuse.places import Change
 from headrace_torch.hydro.fuse.reach import Owned, Roots, read, shared
 from headrace_torch.hydro.fuse.twin import hook_functions
+
+MOST_LOSSES: Final = 8  # more than so many are made anew at each step
 
 
 def roots_of(loss_fn: Any, model: nn.Module) -> Roots:
@@ -26,6 +30,43 @@ def roots_of(loss_fn: Any, model: nn.Module) -> Roots:
 def roots_of_loss(loss_fn: Any) -> Roots:
     """Where the code of a loss begins."""
     return [("loss", getattr(loss_fn, "criterion", loss_fn))]
+
+
+@dataclass(slots=True)
+class Losses:
+    """The losses of a group, which may alternate: what one remembers must outlast another's step."""
+
+    _ran: list[Any] = field(default_factory=list)
+
+    def roots(self, loss_fn: Any) -> Roots:
+        """Where the code of all losses begins. A new closure takes the place of one of the same code."""
+        loss = getattr(loss_fn, "criterion", loss_fn)
+        if not any(one is loss for one in self._ran):
+            code = code_of(loss) if hasattr(loss, "__code__") else None
+            same = [place for place, one in enumerate(self._ran) if code is not None and code_of(one) is code]
+            for place in same:
+                self._ran[place] = loss
+            if not same:
+                self._ran = [*self._ran[1 - MOST_LOSSES :], loss]
+        return [(f"loss({_called(one)})", one) for one in self._ran]
+
+
+def code_of(loss: Any) -> object:
+    """What tells one loss from another: its code, or its class; a new closure of the same code is no other loss."""
+    inner = _inner(loss)
+    return getattr(inner, "__code__", type(inner))
+
+
+def _called(loss: Any) -> str:
+    inner = _inner(loss)
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def _inner(loss: Any) -> Any:
+    loss = getattr(loss, "criterion", loss)
+    while isinstance(loss, partial):
+        loss = loss.func
+    return loss
 
 
 def roots_of_model(model: nn.Module) -> Roots:

@@ -19,7 +19,7 @@ from headrace_torch.hydro.fuse.dropout import Masks, key
 from headrace_torch.hydro.fuse.engines.loss import checked
 from headrace_torch.hydro.fuse.engines.work import Batch, Outcome, Traits, Turn, Work, copied, free
 from headrace_torch.hydro.fuse.errors import FuseError, MemberError, is_out_of_memory
-from headrace_torch.hydro.fuse.layout import check_frozen
+from headrace_torch.hydro.fuse.layout import Placed, check_frozen, check_placed, placed
 from headrace_torch.hydro.fuse.member import Member
 from headrace_torch.hydro.fuse.obstacles import EngineName, Need
 from headrace_torch.hydro.fuse.ops import MemberOps
@@ -36,11 +36,15 @@ class SeparateEngine:
         own: makes a member's module; its registered tensors get the member's memory.
         traits: of the model.
         turn: what each member's call runs in.
-        owns: is given each module that the engine makes.
+        owns: is given each module that the engine makes, with the member's id.
     """
 
     def __init__(
-        self, own: Own, traits: Traits, turn: Turn = free, owns: Callable[[nn.Module], None] | None = None
+        self,
+        own: Own,
+        traits: Traits,
+        turn: Turn = free,
+        owns: Callable[[int, nn.Module], None] | None = None,
     ) -> None:
         """Makes nothing yet."""
         self._turn, self._owns = turn, owns
@@ -99,9 +103,10 @@ class SeparateEngine:
         slot, traits = states.slots[position], self._traits
         held = self._modules.get(slot.id)
         if held is None:
-            held = self._modules[slot.id] = OwnModule(self._own(slot.member))
+            held = OwnModule(self._own(slot.member))
             if self._owns is not None:
-                self._owns(held.module)
+                self._owns(slot.id, held.module)
+            self._modules[slot.id] = held
             if self._between is not None:
                 held.take(states, position)
                 _watch(held, self._between)
@@ -115,7 +120,7 @@ class SeparateEngine:
             ):
                 count = None if work.rows is None else work.rows[place]
                 loss = checked(work.loss_fn(held.module, batch), count)
-                check_frozen(held.constants)
+                held.check()
                 total = loss if slot.scale == 1.0 else loss * slot.scale
                 found = self._gradients(total, held.leaves)  # in here: checkpointing runs layers again
         finally:
@@ -155,6 +160,7 @@ class OwnModule:
         self.names: list[str] = []
         self.leaves: list[Tensor] = []
         self.constants: list[tuple[str, Tensor]] = []
+        self._placed: Placed = ()
         owners = dict(module.named_modules())
         self._buffers = {
             name: (one, owners[name.rpartition(".")[0]]._buffers, name.rpartition(".")[2])
@@ -172,7 +178,18 @@ class OwnModule:
         for name, value in states.buffers.items():
             held = own[name] if name in own else self._buffers[name][0]
             held.data = value[position]
+        buffers = [(name, one[0]) for name, one in self._buffers.items()]
+        self._placed = placed((*own.items(), *buffers))
         self.moved = False
+
+    def check(self) -> None:
+        """Refuses what a step must not do with the member's tensors."""
+        check_frozen(self.constants)
+        try:
+            check_placed(self._placed)
+        except FuseError:
+            self.moved = True
+            raise
 
     def keep_buffers(self) -> None:
         """Copies buffers that were assigned anew into the member's memory."""
