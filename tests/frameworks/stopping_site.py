@@ -103,7 +103,7 @@ def disturb(site: Cluster, client: Client, name: str, number: int = 0) -> int:
             trial.pause()
         except TrialEndedError:
             return pauses
-        if pauses % 3 == 1:
+        if pauses % 3 == 1 or (pauses and not trial.info().interruptions):
             kill(site, client, name, number)
         found = until(lambda: rests(trial.info()), f"a pause of trial {number} of {name}", 240)
         if found.state is TrialState.TERMINATED:

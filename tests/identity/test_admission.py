@@ -4,13 +4,14 @@ import asyncio
 import os
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 from admission_site import CALL, CHECK, JOIN, STREAM, UPLOAD, WATCH, Client, Site, admission_site
 from grpc_health.v1 import health_pb2
-from raw_http2 import message, text_field
+from raw_http2 import Caller, message, text_field
 
 from headrace.error_status import from_rpc_error
 from headrace.errors import BusyError, DeadlineError, HeadraceError, InvalidFieldError, UnauthenticatedError
@@ -269,13 +270,20 @@ async def test_the_connections_of_a_small_process_are_shared() -> None:
     assert connections._most_each == 100
 
 
+def answered(caller: Caller, number: int) -> bool:
+    """Whether a call is known to its server: something came back, or it is over."""
+    caller.pump(0)
+    stream = caller.streams[number]
+    return stream.over or bool(stream.headers)
+
+
 async def test_strangers_behind_a_proxy_share_the_places_and_end_alone() -> None:
     """One call of somebody known is over the same connection."""
     async with admission_site(strangers={"within_s": 1.0}) as site:
         proxies = [await site.caller() for _ in range(3)]
         for proxy in proxies:
-            proxy.call(STREAM, site.said("ann"), body=message(b""), end=True)
-            await asyncio.to_thread(proxy.pump, 0.2)
+            known = proxy.call(STREAM, site.said("ann"), body=message(b""), end=True)
+            await site.comes_to(partial(answered, proxy, known))
             for _ in range(4):
                 proxy.call(WATCH, body=message(b""), end=True)
             await asyncio.to_thread(proxy.pump, 0.2)
