@@ -31,4 +31,4 @@ def test_every_rank_of_a_gang_goes_on_to_the_bit_though_it_is_killed_and_moved(t
             longest_s=120.0,
         )
     assert record["holds"], str(record)
-    assert record["pauses_at_rungs"] + record["interruptions"] > 1, "a kill may come before a pause"
+    assert record["pauses_at_rungs"] > 0

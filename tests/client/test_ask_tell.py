@@ -180,7 +180,7 @@ def test_the_end_of_a_trial_takes_no_result(asked: AskedTrial, fake: FakeStudySe
     ):
         asked.complete(0.3)  # type: ignore[arg-type]
     with pytest.raises(InvalidFieldError, match="reason"):
-        asked.infeasible(None)  # type: ignore[arg-type]
+        asked.infeasible(None)  # type: ignore[arg-type]  # this is what is tested
     assert not fake.requests["CompleteTrial"]
 
 

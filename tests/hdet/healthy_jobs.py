@@ -124,7 +124,7 @@ class Job:
         elif now > self._moved_at + STILL_S:
             for rank in self.ranks:
                 rank.send_signal(signal.SIGUSR2)
-            time.sleep(2)
+            time.sleep(2)  # for the ranks to write their stacks down
             self._end(f"FROZE after {steps}: {self._said(0)[-2000:]} {self._said(1)[-2000:]}")
 
     def steps(self) -> str:
@@ -176,7 +176,7 @@ def main() -> int:
         while len(over) < given.jobs:
             while len(running) < given.at_once and len(running) + len(over) < given.jobs:
                 running.append(Job(len(running) + len(over), given.minutes, given.timeout_s))
-            time.sleep(1)
+            time.sleep(1)  # between looks at jobs of minutes
             for job in running:
                 job.look()
             over += [job for job in running if job.outcome is not None]

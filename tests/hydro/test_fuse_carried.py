@@ -110,9 +110,9 @@ def test_what_the_user_changes_is_not_a_members_own_and_is_not_lost() -> None:
     loss = Annealed()
     loss.scale = 1.0  # type: ignore[attr-defined]  # set by the user
     group = trained(linear, loss, 2)
-    loss.scale = 2.0  # type: ignore[attr-defined]
+    loss.scale = 2.0  # type: ignore[attr-defined]  # set by the user
     state = group.member_state(2)
-    assert loss.scale == 2.0  # type: ignore[attr-defined]
+    assert loss.scale == 2.0  # type: ignore[attr-defined]  # set by the user
     assert state["remembered"]["attributes loss(Annealed)"]["names"] == [["calls", 2]]
 
 
