@@ -25,6 +25,8 @@ from time import monotonic
 RANKS, RUN_STEPS, FREEZES_AT = 2, 400, 50
 STILL_S = 120.0
 """A job that takes no step for so long has frozen; the watch's own bound is far below."""
+START_S = 600.0
+"""So long may imports and the first steps take, with forty processes on two cores."""
 FOUND_S = 180.0
 
 
@@ -121,7 +123,7 @@ class Job:
         steps = self.steps()
         if steps != self._seen:
             self._seen, self._moved_at = steps, now
-        elif now > self._moved_at + STILL_S:
+        elif now > self._moved_at + (STILL_S if steps else START_S):
             for rank in self.ranks:
                 rank.send_signal(signal.SIGUSR2)
             time.sleep(2)  # for the ranks to write their stacks down
