@@ -28,7 +28,8 @@ from headrace.client.sync import Study
 from headrace.errors import StudyEndedError
 from headrace.spec import StudySpec
 
-RUNG, STEPS = 4, 16
+RUNG, STEPS, STEP_S = 4, 16, 0.1
+"""A pause that is asked for at a step has come before the next rung."""
 LEASE_TTL_S = 6.0
 LATEST_S = 0.3
 MOST_BLOWS = 3
@@ -66,12 +67,11 @@ def hurt(
     ranks: int,
     rng: random.Random,
     say: Any,
-    step_s: float = 0.1,
     longest_s: float = 2400.0,
 ) -> dict[str, Any]:
     """Run the study undisturbed, then paused, moved and killed; returns what came of it."""
     client = Client(site.address, timeout_s=60, connect_timeout_s=60)
-    options = (folder, kind, ranks, step_s, trials)
+    options = (folder, kind, ranks, trials)
     _study(client, "straight", *options, {"kind": "run_all"}).wait(longest_s)
     say("the undisturbed study is done")
     # With so few trials this rule stops none; its rungs are where a paused study's trials leave.
@@ -226,7 +226,6 @@ def _study(
     folder: Path,
     kind: str,
     ranks: int,
-    step_s: float,
     trials: int,
     policy: dict[str, Any],
 ) -> Study:
@@ -234,7 +233,7 @@ def _study(
     env = {
         "GANG_JOURNAL": str(folder / name),
         "GANG_KIND": kind,
-        "GANG_STEP_S": str(step_s),
+        "GANG_STEP_S": str(STEP_S),
         "OMP_NUM_THREADS": "1",
     }
     spec = {

@@ -27,7 +27,6 @@ def test_every_rank_of_a_gang_goes_on_to_the_bit_though_it_is_killed_and_moved(t
             ranks=2,
             rng=random.Random(3),
             say=print,
-            step_s=0.02,
             longest_s=120.0,
         )
     assert record["holds"], str(record)

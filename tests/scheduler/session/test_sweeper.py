@@ -166,9 +166,14 @@ async def test_a_worker_whose_hello_is_being_written_down_is_not_silent(
         await before.hello()
         replica.hub.kick(site.study_id)
         lease = (await before.hears("assign")).lease
-    await fall_silent(engine)
+    gone = select(tables.worker).where(~tables.worker.c.connected).with_for_update()
     async with worker(replica) as w, engine.connect() as slow, asyncio.timeout(DEADLINE_S):
-        await slow.execute(select(tables.worker).where(~tables.worker.c.connected).with_for_update())
+        while not (await slow.execute(gone)).all():
+            await slow.rollback()
+            await asyncio.sleep(0.01)
+        await slow.rollback()
+        await fall_silent(engine)
+        await slow.execute(gone)
         await w.hello(held=(lease,))
         while not replica.registry.is_heard(-1, "w", 0):
             await asyncio.sleep(0.01)
