@@ -12,19 +12,16 @@ batch, the rate falls by a cosine, and a parabola through the best rate and its 
 interval is Student's, at 95 %. The wide model is the user's own under torch.optim in both parametrizations.
 """
 
-import argparse
-import json
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Protocol
 
 import torch
 from architecture_models import MODELS, Trained
+from record import measure, named_rows, signed, slope
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
@@ -179,7 +176,7 @@ def fused(surrogate: hydro.Surrogate, task: Trained) -> dict[str, Any]:
         }
 
 
-def row(
+def measured(
     make: Callable[..., nn.Module], task: Trained, parts: Sequence[str], seeds: int
 ) -> dict[str, dict[str, Any]]:
     """Some parts of what is found out about one model."""
@@ -213,11 +210,6 @@ def agrees(found: Mapping[str, Any], way: str) -> str:
     return AGREEMENT.get((found["gate"][way]["verdict"], stays(found["transfer"][way])), "open")
 
 
-def signed(value: float) -> str:
-    """Two places and a proper minus."""
-    return f"{value:+.2f}".replace("-", "−")
-
-
 def table(rows: Mapping[str, Any]) -> str:
     """The record as Markdown."""
     lines = [
@@ -228,13 +220,10 @@ def table(rows: Mapping[str, Any]) -> str:
         group = found["fused"]
         for way in WAYS:
             gate, shift = found["gate"][way], found["transfer"].get(way)
-            slope = "none"
-            if "slope" in gate:
-                slope = f"{signed(gate['slope'])} ± {gate['error']:.2f} ({gate['at']})"
             moved = f"{signed(shift['shift'])} ± {shift['half']:.2f}" if shift else "off the grid"
             first = f"{name} | {group['engine']}, {group['speedup']:.1f}×, {group['error']:.0e}"
             lines.append(
-                f"| {first if way == 'rules' else ' | '} | {'ours' if way == 'rules' else way} | {slope} | "
+                f"| {first if way == 'rules' else ' | '} | {'ours' if way == 'rules' else way} | {slope(gate)} | "
                 f"{gate.get('seeds', 3)} | {gate['verdict']} | {moved} | {agrees(found, way)} |"
             )
     return "\n".join(lines)
@@ -242,28 +231,15 @@ def table(rows: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Prints a line per model, and writes all; then the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--seeds", type=int, default=12)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
-    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
-    parser.add_argument("--table", action="store_true")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    rows: dict[str, Any] = {}
-    if given.out.exists():
-        rows = json.loads(given.out.read_text(encoding="utf-8"))
-    for name, (make, data) in MODELS.items():
-        if given.table or (given.names and name not in given.names):
-            continue
-        began = time.process_time()
-        rows[name] = {**rows.get(name, {}), **row(make, Trained(*data()), given.parts, given.seeds)}
-        print(name, json.dumps(rows[name]), f"{time.process_time() - began:.0f} s", flush=True)
-        ordered = {one: rows[one] for one in MODELS if one in rows}
-        given.out.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    options = named_rows(__file__, __doc__, seeds=12)
+    options.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
+    given = options.parse_args()
+
+    def row(name: str, before: Mapping[str, Any]) -> dict[str, Any]:
+        make, data = MODELS[name]
+        return {**before, **measured(make, Trained(*data()), given.parts, given.seeds)}
+
+    rows = measure(given, MODELS, row)
     if all(part in one for one in rows.values() for part in PARTS):
         print(table(rows))
 

@@ -10,20 +10,17 @@ pair of lines gets its errors: passed and moves, failed and stays. The architect
 lines, those of the second confirm. Three seeds are one verdict; nine make three of them.
 """
 
-import argparse
 import json
 import math
-import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import torch
 from architecture_models import MODELS, Trained
 from architectures import NARROW, WIDE, Prepared, stays
+from record import measure, named_rows
 
 from headrace_torch import hydro
 from headrace_torch.hydro.coordinate_check.report import ActivationTrend
@@ -140,24 +137,8 @@ def table(rows: Mapping[str, Mapping[str, Slopes]], shifts: Mapping[str, Any]) -
 
 def main() -> None:
     """Prints a line per model and writes all; then the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--seeds", type=int, default=9)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
-    parser.add_argument("--table", action="store_true")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    rows: dict[str, Any] = {}
-    if given.out.exists():
-        rows = json.loads(given.out.read_text(encoding="utf-8"))
-    for name in () if given.table else given.names or NAMES:
-        began = time.process_time()
-        rows[name] = measured(name, given.seeds)
-        print(name, f"{time.process_time() - began:.0f} s", flush=True)
-        given.out.write_text(json.dumps(rows) + "\n", encoding="utf-8")
+    given = named_rows(__file__, __doc__, seeds=9).parse_args()
+    rows = measure(given, NAMES, lambda name, _: measured(name, given.seeds), indent=None)
     shifts = json.loads(Path(__file__).with_name("architectures.json").read_text(encoding="utf-8"))
     print(table(rows, shifts))
 

@@ -9,21 +9,19 @@ make for hidden matrices. A false alarm is a right model that failed, a miss is 
 inconclusive is counted by itself. Seeds of two draws are never the same.
 """
 
-import argparse
 import json
 import math
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 from architecture_models import MODELS, Data, Trained, drawn, zeroed
 from architectures import NARROW, WAYS, WIDE, by_rules, standard
+from record import parser, quiet
 from torch import Tensor, nn
 
 from headrace_torch import hydro
@@ -118,18 +116,13 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Prints the rates, and writes every verdict."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--draws", type=int, default=20)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
-    parser.add_argument("--table", action="store_true")
-    given = parser.parse_args()
+    options = parser(__file__, __doc__)
+    options.add_argument("--draws", type=int, default=20)
+    given = options.parse_args()
     if given.table:
         print(table(json.loads(given.out.read_text(encoding="utf-8"))))
         return
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
+    quiet()
     rows: list[dict[str, Any]] = []
     for name, make, data, optimizer in RUNS:
         checks = Checks(make, data, optimizer)

@@ -13,19 +13,15 @@ seeds of the copy halve their loss.
 The gate runs as a user runs it, on 16 rows.
 """
 
-import argparse
-import json
 import math
-import time
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from architectures import NARROW, WAYS, WIDE, Prepared, gates, signed
+from architectures import NARROW, WAYS, WIDE, Prepared, gates
+from record import measure, named_rows, signed, slope
 from torch import Tensor
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from truth_data import TASKS, Batch, Task
@@ -198,16 +194,12 @@ def table(rows: Mapping[str, Any]) -> str:
     for name, found in rows.items():
         for way in WAYS:
             gate, real = found["gate"][way], truth(found["curves"], way)
-            slope = "diverges" if "why" in gate else ""
-            if "slope" in gate:
-                slope = f"{signed(gate['slope'])} ± {gate['error']:.2f} ({gate['at']})"
-            if "diverges" in gate:
-                slope += "; a wide model diverges"
+            steepest = slope(gate) + ("; a wide model diverges" if "diverges" in gate else "")
             same = real["copy"] == real["model"]
             cost = "the same" if same else f"{signed(real['cost'])} ± {real['half']:.2f}"
             lines.append(
                 f"| {name if way == 'rules' else ''} | {'ours' if way == 'rules' else way} | "
-                f"{power(real['copy'])} → {power(real['model'])} | {cost} | {real['what']} | {slope} | "
+                f"{power(real['copy'])} → {power(real['model'])} | {cost} | {real['what']} | {steepest} | "
                 f"{gate.get('seeds', 3)} | {gate['verdict']} | {agrees(gate['verdict'], real['what'])} |"
             )
     return "\n".join(lines)
@@ -215,32 +207,19 @@ def table(rows: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Prints a line per model, and writes all; then the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
-    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
-    parser.add_argument("--table", action="store_true")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    rows: dict[str, Any] = {}
-    if given.out.exists():
-        rows = json.loads(given.out.read_text(encoding="utf-8"))
-    for name, task in TASKS.items():
-        if given.table or (given.names and name not in given.names):
-            continue
-        began = time.process_time()
-        rows.setdefault(name, {})
+    options = named_rows(__file__, __doc__, seeds=4)
+    options.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
+    given = options.parse_args()
+
+    def row(name: str, before: Mapping[str, Any]) -> dict[str, Any]:
+        task, found = TASKS[name], dict(before)
         if "curves" in given.parts:
-            rows[name]["curves"] = curves(task, given.seeds)
+            found["curves"] = curves(task, given.seeds)
         if "gate" in given.parts:
-            rows[name]["gate"] = gates(surrogate_of(task), Rows(task))
-        print(name, f"{time.process_time() - began:.0f} s", flush=True)
-        ordered = {one: rows[one] for one in TASKS if one in rows}
-        given.out.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+            found["gate"] = gates(surrogate_of(task), Rows(task))
+        return found
+
+    rows = measure(given, TASKS, row)
     if all(part in one for one in rows.values() for part in PARTS):
         print(table(rows))
 

@@ -1,0 +1,68 @@
+"""What scripts share that measure one model after another: their command line, and the record beside each."""
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def parser(script: str, doc: str | None) -> argparse.ArgumentParser:
+    """The options that all have; the record lies beside `script`."""
+    options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--out", type=Path, default=Path(script).with_suffix(".json"))
+    options.add_argument("--table", action="store_true", help="print the record, and measure nothing")
+    return options
+
+
+def named_rows(script: str, doc: str | None, seeds: int) -> argparse.ArgumentParser:
+    """The options of a script with a row for each model."""
+    options = parser(script, doc)
+    options.add_argument("names", nargs="*", help="the models to measure; all where none is named")
+    options.add_argument("--seeds", type=int, default=seeds)
+    return options
+
+
+def measure(
+    given: argparse.Namespace,
+    names: Iterable[str],
+    row: Callable[[str, Mapping[str, Any]], Mapping[str, Any]],
+    indent: int | None = 1,
+) -> dict[str, Any]:
+    """The record, after each model that was asked for has been measured; written after each.
+
+    `row` takes a model's name and what the record has of it.
+    """
+    quiet()
+    names, rows = list(names), {}
+    if given.out.exists():
+        rows = json.loads(given.out.read_text(encoding="utf-8"))
+    for name in [] if given.table else [one for one in names if one in (given.names or names)]:
+        began = time.process_time()
+        rows[name] = row(name, rows.get(name, {}))
+        print(name, json.dumps(rows[name]), f"{time.process_time() - began:.0f} s", flush=True)
+        rows = {one: rows[one] for one in names if one in rows}
+        given.out.write_text(json.dumps(rows, indent=indent) + "\n", encoding="utf-8")
+    return rows
+
+
+def quiet() -> None:
+    """One core, and no warnings among the rows."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+
+
+def slope(gate: Mapping[str, Any]) -> str:
+    """A gate's steepest slope, as a cell of a table."""
+    if "slope" not in gate:
+        return "diverges" if "why" in gate else "none"
+    return f"{signed(gate['slope'])} ± {gate['error']:.2f} ({gate['at']})"
+
+
+def signed(value: float) -> str:
+    """Two places and a proper minus."""
+    return f"{value:+.2f}".replace("-", "−")
