@@ -212,6 +212,7 @@ def test_the_time_limit_that_covers_all_is_told() -> None:
 def test_the_time_limit_ends_a_run_at_a_report_but_not_before_three_steps(tmp_path: Path) -> None:
     now = 0.0
     control = Control(
+        id="check-0",
         script="",
         target="",
         folder=str(tmp_path),

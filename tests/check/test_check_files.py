@@ -192,3 +192,46 @@ def test_a_script_that_is_not_shipped_cannot_be_checked(tmp_path: Path) -> None:
     with pytest.raises(CheckError, match=r"script.py is ignored, so it is not shipped") as raised:
         run_check(tmp_path / "script.py", folder=tmp_path, ships=True)
     assert ".headraceignore" in raised.value.remedy
+
+
+OWN = [
+    ('f"hist-{t.id}.json"', "hist.json"),
+    ('f"out-{t.id}/hist.json"', "out"),
+    ('f"logs/hist-{t.id}.json"', "logs"),
+]
+"""Names of a trial's own file, and what has to be made for it."""
+
+
+@pytest.mark.cases(1)
+@pytest.mark.parametrize(
+    ("name", "made"), OWN, ids=["a file", "in a folder of its own", "in a folder of the project"]
+)
+def test_a_file_with_the_trials_id_in_its_name_is_no_earlier_runs(
+    tmp_path: Path, name: str, made: str
+) -> None:
+    """The second of two straight runs went on from the first one's file, and that was called not deterministic."""
+    source = HISTORY.replace('"hist.json"', name)
+    if "/" in name:
+        source = source.replace(
+            "    for step", f"    os.makedirs(os.path.dirname({name}), exist_ok=True)\n    for step"
+        )
+    report = checked(tmp_path, source)
+    assert report.nondeterminism is None, render(report)
+    assert report.verdict is Verdict.PASSED
+    assert "NOT COVERED: a kill" in render(report)
+    left = {path.name for path in (tmp_path / "project").iterdir()}
+    assert left == ({"script.py", "logs"} if made == "logs" else {"script.py"})
+    assert not list((tmp_path / "project").glob("*/*.json"))
+
+
+def test_a_file_that_an_earlier_run_left_is_named_where_two_runs_differ(tmp_path: Path) -> None:
+    report = checked(tmp_path, HISTORY)
+    told = render(report)
+    assert report.nondeterminism is not None
+    assert (
+        "the runs wrote hist.json into the working folder: the second one read it as an earlier one had left it"
+        in told
+    )
+    assert "remedy: keep what it holds in t.state, or track" in told
+    assert "checkpoint, or put t.id into its name; delete it before the next run" in told
+    assert (tmp_path / "project" / "hist.json").exists(), "it may be the user's"

@@ -38,6 +38,7 @@ DRAWS = [
 ]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("library", "draw"), DRAWS)
 @pytest.mark.parametrize("script", [IN_FUNCTION, AFTER_CURRENT])
 def test_its_generators_are_seeded(tmp_path: Path, script: str, library: str, draw: str) -> None:
@@ -48,6 +49,7 @@ def test_its_generators_are_seeded(tmp_path: Path, script: str, library: str, dr
     assert first == second == early
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("library", "draw"), DRAWS)
 @pytest.mark.parametrize("script", [IN_FUNCTION, AFTER_CURRENT])
 def test_its_generators_are_put_back_after_a_pause(

@@ -174,6 +174,7 @@ def train(t):
 """
 
 
+@pytest.mark.full
 def test_refuse_sees_a_file_that_is_executed_and_not_imported(service: Service) -> None:
     (service.folder / "settings_of_loaded.py").write_text("BASE = 5.0")
     study = f"{STUDY}on_code_change: refuse\n"

@@ -202,6 +202,7 @@ def _with(settings: WorkerSettings, notice: Path) -> WorkerSettings:
     return WorkerSettings(**{**fields, "spot_notice": notice})
 
 
+@pytest.mark.full
 async def test_a_file_that_is_there_already_is_refused(tmp_path: Path) -> None:
     notice = tmp_path / "notice"
     notice.touch()
@@ -215,6 +216,7 @@ async def test_a_file_that_is_there_already_is_refused(tmp_path: Path) -> None:
     assert b"is there already" in said
 
 
+@pytest.mark.full
 async def test_a_scheduler_that_knows_of_no_drain_sees_a_stop(
     site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
 ) -> None:

@@ -73,6 +73,7 @@ for _ in range(1500):
 """
 
 
+@pytest.mark.full
 async def test_a_trial_that_nests_its_folders_very_deep_ends_no_daemon(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -86,6 +87,7 @@ async def test_a_trial_that_nests_its_folders_very_deep_ends_no_daemon(
     assert not site.daemons[0][1].done()
 
 
+@pytest.mark.full
 async def test_devices_that_cannot_be_measured_end_neither_session_nor_daemon(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +126,7 @@ async def test_silence_is_a_failure_of_the_program(site: Site, scheduler: Script
     assert (exited.outcome, exited.error) == (FAILED, "reported nothing for 2.5 s")
 
 
+@pytest.mark.full
 async def test_silence_since_the_start_says_that_imports_count(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -448,6 +451,7 @@ async def test_a_program_that_crashes_shows_where(site: Site, scheduler: Scripte
     assert "in in_a_collective" in exited.log_tail
 
 
+@pytest.mark.full
 async def test_a_program_that_did_not_say_so_gets_no_such_signal(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:

@@ -63,6 +63,20 @@ async def test_a_second_assign_starts_nothing(site: Site, scheduler: ScriptedSch
     assert log.count("==== ") == 1
 
 
+async def test_a_decision_that_ends_a_trial_answers_the_report_that_is_on_its_way(
+    site: Site, scheduler: ScriptedScheduler
+) -> None:
+    """The next report waited for an answer of its own until the grace was over, and the code behind never ran."""
+    site.start()
+    stream = await scheduler.stream()
+    command = site.program("report(1); mark('answered', report(2).action)")
+    stream.send(assign=site.assign(command, milestone=2))
+    await stream.get("report", 2)
+    stream.decide(stream.all("report")[0], STOP)
+    assert (await stream.get("exited")).outcome == RELEASED
+    assert (site.marks / "answered").read_text() == str(STOP)
+
+
 async def test_a_lost_decision_is_asked_for_again(site: Site, scheduler: ScriptedScheduler) -> None:
     site.start()
     stream = await scheduler.stream()

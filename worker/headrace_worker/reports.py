@@ -205,9 +205,14 @@ class Reports:
             raise  # only the call was cancelled
 
     def decide(self, sequence: int, decision: event_pb2.Decision) -> None:
-        """Takes the scheduler's decision on the report with this sequence in the outbox."""
+        """Takes the scheduler's decision on the report with this sequence in the outbox. One that ends the lease
+        answers every report that waits: no other answer comes."""
         if decision.action != event_pb2.DECISION_ACTION_CONTINUE:
             self._told_to_leave = decision
+            for waiting in self._undecided.values():
+                if not waiting.done():
+                    waiting.set_result(decision)
+            self._undecided.clear()
         elif decision.next_milestone and sequence >= self._decided_through:
             self.next_milestone = decision.next_milestone
         self._decided_through = max(self._decided_through, sequence)
@@ -296,7 +301,9 @@ class Reports:
             )
             self._code_told = files
             decision: asyncio.Future[event_pb2.Decision] = asyncio.get_running_loop().create_future()
-            if awaits:
+            if self._told_to_leave is not None:  # meanwhile, in answer to an earlier report
+                decision.set_result(self._told_to_leave)
+            elif awaits:
                 self._undecided[sequence] = decision
             if ref:
                 order = PruneOrder(
@@ -309,7 +316,7 @@ class Reports:
             if folder:
                 await asyncio.to_thread(clear_away, folder)
         durable()
-        if awaits:
+        if awaits or decision.done():
             answer = await decision
             if self._leave_soon:
                 self._leave_soon = False

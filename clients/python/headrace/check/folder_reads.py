@@ -2,7 +2,8 @@
 
 In a copy of shipped code, what a process writes is gone after a pause. So a file matters that the process reads in a
 later step than it wrote it. In the script's own folder, files survive a pause. There a file matters that the process
-reads as an earlier process of the same run left it: after a kill it may be ahead of the checkpoint.
+reads as an earlier process of the same run left it: after a kill it may be ahead of the checkpoint. If two runs without
+a pause differ, a file matters that the second reads as the first left it.
 
 Python tells which files are opened (audit events), and a file's change time when it was written. Change times are
 compared with those of a marker, a file of the check, as a file system's clock is coarser than the machine's. If the
@@ -17,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.check.snapshot import Control, FolderFiles, result_of
-from headrace.trial.shared_files import MOST
-
-_HIDDEN = (".", "__pycache__")
+from headrace.trial.shared_files import HIDDEN, MOST
 
 
 class FolderReads:
@@ -29,8 +28,7 @@ class FolderReads:
         self._folder = control.folder
         self._scratch = str(Path(control.result_file).parent)
         self._is_copy = control.is_copy
-        self._resumes = control.resume_step > 0
-        self._run_began_ns = control.run_began_ns
+        self._older_from_ns = control.older_from_ns
         self._marker = result_of(f"{control.result_file}.marker", rank)
         self._began_ns = self._reported_ns = stamp(self._marker)
         self._shipped = dict(_files(self._folder)) if self._is_copy else {}
@@ -89,7 +87,7 @@ class FolderReads:
             return False
         if not self._is_copy and path.startswith(self._scratch + os.sep):
             return False
-        return not any(part.startswith(_HIDDEN) for part in Path(self._name(path)).parts)
+        return not any(part.startswith(HIDDEN) for part in Path(self._name(path)).parts)
 
     def _opened(self, path: str, flags: int) -> None:
         reads = flags & os.O_ACCMODE != os.O_WRONLY
@@ -111,7 +109,7 @@ class FolderReads:
             return False
         if self._is_copy:
             return changed_ns != self._shipped.get(path) and changed_ns <= self._reported_ns
-        return self._resumes and self._run_began_ns <= changed_ns <= self._began_ns
+        return 0 < self._older_from_ns <= changed_ns <= self._began_ns
 
 
 def stamp(marker: Path) -> int:
@@ -124,9 +122,9 @@ def _files(folder: str) -> Iterator[tuple[str, int]]:
     """The files below a folder, with their change times, as far as they are watched."""
     count = 0
     for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
+        folders[:] = [name for name in folders if not name.startswith(HIDDEN)]
         for name in names:
-            if not name.startswith(_HIDDEN):
+            if not name.startswith(HIDDEN):
                 path = f"{place}{os.sep}{name}"
                 yield path, _changed_ns(path)
         count += len(names)

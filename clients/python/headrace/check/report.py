@@ -117,6 +117,8 @@ class CheckReport:
     kept_files: tuple[str, ...] = ()
     # What the runs wrote into the folder that all trials share.
     left_files: tuple[str, ...] = ()
+    # Of two straight runs that differ: files that the second read as an earlier run had left them.
+    read_files: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -276,12 +278,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
                 f"  all else is equal, so the rest can be judged without {listed(tuple(names))}, unless a study asks "
                 f"for it: {' '.join(f'--ignore-metric {name}' for name in names)}"
             )
-        if report.own_checkpoints:
-            files = listed(report.own_checkpoints)
-            yield f"  the runs wrote {files} into the working folder: one that loads it goes on from the one before"
-            shared = not all(map(is_numbered, report.own_checkpoints))
-            name = ", or put t.id into its name" if shared else ""
-            yield f"  remedy: t.track(...) what it holds{name}; delete it before the next run"
+        yield from _left_by_an_earlier_run(report)
     partings = [one for one in (report.trajectory, report.end_difference) if one is not None]
     if partings and report.nondeterminism is None:
         yield ""
@@ -297,6 +294,24 @@ def _lines(report: CheckReport) -> Iterator[str]:
                 "  look for what the next step reads outside the script's variables: files, caches, processes"
                 f"{unread}"
             )
+
+
+def _left_by_an_earlier_run(report: CheckReport) -> Iterator[str]:
+    """Why two straight runs may differ, and what to do."""
+    files = report.read_files or report.own_checkpoints
+    if not files:
+        return
+    one = len(files) == 1
+    they_hold, them, their_names = (
+        ("it holds", "it", "its name") if one else ("they hold", "them", "their names")
+    )
+    what = f"the second one read {them} as an earlier one had left {them}"
+    if not report.read_files:
+        what = f"one that loads {them} resumes from the one before"
+    yield f"  the runs wrote {listed(files)} into the working folder: {what}"
+    keep = f"t.track(...) what {they_hold}" if all(map(is_checkpoint, files)) else in_checkpoint(files)
+    name = "" if all(map(is_numbered, files)) else f", or put t.id into {their_names}"
+    yield f"  remedy: {keep}{name}; delete {them} before the next run"
 
 
 def _in_what_was_covered(report: CheckReport) -> str:

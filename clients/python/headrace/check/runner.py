@@ -29,6 +29,7 @@ from headrace.check.folder_reads import stamp
 from headrace.check.gangs import Ranks, by_rank, chain_of, failed
 from headrace.check.judge import Judged, files_read, is_measured, metrics_of, noise_of, without
 from headrace.check.launch import launch as _launch
+from headrace.check.own_files import OwnFolders, new_id
 from headrace.check.plan import STRAIGHT_SHARE, Plan, affordable, limit_for_all, planned, possible, saved_at
 from headrace.check.populations import unused_parameter
 from headrace.check.report import CheckReport, Limit, Missing
@@ -37,7 +38,6 @@ from headrace.check.sound import CheckError, refuse_own_fault, require_sound
 from headrace.check.source import training_function
 from headrace.check.suspects import resets, restored_late, suspects
 from headrace.trial.runtime import Value
-from headrace.trial.shared_files import times
 
 LIMIT_S = 60.0
 """The time limit where no number of steps is given."""
@@ -76,15 +76,15 @@ def run_check(
     `steps` are reported in each run, of a budget of `max_steps` (the script's own), and each is followed by a restore.
     Without `steps` the whole budget is run, as far as `limit_s` allows: at least 3 steps, however long they take, and 3
     in a gang. `params` override the script's defaults. `callable` is `function` or `module:function` where the script
-    does not call `trial.main` itself; left out, it is the function that takes a trial. At its `rungs` a
-    study saves a trial; where it `pauses` trials there, each is tried. `ranks` processes train together, as those of a
-    study with `processes: per_slot` do. `mutations` are, by parameter, configurations in which a population has changed
-    it: each must have an effect. Metrics that are `ignored` are not compared, and of others than the `objectives` those
-    that differ without a pause. The script runs in `folder` (the current one), as a trial runs in its study's
-    `working_dir`: what it writes there stays. Where the study `ships` that folder, each process runs in a fresh copy of
-    what is shipped, as on a worker. With `arguments` it runs as `python SCRIPT ARGUMENTS` or, with a `module`,
-    `python -m MODULE ARGUMENTS` does, and asks for its trial itself; `env` is the study's. `progress(what, done,
-    total)` is told before each process; the total is 0 where it is not known yet. Raises `CheckError` where the
+    does not call `trial.main` itself; left out, it is the function that takes a trial. At its `rungs` a study saves a
+    trial; where it `pauses` trials there, each is tried. `ranks` processes train together, as those of a study with
+    `processes: per_slot` do. `mutations` are, by parameter, configurations in which a population has changed it: each
+    must have an effect. Metrics that are `ignored` are not compared, and of others than the `objectives` those that
+    differ without a pause. The script runs in `folder` (the current one), as a trial runs in its study's `working_dir`:
+    what it writes there stays, but for files named by `t.id`. Where the study `ships` that folder, each process runs in
+    a fresh copy of what is shipped, as on a worker. With `arguments` it runs as `python SCRIPT ARGUMENTS` or, with a
+    `module`, `python -m MODULE ARGUMENTS` does, and asks for its trial itself; `env` is the study's. `progress(what,
+    done, total)` is told before each process; the total is 0 where it is not known yet. Raises `CheckError` where the
     script fails without any pause.
     """
     script = script.resolve()
@@ -104,6 +104,7 @@ def run_check(
     with tempfile.TemporaryDirectory(prefix="headrace-check-") as scratch:
         at = Copies(script, folder, Path(scratch)).fresh if ships else in_its_folder
         control = Control(
+            id=new_id(),
             script=str(script),
             target=target,
             folder=str(folder),
@@ -123,6 +124,7 @@ def run_check(
             module=module,
             env=dict(env or {}),
         )
+        own = OwnFolders(set() if ships else {folder, script.parent}, control.id)
         check = _Check(
             control,
             mutations or {},
@@ -130,6 +132,7 @@ def run_check(
             progress or _silent,
             launch or _launch,
             at,
+            own,
             rungs=rungs,
             pauses=pauses,
             objectives=objectives,
@@ -137,18 +140,11 @@ def run_check(
             deadline_s=None if steps is not None else limit_s,
             clock=clock,
         )
-        places = set() if ships else {folder, script.parent}
-        before = _times(places)
-        report = check.run()
-    return replace(report, left_files=tuple(sorted(_changed(before, _times(places)))))
-
-
-def _times(places: set[Path]) -> dict[Path, float]:
-    return {place / name: written for place in places for name, written in times(place).items()}
-
-
-def _changed(before: dict[Path, float], after: dict[Path, float]) -> set[str]:
-    return {path.name for path, written in after.items() if before.get(path) != written}
+        try:
+            report = check.run()
+        finally:
+            own.clear()
+        return replace(report, left_files=own.changed())
 
 
 class _Check:
@@ -162,6 +158,7 @@ class _Check:
         progress: Progress,
         launch: Launch,
         at: At,
+        own: OwnFolders,
         *,
         rungs: Sequence[int],
         pauses: bool,
@@ -186,6 +183,8 @@ class _Check:
         self._progress = progress
         self._launch = launch
         self._at = at
+        self._own = own
+        self._began_ns = stamp(folder / "check")
         self._started = 0
 
     def run(self) -> CheckReport:
@@ -229,7 +228,11 @@ class _Check:
         missing = (*by_rank(world, lambda rank: losses(chain_of(chain, rank))), *broken)
         if missing or judged.first is not None:
             after = tuple(next((step for step in first.steps if step > at), 0) for at in made)
-            again = self._process("second straight run", replace(self._control, photographed=after))
+            self._own.clear()
+            again = self._process(
+                "second straight run",
+                replace(self._control, photographed=after, older_from_ns=self._began_ns),
+            )
             parting = Judged.of(straight, [again]).first
             if parting is not None:
                 noise = noise_of(straight, again)
@@ -237,7 +240,9 @@ class _Check:
                 report = replace(report, noise=noise)
                 if not names or not self._may_leave_out(names, report.metrics):
                     reset = by_rank(world, lambda rank: self._resets(straight[rank], chain_of(chain, rank)))
-                    return replace(report, missing=missing, nondeterminism=parting, warnings=reset)
+                    read = () if self._control.is_copy else files_read([again])
+                    report = replace(report, nondeterminism=parting, read_files=read)
+                    return replace(report, missing=missing, warnings=reset)
                 self._left_out |= names
                 straight, chain = without(straight, names), [without(results, names) for results in chain]
                 judged = Judged() if broken else Judged.of(straight, chain)
@@ -315,10 +320,11 @@ class _Check:
     def _resumed_run(self, first: SegmentResult, plan: Plan) -> tuple[list[Ranks], tuple[Missing, ...]]:
         """The processes, each resumed from the one before, up to the end; and why there are no more of them."""
         chain: list[Ranks] = []
+        self._own.clear()
         control = replace(
             self._control,
             checkpoint_dir=str(self._folder / "checkpoints"),
-            run_began_ns=stamp(self._folder / "resumed-run"),
+            older_from_ns=stamp(self._folder / "resumed-run"),
         )
         ahead = plan.first(self._restores(first, len(plan.order)))
         self._total = len(ahead) + 2 + len(self._mutations)

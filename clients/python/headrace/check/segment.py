@@ -118,6 +118,7 @@ class Segment:
         self._params = {**self._defaults.params, **control.params}
         return Assignment(
             trial="studies/check/trials/0",
+            id=control.id,
             params=self._params,
             max_steps=self._budget,
             next_milestone=control.pause_at or self._budget,

@@ -228,6 +228,8 @@ class SegmentResult:
 class Control:
     """What one process is to do."""
 
+    # The trial's `t.id`.
+    id: str
     script: str
     # `module:function`; empty: the script is run as `__main__`.
     target: str
@@ -256,8 +258,9 @@ class Control:
     photographed: tuple[int, ...] = ()
     # Whether the folder is a copy of its own, which is deleted when it ends.
     is_copy: bool = False
-    # When the resumed run began that it is part of, by the clock of the check's folder; 0: it is part of none.
-    run_began_ns: int = 0
+    # Reading what was written from this time on, and before the process began, is told; by the clock of the check's
+    # folder; 0: none is.
+    older_from_ns: int = 0
     # How many processes train together, each with a result file of its own (`result_of`).
     ranks: int = 1
     # The arguments of a script that a command runs; and the name that `python -m` is given, if it is run so.

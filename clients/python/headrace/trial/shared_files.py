@@ -25,6 +25,8 @@ SUFFIXES: Final = frozenset(
         ".bin",
     ]
 )
+HIDDEN: Final = (".", "__pycache__")
+"""Names that begin so are not looked at."""
 MOST: Final = 10_000
 """So many entries of a folder are looked at."""
 SHOWN: Final = 3
@@ -40,7 +42,7 @@ def times(folder: Path) -> dict[str, float]:
     try:
         with os.scandir(folder) as entries:
             for _, entry in zip(range(MOST), entries, strict=False):
-                if not entry.name.startswith((".", "__pycache__")):
+                if not entry.name.startswith(HIDDEN):
                     found[entry.name] = entry.stat().st_mtime if entry.is_file() else 0.0
     except OSError:
         return {}  # the folder is the script's affair
