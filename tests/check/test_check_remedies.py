@@ -1,7 +1,12 @@
 """The remedies of `headrace check` are the code that its documentation teaches."""
 
-import pytest
+import textwrap
+from pathlib import Path
 
+import pytest
+from forked import launch_segment
+
+from headrace.check import run_check
 from headrace.check.remedies import Keys, how_kept
 from headrace.check.snapshot import Kind, Moment, Piece, SegmentResult, Snapshot
 
@@ -68,3 +73,24 @@ def test_a_variable_of_a_closure_is_replaced_by_the_state(first: str, told: str)
         "keep it in t.state in place of `inner`, which belongs to a closure or a generator: "
         f'`t.state.setdefault("inner", {told})` before the loop, and `t.state["inner"]` in the function'
     )
+
+
+def test_the_default_of_an_argument_is_made_where_it_can_be_tracked(tmp_path: Path) -> None:
+    """`generator=jitter(rng)` was no code: there is no `rng`, and it would call the function."""
+    script = tmp_path / "jitter.py"
+    script.write_text(
+        textwrap.dedent("""
+            import random
+            def jitter(rng=random.Random(3)):
+                return rng.random()
+            def train(t):
+                t.state.setdefault("w", 4.0)
+                for step in t.steps():
+                    t.state["w"] -= 0.1 * (t.state["w"] - jitter())
+                    t.report(loss=t.state["w"] ** 2)
+        """)
+    )
+    report = run_check(script, steps=3, folder=tmp_path, launch=launch_segment)
+    assert [missing.remedy for missing in report.missing] == [
+        "make it before the loop, call jitter(..., rng=rng), and add generator=rng to t.track(...)"
+    ]

@@ -490,7 +490,7 @@ CATALOGUE: Final[tuple[CatalogueEntry, ...]] = (
         None,
         "FAILED_PRECONDITION",
         SeveralObjectivesError,
-        "Read the Pareto front: `study.front()`, or `front` of what `status()` and `wait()` return; "
+        "Read the Pareto front: `study.front()`, or `front` of what `status()`, `wait()` and `optimize()` return; "
         "`headrace best STUDY` lists it.",
     ),
     _entry(None, "CANCELLED", CallCancelledError, "Call again if the answer is still wanted."),

@@ -257,6 +257,12 @@ def _not_restored(pieces: _Differing, step: int, *, given_back: bool, taken: set
         if role in taken:  # a second model, say: `model=` is another one's name
             role = piece.variable if piece.variable.isidentifier() else f"{role}_2"
         remedy = f"add {role}={piece.variable or name} to t.track(...)"
+        function, _, argument = piece.variable.removesuffix(")").partition("(")
+        if argument:  # the default of an argument, which no expression reads
+            remedy = (
+                f"make it before the loop, call {function}(..., {argument}={argument}), and add {role}={argument} to "
+                "t.track(...)"
+            )
     elif piece.kind is Kind.RNG and piece.saved_as == "(global)":
         finding = f"{piece.label} is not as it was saved: {what}"
         remedy = "loop over t.steps(), which restores the generators last, and seed nothing after it"

@@ -15,6 +15,7 @@ from typing import Any
 
 import headrace
 from headrace.check import discover
+from headrace.check.aliases import aliases
 from headrace.check.classes import Classes
 from headrace.check.digest import digest
 from headrace.check.loaders import LoaderState, states
@@ -92,6 +93,7 @@ def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment,
         unread=tuple(islice(dict.fromkeys(map(name_of, values.unread)), _MOST_UNREAD)),
         iterators=tuple(sorted(iterating)),
         settings=finds.settings(),
+        aliases=aliases(t.state, t.tracked_objects()),
         loaders={path: found for path, found in lost.items() if found},
     )
 

@@ -134,6 +134,8 @@ class Snapshot:
     owners: dict[str, Owner] = field(default_factory=dict)
     # Variables that are too large, too deep or too many to be looked at.
     unread: tuple[str, ...] = ()
+    # Keys of `t.state` whose values share memory with a tracked object, with its name.
+    aliases: dict[str, str] = field(default_factory=dict)
 
     def by_key(self) -> dict[str, Piece]:
         """The pieces by key."""

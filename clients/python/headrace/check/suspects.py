@@ -70,6 +70,7 @@ def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[M
         caches = tuple(caches_emptied(before, after))
         doubted = same_again(straight, after) if caches else frozenset()
         signs = (
+            *_aliased(before),
             *_gradients_carried(straight, after),
             *_trainable_otherwise(straight, before, after),
             *_seeded_again(straight, after),
@@ -92,6 +93,18 @@ def restored_late(chain: Sequence[SegmentResult], unpaused: SegmentResult) -> tu
         replace(missing, evidence=(*missing.evidence, SAME_AGAIN))
         for missing in losses(chain, unpaused, late=True)
     )
+
+
+def _aliased(before: SegmentResult) -> Iterator[Missing]:
+    """What `t.state` held at the save that a restore makes a copy of."""
+    saved = before.last(Moment.REPORTED)
+    for key, owner in saved.aliases.items() if saved is not None else ():
+        yield Missing(
+            kind=Kind.VALUE,
+            finding=f't.state["{key}"] is no copy: it changes with the tracked `{owner}`, until a restore parts them',
+            remedy=f'keep a copy: t.state["{key}"] = copy.deepcopy(...)',
+            step=saved.step,
+        )
 
 
 def _steps_repeated(straight: SegmentResult) -> Iterator[Missing]:
