@@ -125,17 +125,17 @@ policies: setup ## Play 10,000 random histories of every policy against its orac
 
 yardstick: setup ## Draw 2,000 random modules and 2,000 programs that remember from each of four seeds, and compare groups of them with torch.optim (half an hour of one quiet core)
 	@ulimit -v 12000000; for seed in 1 2 3 4; do HEADRACE_MODULES=2000 HEADRACE_MODULES_SEED=$$seed OMP_NUM_THREADS=1 \
-		pytest -q -s -n 0 -o timeout=3600 tests/hydro/test_fuse_random_modules.py tests/hydro/test_fuse_random_memory.py -k equals_torch_optim --durations=2; done
+		pytest -q -s -n 0 -o timeout=3600 -o faulthandler_timeout=0 tests/hydro/test_fuse_random_modules.py tests/hydro/test_fuse_random_memory.py -k equals_torch_optim --durations=2; done
 
 guard: setup ## Compare 300 event logs of simulated studies with those that were kept (ARGS=--write keeps today's)
 	@python tests/simulator/logged_studies.py $(ARGS)
 
 fuzz: setup ## Send 20,000 calls drawn from the contract at real servers, four seeds (an hour)
-	@HEADRACE_FUZZ_CALLS=5000 pytest -s tests/fuzz
+	@HEADRACE_FUZZ_CALLS=5000 pytest -s -o faulthandler_timeout=0 tests/fuzz
 
 long: setup ## Train HDET's recovery with 20 seeds, and let 500 random histories of the scheduler's step keep its promises; plans on 200,000 trials (half an hour)
-	@HEADRACE_SEEDS=20 HEADRACE_STEP_HISTORIES=500 pytest -n 2 tests/hdet/test_hdet_recovery.py tests/scheduler/test_step_machine.py tests/scheduler/test_ask_tell_machine.py --durations=0
-	@HEADRACE_PLANNED_TRIALS=200000 pytest -n 1 tests/scheduler/test_plans.py
+	@HEADRACE_SEEDS=20 HEADRACE_STEP_HISTORIES=500 pytest -n 2 -o faulthandler_timeout=0 tests/hdet/test_hdet_recovery.py tests/scheduler/test_step_machine.py tests/scheduler/test_ask_tell_machine.py --durations=0
+	@HEADRACE_PLANNED_TRIALS=200000 pytest -n 1 -o faulthandler_timeout=0 tests/scheduler/test_plans.py
 
 restores: setup ## Load a dump of a live cluster's database behind its workers, three times (a minute); 200 random histories of the janitor (ten minutes)
 	@HEADRACE_RESTORES=3 pytest -q -s -n 0 tests/chaos/test_restored_cluster.py
