@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from test_worker_logs import PLACE, Store, attempt_of, has, kept, store_of
 from worker_site import Site
 
 from headrace import log_times
+from headrace.bundle_logs import aboard
 from headrace.checkpoints.small import log_name, times_name
 from headrace.log_times import Mark
 from headrace.v1 import worker_pb2
@@ -263,6 +265,27 @@ async def test_an_attempt_that_is_over_is_read_since_a_time_from_the_store_and_f
     assert (unknown.data, unknown.timed) == (stored, False)
     pending = LogReads(store, OrderedDict(l1=part), tmp_path)  # type: ignore[arg-type]  # as above
     assert (await pending.read(asked(1, 20), None)).data.split() == lines
+
+
+async def test_a_member_of_a_bundle_is_read_since_a_time_while_it_runs(tmp_path: Path, clock: Clock) -> None:
+    bundle, own = clock.log(tmp_path / "bundle-g1.log", "bundle g1"), clock.log(tmp_path / "0.log")
+    own.add(aboard(bundle.path.name, bundle.path.stat().st_size))
+    for log, word in ((bundle, "early\n"), (bundle, "late\n")):
+        clock.now_s += 100
+        log.add(word)
+        for one in (own, bundle):
+            one.shorten()
+    reads = LogReads(Store(files={}, failures=0), OrderedDict(), tmp_path)  # type: ignore[arg-type]  # as above
+    member: Any = SimpleNamespace(log=own, in_bundle=True)
+    first = await reads.read(asked(1, 0), member)
+    assert (first.data, first.timed) == (b"", True)
+    late = await reads.read(asked(1, 50), member)
+    assert (late.data, late.timed, late.live) == (b"late\n", True, True)
+    plain = worker_pb2.ReadLog(lease=asked(1, 0).lease, study_uid="u")
+    assert (await reads.read(plain, member)).data == HEADER + b"early\nlate\n"
+    bundle.add("news\n")
+    plain.offset = late.next_offset
+    assert (await reads.read(plain, member)).data == b"news\n"
 
 
 async def test_an_attempt_that_a_killed_daemon_left_behind_is_read_since_a_time(
