@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace import log_times
 from headrace.bundle_logs import LogReader, aboard, copied
+from headrace.log_times import Mark
 
 
 class Files:
@@ -91,3 +93,46 @@ def test_where_the_bundles_log_is_gone_its_end_is_shown(tmp_path: Path) -> None:
     files.bundle.unlink()
     files.look()
     assert files.shown == b"==== attempt 1 ====\nepoch 0\n"
+
+
+def marked(path: Path, *marks: tuple[int, int]) -> None:
+    log_times.path_of(path).write_bytes(log_times.pack(Mark(*mark) for mark in marks))
+
+
+def read_since(files: Files, since: int) -> tuple[bytes, bool, int]:
+    reader = LogReader(files.own, since=since)
+    shown = b"".join(reader.new()) + reader.rest()
+    return shown, reader.timed, reader.left_out
+
+
+def test_a_member_s_log_is_read_since_a_time_while_its_bundle_prints(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.comes_aboard()
+    files.add(files.bundle, "early\n")
+    early = files.bundle.stat().st_size
+    files.add(files.bundle, "late\n")
+    own = files.own.stat().st_size
+    marked(files.own, (1000, 0), (2000, own))
+    marked(files.bundle, (500, 0), (3000, early))
+    hidden = len(b"==== attempt 1 ====\n")
+    assert read_since(files, 3000) == (b"late\n", True, hidden + len(b"early\n"))
+    assert read_since(files, 2000) == (b"early\nlate\n", True, hidden)
+    assert read_since(files, 900) == (b"==== attempt 1 ====\nearly\nlate\n", True, 0)
+    log_times.path_of(files.bundle).unlink()
+    assert read_since(files, 3000) == (b"early\nlate\n", False, hidden)
+    files.leaves()
+    files.add(files.own, "==== attempt 2 ====\n")
+    marked(files.own, (1000, 0), (2000, own), (4000, files.own.stat().st_size))
+    files.add(files.own, "alone\n")
+    assert read_since(files, 4000)[:2] == (b"alone\n", True)  # its bundle, which it left, is not read
+
+
+def test_what_is_followed_is_what_comes_after_the_time(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    marked(files.own, (1000, 0), (2000, files.own.stat().st_size))
+    files.reader = LogReader(files.own, since=2000)
+    files.look()
+    assert files.shown == b""
+    files.add(files.own, "new\nheadr")
+    files.look()
+    assert (files.shown, files.reader.rest()) == (b"new\n", b"headr")

@@ -22,6 +22,7 @@ class Reading(FakeStudyService):
         super().__init__()
         self.parts = [b"epoch 1\n", b"epoch 2\n", b""]
         self.asked: list[str] = []
+        self.within: list[Any] = []
         self.info = pb.GetServerInfoResponse(
             version="0.1.0", database_schema="0040", program_schema="0039", metrics="10.0.0.5:9440"
         )
@@ -29,6 +30,7 @@ class Reading(FakeStudyService):
     def ReadLog(self, request: Any, context: grpc.ServicerContext) -> Any:
         trap = self._begin("ReadLog", request, context)
         self.asked.append(request.cursor)
+        self.within.append(request.within if request.HasField("within") else None)
         place = int(request.cursor or 0)
         data = self.parts[min(place, len(self.parts) - 1)]
         complete = place >= len(self.parts) - 1

@@ -1,8 +1,8 @@
 """Logs of trials for people elsewhere: parts of them over the session, and each attempt's into the store at its end.
 
 While an attempt runs, its log is read from the disk. When it is over its part goes into the store, beside the trial's
-checkpoints, cut to `STORED_BYTES`. Until it is there, and where the store does not have it (this daemon was killed, for
-example), it is read from the disk.
+checkpoints, cut to `STORED_BYTES`, with its marks (`headrace.log_times`). Until it is there, and where the store does
+not have it (this daemon was killed, for example), it is read from the disk.
 
 Nobody waits for this but the reader. A part has at most 64 KiB, all parts together at most `BYTES_A_SECOND`, and they
 are sent behind what the scheduler is told. So a reader delays no report.
@@ -14,18 +14,21 @@ import asyncio
 import logging
 import os
 import re
+import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
+from headrace import log_times
 from headrace.bounds.sessions import LOG_CHUNK_BYTES
 from headrace.bundle_logs import LogReader
 from headrace.checkpoints import CheckpointError, CheckpointStore
-from headrace.checkpoints.small import LOGS_KEPT, log_name
+from headrace.checkpoints.small import LOGS_KEPT, log_name, times_name
+from headrace.log_times import Mark
 from headrace.v1 import worker_pb2
 from headrace_worker.attempt import Attempt
 from headrace_worker.launch import folder_of, log_path
@@ -55,6 +58,8 @@ class Part:
     end: int
     bundled: bool
     """Its program printed into its bundle's log."""
+    marks: tuple[Mark, ...] = ()
+    """When it was written, with offsets within it."""
 
     def read(self, offset: int, most: int) -> bytes:
         """Read from an offset within it. Raises `OSError`."""
@@ -81,12 +86,14 @@ class LogKeeper:
         except OSError:  # the trial took it away
             return
         lease_id = assign.lease.lease_id
+        start = min(written.began, size)
         self.pending[lease_id] = Part(
             path=written.path,
             identity=written.identity,
-            start=min(written.began, size),
+            start=start,
             end=size,
             bundled=assign.grant.seats > 1,
+            marks=tuple(log_times.within_part(written.marks, start, size)),
         )
         while len(self.pending) > MOST_PENDING:  # the store is away for long: they stay on this disk alone
             self.pending.popitem(last=False)
@@ -123,9 +130,14 @@ class LogKeeper:
                 return
 
     def _put(self, part: Part, trial: str, attempt: int) -> None:
-        self._store.put_file(trial, log_name(attempt), _shortened(part))
+        stored = _shortened(part)
+        self._store.put_file(trial, log_name(attempt), stored)
+        marks = _marks_of(part, len(stored))
+        if len(marks) > 2:  # its beginning and its end alone are no help
+            self._store.put_file(trial, times_name(attempt), log_times.pack(marks))
         if attempt > LOGS_KEPT:
             self._store.delete_file(trial, log_name(attempt - LOGS_KEPT))
+            self._store.delete_file(trial, times_name(attempt - LOGS_KEPT))
 
 
 def _shortened(part: Part) -> bytes:
@@ -138,6 +150,16 @@ def _shortened(part: Part) -> bytes:
         f"\n==== {size - 2 * half} bytes left out: the store keeps {STORED_BYTES} bytes of an attempt ====\n"
     )
     return part.read(0, half) + notice.encode() + part.read(size - half, half)
+
+
+def _marks_of(part: Part, stored_bytes: int) -> Sequence[Mark]:
+    """The marks of what the store keeps of a part; none of a member's, which lost lines here and there."""
+    size, half = part.end - part.start, STORED_BYTES // 2
+    if part.bundled:
+        return ()
+    if size <= STORED_BYTES:
+        return part.marks
+    return log_times.replaced(part.marks, half, size - half, stored_bytes - 2 * half)
 
 
 def _alone(whole: bytes, path: Path) -> bytes:
@@ -180,22 +202,32 @@ class LogReads:
     def _read(self, ask: worker_pb2.ReadLog, attempt: Attempt | None) -> worker_pb2.LogChunk:
         if attempt is not None:
             if attempt.log is None:
-                return worker_pb2.LogChunk(live=True, next_offset=ask.offset)
+                return worker_pb2.LogChunk(live=True, next_offset=ask.offset, timed=True)
             if attempt.in_bundle:
                 return self._of_bundle(ask, attempt.log)
             return _of_file(ask, attempt.log)
-        if (ask.lease.lease_id, ask.offset) in self._bundled:
+        if (ask.lease.lease_id, ask.offset) in self._bundled and not ask.HasField("within"):
             return self._end_of_bundle(ask)
         assign = worker_pb2.Assign(lease=ask.lease, study_uid=ask.study_uid)
         part = self._pending.get(ask.lease.lease_id)
-        data: bytes | None = None
-        if part is None:
-            name = log_name(ask.lease.attempt)
-            data = self._store.read_file(folder_of(assign), name, ask.offset, LOG_CHUNK_BYTES)
+        if part is None and (found := self._of_store(ask, folder_of(assign))) is not None:
+            return found
+        part = part or self._left_behind(assign)
+        offset, timed = _begin(ask, part.marks)
+        data = part.read(offset, LOG_CHUNK_BYTES)
+        return worker_pb2.LogChunk(data=data, next_offset=offset + len(data), timed=timed)
+
+    def _of_store(self, ask: worker_pb2.ReadLog, trial: str) -> worker_pb2.LogChunk | None:
+        """The part of an attempt that is over; None where the store has none of it."""
+        times: bytes | None = None
+        if ask.HasField("within"):
+            name = times_name(ask.lease.attempt)
+            times = self._store.read_file(trial, name, 0, log_times.MOST_BYTES)
+        offset, timed = _begin(ask, log_times.unpack(times or b""))
+        data = self._store.read_file(trial, log_name(ask.lease.attempt), offset, LOG_CHUNK_BYTES)
         if data is None:
-            part = part or self._left_behind(assign)
-            data = part.read(ask.offset, LOG_CHUNK_BYTES)
-        return worker_pb2.LogChunk(data=data, next_offset=ask.offset + len(data))
+            return None
+        return worker_pb2.LogChunk(data=data, next_offset=offset + len(data), timed=timed)
 
     def _left_behind(self, assign: worker_pb2.Assign) -> Part:
         """The part of an attempt that was not stored, found by its header line. Raises `FileNotFoundError`."""
@@ -209,23 +241,22 @@ class LogReads:
 
     def _of_bundle(self, ask: worker_pb2.ReadLog, written: AttemptLog) -> worker_pb2.LogChunk:
         """The attempt's own log with what its bundle prints: it can be read forwards alone."""
-        key = (ask.lease.lease_id, ask.offset)
-        reader = self._bundled.pop(key, None) or _Bundled(written, skip=ask.offset)
+        since = _since(ask)
+        begun = None if since is not None else self._bundled.pop((ask.lease.lease_id, ask.offset), None)
+        reader = begun or _Bundled(written, skip=ask.offset, since=since)
         data = reader.read(LOG_CHUNK_BYTES)
-        end = ask.offset + len(data)
-        self._bundled[ask.lease.lease_id, end] = reader
+        self._bundled[ask.lease.lease_id, reader.end] = reader
         while len(self._bundled) > MOST_READERS:
             self._bundled.popitem(last=False)
-        return worker_pb2.LogChunk(data=data, next_offset=end, live=True)
+        return worker_pb2.LogChunk(data=data, next_offset=reader.end, live=True, timed=reader.timed)
 
     def _end_of_bundle(self, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
         """The rest of a member that a reader has followed: its log in the store is another, without the bundle's."""
         reader = self._bundled.pop((ask.lease.lease_id, ask.offset))
         data = reader.read(LOG_CHUNK_BYTES)
-        end = ask.offset + len(data)
         if data:
-            self._bundled[ask.lease.lease_id, end] = reader
-        return worker_pb2.LogChunk(data=data, next_offset=end)
+            self._bundled[ask.lease.lease_id, reader.end] = reader
+        return worker_pb2.LogChunk(data=data, next_offset=reader.end)
 
 
 def _found_in(path: Path, attempt: int) -> Part:
@@ -234,29 +265,56 @@ def _found_in(path: Path, attempt: int) -> Part:
         starts = [(int(one[1]), one.start()) for one in _HEADER.finditer(file.read(MOST_SEARCHED_BYTES))]
     for (which, start), (_, end) in pairwise([*starts, (0, found.st_size)]):
         if which == attempt:
-            return Part(path=path, identity=(found.st_dev, found.st_ino), start=start, end=end, bundled=False)
+            marks = tuple(log_times.within_part(log_times.read(path), start, end))
+            identity = (found.st_dev, found.st_ino)
+            return Part(path=path, identity=identity, start=start, end=end, bundled=False, marks=marks)
     raise FileNotFoundError(f"{path} has nothing of attempt {attempt}")
 
 
 def _of_file(ask: worker_pb2.ReadLog, written: AttemptLog) -> worker_pb2.LogChunk:
     with open_to_read(written.path, written.identity) as file:
-        begins = written.began
-        available = max(0, os.fstat(file.fileno()).st_size - begins)
+        begins, size = written.began, os.fstat(file.fileno()).st_size
+        available = max(0, size - begins)
+        offset, timed = _begin(ask, log_times.within_part(written.marks, begins, size))
         # It was cut where it is shorter than what was read: go on with its last part.
-        offset = ask.offset if ask.offset <= available else max(0, available - LOG_CHUNK_BYTES)
+        offset = offset if offset <= available else max(0, available - LOG_CHUNK_BYTES)
         file.seek(begins + offset)
         data = file.read(LOG_CHUNK_BYTES)
-    return worker_pb2.LogChunk(data=data, next_offset=offset + len(data), live=True)
+    return worker_pb2.LogChunk(data=data, next_offset=offset + len(data), live=True, timed=timed)
+
+
+def _since(ask: worker_pb2.ReadLog) -> int | None:
+    """Since when a reader wants it, as in marks; None: all of it."""
+    if not ask.HasField("within"):
+        return None
+    return log_times.since_ms(ask.within.ToTimedelta(), time.time())
+
+
+def _begin(ask: worker_pb2.ReadLog, marks: Sequence[Mark]) -> tuple[int, bool]:
+    """Where to begin to read, and whether that is where the time asked for begins."""
+    since = _since(ask)
+    place = None if since is None else log_times.place_of(marks, since)
+    return (ask.offset, False) if place is None else (place, True)
 
 
 class _Bundled:
     """Reads the log of a member with its bundle's."""
 
-    def __init__(self, written: AttemptLog, *, skip: int) -> None:
-        self._reader = LogReader(written.path, start=written.began, open_file=open_to_read)
+    def __init__(self, written: AttemptLog, *, skip: int, since: int | None = None) -> None:
+        self._reader = LogReader(written.path, start=written.began, since=since, open_file=open_to_read)
         self._new: Iterator[bytes] | None = None
-        self._skip = skip
+        self._skip = self._passed = skip
         self._rest = b""
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is known when all of it was written."""
+        return self._reader.timed
+
+    @property
+    def end(self) -> int:
+        """Where the next part begins, with what is not shown."""
+        return self._passed + self._reader.left_out
 
     def read(self, most: int) -> bytes:
         self._new = self._new or self._reader.new()
@@ -269,4 +327,5 @@ class _Bundled:
             self._skip -= skipped
             self._rest += more[skipped:]
         data, self._rest = self._rest[:most], self._rest[most:]
+        self._passed += len(data)
         return data

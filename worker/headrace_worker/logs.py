@@ -1,23 +1,32 @@
 """Trial logs: one file per trial, one header line per attempt, and the end of it for the scheduler.
 
 The trial writes into the file itself; nobody stands between. So its size is looked at now and then (`shorten`), and
-of a log that has grown too large the beginning and the end are kept. That the trial may do with the file what it
-likes (remove it, cut it, put a pipe in its place) costs it its log and nobody anything.
+of a log that has grown too large the beginning and the end are kept. How much was there at which time is noted beside
+the log (`headrace.log_times`). That the trial may do with the files what it likes (remove them, cut them, put a pipe in
+their place) costs it its log and nobody anything.
 """
 
 import errno
 import os
 import stat
+import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO
 
+from headrace import log_times
 from headrace.bounds.sessions import LOG_TAIL
+from headrace.log_times import Mark
 
 MAX_BYTES = 64 << 20
 _KEPT_BYTES = 4 << 20
 """Of a log that has grown larger than `MAX_BYTES`, so much of its beginning and of its end is kept."""
+MARK_EVERY_MS = 5000
+"""A log that grows all the time is marked so often."""
+_LINE_BYTES = 4096
+"""A mark is at the start of its line, unless the line is longer."""
 
 
 @dataclass(slots=True)
@@ -31,6 +40,10 @@ class AttemptLog:
     """Where its header line begins."""
     identity: "FileIdentity"
     """Which file it is: another one in its place is none of ours."""
+    marks: list[Mark] = field(default_factory=list)
+    """Of the whole file."""
+    _turn: Lock = field(default_factory=Lock)
+    """A look may coincide with the attempt's end."""
 
     @classmethod
     def open(cls, path: Path, header: str) -> "AttemptLog":
@@ -38,8 +51,11 @@ class AttemptLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "a+b", buffering=0, opener=_open_regular)  # noqa: SIM115 - closed by `close`
         found = os.fstat(file.fileno())
+        marks = log_times.read(path)
         file.write(f"==== {header} ====\n".encode())
-        return cls(path, file, file.tell(), found.st_size, (found.st_dev, found.st_ino))
+        opened = cls(path, file, file.tell(), found.st_size, (found.st_dev, found.st_ino), marks)
+        opened._keep(log_times.added(marks, Mark(time.time_ns() // 10**6, found.st_size)))
+        return opened
 
     def note(self, line: str) -> None:
         """Writes a line of the worker's own."""
@@ -52,22 +68,63 @@ class AttemptLog:
 
     def close(self) -> None:
         """Closes the daemon's descriptor; the trial has its own."""
+        with self._turn, suppress(OSError, ValueError):  # a disk that fails; closed before
+            self._mark(os.fstat(self.file.fileno()).st_size)
         self.file.close()
 
     def shorten(self, max_bytes: int = MAX_BYTES) -> None:
-        """Takes the middle out of a log that has grown too large. What is written just then may go with it."""
+        """Marks what is there, and takes the middle out of a log that has grown too large. What is written just then
+        may go with it."""
+        with self._turn:
+            self._shorten(max_bytes)
+
+    def _shorten(self, max_bytes: int) -> None:
         kept = min(_KEPT_BYTES, max_bytes // 4)
         descriptor = self.file.fileno()
         size = os.fstat(descriptor).st_size
+        self._mark(size, MARK_EVERY_MS)
         if size <= max_bytes:
             return
         end = os.pread(descriptor, kept, size - kept)
         end = end[end.find(b"\n") + 1 :]
         notice = f"\n==== {size - kept - len(end)} bytes left out: a log holds {max_bytes} bytes ====\n"
         since = os.pread(descriptor, kept, size)  # written meanwhile: the last line, perhaps
+        marks = log_times.replaced(self.marks, kept, size - len(end), len(notice))
+        before = [mark for mark in self.marks if mark.offset <= kept]
+        self._keep(before)  # these are true whenever this daemon is killed
         os.ftruncate(descriptor, kept)
         os.write(descriptor, notice.encode() + end + since)
+        self._keep(marks)
         self.offset, self.began = min(self.offset, kept), min(self.began, kept)
+
+    def _mark(self, size: int, every_ms: int = 0) -> None:
+        """Notes that so many bytes are there now, unless it was noted just before. Raises `OSError`."""
+        now_ms = time.time_ns() // 10**6
+        last = self.marks[-1] if self.marks else None
+        if last and size < last.offset:  # the trial cut it
+            self.marks, last = [], None
+        if last and 0 <= now_ms - last.time_ms < every_ms:
+            return
+        start = max(0, size - _LINE_BYTES)
+        line = os.pread(self.file.fileno(), size - start, start)
+        ended = max(line.rfind(b"\n"), line.rfind(b"\r")) + 1
+        place = start + ended if ended or not start else size
+        if last is None or place > last.offset:
+            self._keep(log_times.added(self.marks, Mark(now_ms, place)))
+
+    def _keep(self, marks: list[Mark]) -> None:
+        """Puts the marks beside the log. Where they cannot be written there are none: old ones may be wrong."""
+        self.marks = marks
+        place = log_times.path_of(self.path)
+        fresh = place.with_name(f"{place.name}.new")
+        try:
+            fresh.unlink(missing_ok=True)
+            with fresh.open("xb") as file:  # what a trial puts there is not followed
+                file.write(log_times.pack(marks))
+            fresh.replace(place)
+        except OSError:
+            with suppress(OSError):
+                place.unlink()
 
     def tail(self) -> str:
         """Reads the end of this attempt's output: as much as the scheduler keeps."""

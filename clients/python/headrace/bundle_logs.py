@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from headrace import log_times
+
 _CHUNK = 65536
 _OWN = b"headrace: "
 _MARK = re.compile(
@@ -40,15 +42,24 @@ class LogReader:
         path: Path,
         *,
         start: int = 0,
+        since: int | None = None,
         open_file: Callable[[Path], BinaryIO] = lambda path: path.open("rb"),
     ) -> None:
-        """Reads from `start` on; `open_file` opens the files."""
+        """Reads from `start` on, of that what was written since a time (`log_times.since_ms`; None: all of it);
+        `open_file` opens the files."""
         self._path = path
         self._open = open_file
+        self._since = since
+        place = self._place(path)
+        self._shown_from, self.timed = place or 0, place is not None
+        """`timed`: whether it is known when what was read was written. What is not known is shown."""
+        self.left_out = 0
+        """So many bytes were not shown: they are older."""
         self._offset = start
         self._held = b""
         self._bundle: Path | None = None
         self._bundle_offset = 0
+        self._bundle_timed = True
         # Whether anything of the bundle's log was read: then the copy of its end says nothing new.
         self._live = False
         self._to_skip = 0
@@ -63,8 +74,7 @@ class LogReader:
 
     def rest(self) -> bytes:
         """What was held back for want of its line's end."""
-        rest, self._held = self._held, b""
-        return rest
+        return self._take(len(self._held))
 
     def _own(self) -> Iterator[bytes]:
         while self._held:
@@ -75,16 +85,30 @@ class LogReader:
                 continue
             mark = _MARK.search(self._held)
             end = mark.start() if mark else self._complete()
-            if end:
-                yield self._held[:end]
-            self._held = self._held[mark.end() if mark else end :]
+            if taken := self._take(end):
+                yield taken
             if mark is None:
                 return
+            self._held = self._held[mark.end() - end :]
             if mark["file"]:
                 self._bundle = self._path.with_name(mark["file"].decode())
-                self._bundle_offset, self._live = int(mark["start"]), False
+                start, self._live = int(mark["start"]), False
+                place = self._place(self._bundle)
+                self._bundle_offset, self._bundle_timed = max(start, place or 0), place is not None
+                self.left_out += self._bundle_offset - start
             else:
                 yield from self._leave(int(mark["count"]))
+
+    def _place(self, path: Path) -> int | None:
+        """From where on a file is shown; None where that is not known."""
+        return 0 if self._since is None else log_times.place_of(log_times.read(path), self._since)
+
+    def _take(self, count: int) -> bytes:
+        """The next bytes of what is held, without those that are older."""
+        older = min(count, max(0, self._shown_from - (self._offset - len(self._held))))
+        taken, self._held = self._held[older:count], self._held[count:]
+        self.left_out += older
+        return taken
 
     def _complete(self) -> int:
         """All but a line that is not complete and may become a mark."""
@@ -104,6 +128,7 @@ class LogReader:
         try:
             for chunk in self._read(self._bundle, self._bundle_offset):
                 self._bundle_offset += len(chunk)
+                self.timed &= self._bundle_timed
                 yield chunk
         except OSError:  # it is not there any more: the copy is shown
             return

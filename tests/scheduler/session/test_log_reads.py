@@ -70,8 +70,10 @@ class Reader:
         self.servicer = StudyServicer(replica.hub, Desk())
         self.servicer.logs = replica.logs
 
-    async def read(self, cursor: str = "") -> pb.ReadLogResponse:
+    async def read(self, cursor: str = "", within_s: float | None = None) -> pb.ReadLogResponse:
         request = pb.ReadLogRequest(name=self.trial, cursor=cursor)
+        if within_s is not None:
+            request.within.FromMilliseconds(int(within_s * 1000))
         context: Any = SimpleNamespace()
         let_call(Caller(peer="here", project=self.project))
         return await self.servicer.ReadLog(request, context)
@@ -179,6 +181,35 @@ async def test_an_attempt_whose_log_is_gone_is_noted_and_the_next_one_read(
             part = await Reader(replica, assign.lease.trial).read()
         assert part.notes == ["attempts 1 to 1: the logs of the last 1 attempts are kept"]
         assert part.next_cursor == "2:8"
+
+
+async def test_attempts_that_were_over_before_the_time_asked_for_are_passed_over(engine: AsyncEngine) -> None:
+    async with serving(engine, TIMING) as replica, running(engine, replica) as (scripted, assign):
+        lost = worker_pb2.EXIT_OUTCOME_LOST
+        await scripted.say(exited=worker_pb2.Exited(sequence=1, lease=assign.lease, outcome=lost))
+        await scripted.hears("assign", lambda one: one.lease.attempt == 2)
+        await asyncio.sleep(0.2)
+        knows = True
+
+        def answer(ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
+            chunk = of_text(ask, live=ask.lease.attempt == 2)
+            chunk.timed = knows and ask.HasField("within")
+            return chunk
+
+        reader = Reader(replica, assign.lease.trial)
+        async with answering(scripted, answer) as asked:
+            part = await reader.read(within_s=0.1)
+            assert (part.data, part.next_cursor, list(part.notes)) == (TEXT[:8], "2:8", [])
+            part = await reader.read(part.next_cursor, within_s=0.1)
+            assert (part.data, part.next_cursor) == (TEXT[8:16], "2:16")
+            part = await reader.read(within_s=3600)
+            assert (part.data, part.next_cursor, list(part.notes)) == (TEXT[:8], "1:8", [])
+            knows = False
+            part = await reader.read(within_s=3600)
+            assert part.notes == ["attempt 1: when it was printed is not known, so all of it is shown"]
+        assert [(ask.lease.attempt, ask.HasField("within"), ask.within.seconds) for ask in asked] == [
+            (2, True, 0), (2, False, 0), (1, True, 3600), (1, True, 3600),
+        ]  # fmt: skip
 
 
 async def test_who_does_not_answer_is_told(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4113,7 +4113,10 @@ type ReadLogRequest struct {
 	// Such as `studies/digits/trials/7`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The `next_cursor` of the part before; empty for the beginning.
-	Cursor        string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	Cursor string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	// With no cursor: leave out what was written longer ago. A few seconds more may come first, or a few percent of the time
+	// asked for.
+	Within        *durationpb.Duration `protobuf:"bytes,3,opt,name=within,proto3" json:"within,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4162,6 +4165,13 @@ func (x *ReadLogRequest) GetCursor() string {
 	return ""
 }
 
+func (x *ReadLogRequest) GetWithin() *durationpb.Duration {
+	if x != nil {
+		return x.Within
+	}
+	return nil
+}
+
 // The log of a trial is those of its attempts, one behind the other.
 type ReadLogResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4170,7 +4180,7 @@ type ReadLogResponse struct {
 	NextCursor string `protobuf:"bytes,2,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
 	// Nothing more will come: the trial is over, and this was the end.
 	Complete bool `protobuf:"varint,3,opt,name=complete,proto3" json:"complete,omitempty"`
-	// For people: attempts whose log is gone.
+	// For people: attempts whose log is gone, or is shown whole for want of the times at which it was written.
 	Notes         []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6618,10 +6628,11 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"checkpoint\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"<\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"o\n" +
 	"\x0eReadLogRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06cursor\x18\x02 \x01(\tR\x06cursor\"x\n" +
+	"\x06cursor\x18\x02 \x01(\tR\x06cursor\x121\n" +
+	"\x06within\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06within\"x\n" +
 	"\x0fReadLogResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x1f\n" +
 	"\vnext_cursor\x18\x02 \x01(\tR\n" +
@@ -7033,107 +7044,108 @@ var file_headrace_v1_study_proto_depIdxs = []int32{
 	98,  // 66: headrace.v1.TrialReport.metrics:type_name -> headrace.v1.TrialReport.MetricsEntry
 	101, // 67: headrace.v1.TrialReport.time:type_name -> google.protobuf.Timestamp
 	111, // 68: headrace.v1.TrialReport.checkpoint:type_name -> headrace.v1.CheckpointRef
-	70,  // 69: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
-	76,  // 70: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
-	4,   // 71: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
-	73,  // 72: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
-	99,  // 73: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
-	101, // 74: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
-	72,  // 75: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
-	101, // 76: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
-	101, // 77: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
-	71,  // 78: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
-	101, // 79: headrace.v1.WorkerStatus.next_try_time:type_name -> google.protobuf.Timestamp
-	101, // 80: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
-	101, // 81: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
-	101, // 82: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
-	75,  // 83: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
-	74,  // 84: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
-	101, // 85: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
-	103, // 86: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
-	70,  // 87: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
-	70,  // 88: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
-	70,  // 89: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
-	70,  // 90: headrace.v1.UncordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
-	89,  // 91: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
-	90,  // 92: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
-	93,  // 93: headrace.v1.GetUpkeepResponse.kinds:type_name -> headrace.v1.KeptKind
-	94,  // 94: headrace.v1.GetUpkeepResponse.tables:type_name -> headrace.v1.TableSize
-	12,  // 95: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
-	14,  // 96: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
-	16,  // 97: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
-	18,  // 98: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
-	20,  // 99: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
-	22,  // 100: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
-	24,  // 101: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
-	26,  // 102: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
-	28,  // 103: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
-	30,  // 104: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
-	32,  // 105: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
-	34,  // 106: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
-	36,  // 107: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
-	38,  // 108: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
-	40,  // 109: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
-	42,  // 110: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
-	44,  // 111: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
-	46,  // 112: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
-	51,  // 113: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
-	53,  // 114: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
-	55,  // 115: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
-	57,  // 116: headrace.v1.StudyService.RenewTrial:input_type -> headrace.v1.RenewTrialRequest
-	59,  // 117: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
-	61,  // 118: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
-	68,  // 119: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
-	77,  // 120: headrace.v1.StudyService.DrainWorker:input_type -> headrace.v1.DrainWorkerRequest
-	79,  // 121: headrace.v1.StudyService.UndrainWorker:input_type -> headrace.v1.UndrainWorkerRequest
-	81,  // 122: headrace.v1.StudyService.CordonDevices:input_type -> headrace.v1.CordonDevicesRequest
-	83,  // 123: headrace.v1.StudyService.UncordonDevices:input_type -> headrace.v1.UncordonDevicesRequest
-	64,  // 124: headrace.v1.StudyService.ReadLog:input_type -> headrace.v1.ReadLogRequest
-	66,  // 125: headrace.v1.StudyService.GetServerInfo:input_type -> headrace.v1.GetServerInfoRequest
-	85,  // 126: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
-	87,  // 127: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
-	91,  // 128: headrace.v1.StudyService.GetUpkeep:input_type -> headrace.v1.GetUpkeepRequest
-	95,  // 129: headrace.v1.StudyService.CleanUp:input_type -> headrace.v1.CleanUpRequest
-	13,  // 130: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
-	15,  // 131: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
-	17,  // 132: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
-	19,  // 133: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
-	21,  // 134: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
-	23,  // 135: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
-	25,  // 136: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
-	27,  // 137: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
-	29,  // 138: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
-	31,  // 139: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
-	33,  // 140: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
-	35,  // 141: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
-	37,  // 142: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
-	39,  // 143: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
-	41,  // 144: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
-	43,  // 145: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
-	45,  // 146: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
-	47,  // 147: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
-	52,  // 148: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
-	54,  // 149: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
-	56,  // 150: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
-	58,  // 151: headrace.v1.StudyService.RenewTrial:output_type -> headrace.v1.RenewTrialResponse
-	60,  // 152: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
-	62,  // 153: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
-	69,  // 154: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
-	78,  // 155: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
-	80,  // 156: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
-	82,  // 157: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
-	84,  // 158: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
-	65,  // 159: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
-	67,  // 160: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
-	86,  // 161: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
-	88,  // 162: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
-	92,  // 163: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
-	96,  // 164: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
-	130, // [130:165] is the sub-list for method output_type
-	95,  // [95:130] is the sub-list for method input_type
-	95,  // [95:95] is the sub-list for extension type_name
-	95,  // [95:95] is the sub-list for extension extendee
-	0,   // [0:95] is the sub-list for field type_name
+	103, // 69: headrace.v1.ReadLogRequest.within:type_name -> google.protobuf.Duration
+	70,  // 70: headrace.v1.ListWorkersResponse.workers:type_name -> headrace.v1.WorkerStatus
+	76,  // 71: headrace.v1.ListWorkersResponse.shares:type_name -> headrace.v1.StudyShare
+	4,   // 72: headrace.v1.ListWorkersResponse.unshown:type_name -> headrace.v1.Unshown
+	73,  // 73: headrace.v1.WorkerStatus.slots:type_name -> headrace.v1.SlotStatus
+	99,  // 74: headrace.v1.WorkerStatus.labels:type_name -> headrace.v1.WorkerStatus.LabelsEntry
+	101, // 75: headrace.v1.WorkerStatus.last_seen:type_name -> google.protobuf.Timestamp
+	72,  // 76: headrace.v1.WorkerStatus.reservation:type_name -> headrace.v1.SlotReservation
+	101, // 77: headrace.v1.WorkerStatus.certificate_end:type_name -> google.protobuf.Timestamp
+	101, // 78: headrace.v1.WorkerStatus.drain_time:type_name -> google.protobuf.Timestamp
+	71,  // 79: headrace.v1.WorkerStatus.cordons:type_name -> headrace.v1.DeviceCordon
+	101, // 80: headrace.v1.WorkerStatus.next_try_time:type_name -> google.protobuf.Timestamp
+	101, // 81: headrace.v1.DeviceCordon.time:type_name -> google.protobuf.Timestamp
+	101, // 82: headrace.v1.SlotReservation.since:type_name -> google.protobuf.Timestamp
+	101, // 83: headrace.v1.SlotReservation.ready:type_name -> google.protobuf.Timestamp
+	75,  // 84: headrace.v1.SlotStatus.holders:type_name -> headrace.v1.SlotHolder
+	74,  // 85: headrace.v1.SlotStatus.loads:type_name -> headrace.v1.SlotLoad
+	101, // 86: headrace.v1.SlotLoad.minute:type_name -> google.protobuf.Timestamp
+	103, // 87: headrace.v1.DrainWorkerRequest.grace:type_name -> google.protobuf.Duration
+	70,  // 88: headrace.v1.DrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
+	70,  // 89: headrace.v1.UndrainWorkerResponse.worker:type_name -> headrace.v1.WorkerStatus
+	70,  // 90: headrace.v1.CordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
+	70,  // 91: headrace.v1.UncordonDevicesResponse.worker:type_name -> headrace.v1.WorkerStatus
+	89,  // 92: headrace.v1.MeasureImportanceResponse.importances:type_name -> headrace.v1.Importance
+	90,  // 93: headrace.v1.Importance.parameters:type_name -> headrace.v1.ParameterImportance
+	93,  // 94: headrace.v1.GetUpkeepResponse.kinds:type_name -> headrace.v1.KeptKind
+	94,  // 95: headrace.v1.GetUpkeepResponse.tables:type_name -> headrace.v1.TableSize
+	12,  // 96: headrace.v1.StudyService.CreateStudy:input_type -> headrace.v1.CreateStudyRequest
+	14,  // 97: headrace.v1.StudyService.GetStudy:input_type -> headrace.v1.GetStudyRequest
+	16,  // 98: headrace.v1.StudyService.ListStudies:input_type -> headrace.v1.ListStudiesRequest
+	18,  // 99: headrace.v1.StudyService.PauseStudy:input_type -> headrace.v1.PauseStudyRequest
+	20,  // 100: headrace.v1.StudyService.ResumeStudy:input_type -> headrace.v1.ResumeStudyRequest
+	22,  // 101: headrace.v1.StudyService.StopStudy:input_type -> headrace.v1.StopStudyRequest
+	24,  // 102: headrace.v1.StudyService.DeleteStudy:input_type -> headrace.v1.DeleteStudyRequest
+	26,  // 103: headrace.v1.StudyService.AddTrials:input_type -> headrace.v1.AddTrialsRequest
+	28,  // 104: headrace.v1.StudyService.RetryTrials:input_type -> headrace.v1.RetryTrialsRequest
+	30,  // 105: headrace.v1.StudyService.ExtendStudy:input_type -> headrace.v1.ExtendStudyRequest
+	32,  // 106: headrace.v1.StudyService.GetTrial:input_type -> headrace.v1.GetTrialRequest
+	34,  // 107: headrace.v1.StudyService.ListTrials:input_type -> headrace.v1.ListTrialsRequest
+	36,  // 108: headrace.v1.StudyService.PauseTrial:input_type -> headrace.v1.PauseTrialRequest
+	38,  // 109: headrace.v1.StudyService.ResumeTrial:input_type -> headrace.v1.ResumeTrialRequest
+	40,  // 110: headrace.v1.StudyService.StopTrial:input_type -> headrace.v1.StopTrialRequest
+	42,  // 111: headrace.v1.StudyService.WatchStudy:input_type -> headrace.v1.WatchStudyRequest
+	44,  // 112: headrace.v1.StudyService.ExplainTrial:input_type -> headrace.v1.ExplainTrialRequest
+	46,  // 113: headrace.v1.StudyService.PreviewStudy:input_type -> headrace.v1.PreviewStudyRequest
+	51,  // 114: headrace.v1.StudyService.SuggestTrial:input_type -> headrace.v1.SuggestTrialRequest
+	53,  // 115: headrace.v1.StudyService.ReportTrial:input_type -> headrace.v1.ReportTrialRequest
+	55,  // 116: headrace.v1.StudyService.CompleteTrial:input_type -> headrace.v1.CompleteTrialRequest
+	57,  // 117: headrace.v1.StudyService.RenewTrial:input_type -> headrace.v1.RenewTrialRequest
+	59,  // 118: headrace.v1.StudyService.ReleaseTrial:input_type -> headrace.v1.ReleaseTrialRequest
+	61,  // 119: headrace.v1.StudyService.ListReports:input_type -> headrace.v1.ListReportsRequest
+	68,  // 120: headrace.v1.StudyService.ListWorkers:input_type -> headrace.v1.ListWorkersRequest
+	77,  // 121: headrace.v1.StudyService.DrainWorker:input_type -> headrace.v1.DrainWorkerRequest
+	79,  // 122: headrace.v1.StudyService.UndrainWorker:input_type -> headrace.v1.UndrainWorkerRequest
+	81,  // 123: headrace.v1.StudyService.CordonDevices:input_type -> headrace.v1.CordonDevicesRequest
+	83,  // 124: headrace.v1.StudyService.UncordonDevices:input_type -> headrace.v1.UncordonDevicesRequest
+	64,  // 125: headrace.v1.StudyService.ReadLog:input_type -> headrace.v1.ReadLogRequest
+	66,  // 126: headrace.v1.StudyService.GetServerInfo:input_type -> headrace.v1.GetServerInfoRequest
+	85,  // 127: headrace.v1.StudyService.FindRoom:input_type -> headrace.v1.FindRoomRequest
+	87,  // 128: headrace.v1.StudyService.MeasureImportance:input_type -> headrace.v1.MeasureImportanceRequest
+	91,  // 129: headrace.v1.StudyService.GetUpkeep:input_type -> headrace.v1.GetUpkeepRequest
+	95,  // 130: headrace.v1.StudyService.CleanUp:input_type -> headrace.v1.CleanUpRequest
+	13,  // 131: headrace.v1.StudyService.CreateStudy:output_type -> headrace.v1.CreateStudyResponse
+	15,  // 132: headrace.v1.StudyService.GetStudy:output_type -> headrace.v1.GetStudyResponse
+	17,  // 133: headrace.v1.StudyService.ListStudies:output_type -> headrace.v1.ListStudiesResponse
+	19,  // 134: headrace.v1.StudyService.PauseStudy:output_type -> headrace.v1.PauseStudyResponse
+	21,  // 135: headrace.v1.StudyService.ResumeStudy:output_type -> headrace.v1.ResumeStudyResponse
+	23,  // 136: headrace.v1.StudyService.StopStudy:output_type -> headrace.v1.StopStudyResponse
+	25,  // 137: headrace.v1.StudyService.DeleteStudy:output_type -> headrace.v1.DeleteStudyResponse
+	27,  // 138: headrace.v1.StudyService.AddTrials:output_type -> headrace.v1.AddTrialsResponse
+	29,  // 139: headrace.v1.StudyService.RetryTrials:output_type -> headrace.v1.RetryTrialsResponse
+	31,  // 140: headrace.v1.StudyService.ExtendStudy:output_type -> headrace.v1.ExtendStudyResponse
+	33,  // 141: headrace.v1.StudyService.GetTrial:output_type -> headrace.v1.GetTrialResponse
+	35,  // 142: headrace.v1.StudyService.ListTrials:output_type -> headrace.v1.ListTrialsResponse
+	37,  // 143: headrace.v1.StudyService.PauseTrial:output_type -> headrace.v1.PauseTrialResponse
+	39,  // 144: headrace.v1.StudyService.ResumeTrial:output_type -> headrace.v1.ResumeTrialResponse
+	41,  // 145: headrace.v1.StudyService.StopTrial:output_type -> headrace.v1.StopTrialResponse
+	43,  // 146: headrace.v1.StudyService.WatchStudy:output_type -> headrace.v1.WatchStudyResponse
+	45,  // 147: headrace.v1.StudyService.ExplainTrial:output_type -> headrace.v1.ExplainTrialResponse
+	47,  // 148: headrace.v1.StudyService.PreviewStudy:output_type -> headrace.v1.PreviewStudyResponse
+	52,  // 149: headrace.v1.StudyService.SuggestTrial:output_type -> headrace.v1.SuggestTrialResponse
+	54,  // 150: headrace.v1.StudyService.ReportTrial:output_type -> headrace.v1.ReportTrialResponse
+	56,  // 151: headrace.v1.StudyService.CompleteTrial:output_type -> headrace.v1.CompleteTrialResponse
+	58,  // 152: headrace.v1.StudyService.RenewTrial:output_type -> headrace.v1.RenewTrialResponse
+	60,  // 153: headrace.v1.StudyService.ReleaseTrial:output_type -> headrace.v1.ReleaseTrialResponse
+	62,  // 154: headrace.v1.StudyService.ListReports:output_type -> headrace.v1.ListReportsResponse
+	69,  // 155: headrace.v1.StudyService.ListWorkers:output_type -> headrace.v1.ListWorkersResponse
+	78,  // 156: headrace.v1.StudyService.DrainWorker:output_type -> headrace.v1.DrainWorkerResponse
+	80,  // 157: headrace.v1.StudyService.UndrainWorker:output_type -> headrace.v1.UndrainWorkerResponse
+	82,  // 158: headrace.v1.StudyService.CordonDevices:output_type -> headrace.v1.CordonDevicesResponse
+	84,  // 159: headrace.v1.StudyService.UncordonDevices:output_type -> headrace.v1.UncordonDevicesResponse
+	65,  // 160: headrace.v1.StudyService.ReadLog:output_type -> headrace.v1.ReadLogResponse
+	67,  // 161: headrace.v1.StudyService.GetServerInfo:output_type -> headrace.v1.GetServerInfoResponse
+	86,  // 162: headrace.v1.StudyService.FindRoom:output_type -> headrace.v1.FindRoomResponse
+	88,  // 163: headrace.v1.StudyService.MeasureImportance:output_type -> headrace.v1.MeasureImportanceResponse
+	92,  // 164: headrace.v1.StudyService.GetUpkeep:output_type -> headrace.v1.GetUpkeepResponse
+	96,  // 165: headrace.v1.StudyService.CleanUp:output_type -> headrace.v1.CleanUpResponse
+	131, // [131:166] is the sub-list for method output_type
+	96,  // [96:131] is the sub-list for method input_type
+	96,  // [96:96] is the sub-list for extension type_name
+	96,  // [96:96] is the sub-list for extension extendee
+	0,   // [0:96] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_study_proto_init() }

@@ -2796,7 +2796,9 @@ type ReadLog struct {
 	// As in Assign.
 	StudyUid string `protobuf:"bytes,3,opt,name=study_uid,json=studyUid,proto3" json:"study_uid,omitempty"`
 	// Where in the attempt's log to begin.
-	Offset        int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	// Leave out what was written longer ago, by the worker's clock; `offset` is 0 then.
+	Within        *durationpb.Duration `protobuf:"bytes,5,opt,name=within,proto3" json:"within,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2859,6 +2861,13 @@ func (x *ReadLog) GetOffset() int64 {
 	return 0
 }
 
+func (x *ReadLog) GetWithin() *durationpb.Duration {
+	if x != nil {
+		return x.Within
+	}
+	return nil
+}
+
 // Answers ReadLog. Never stored before it is sent, never repeated.
 type LogChunk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2868,8 +2877,10 @@ type LogChunk struct {
 	// Where the next part begins. It may lie before the asked one: a log that grew too large was cut meanwhile.
 	NextOffset int64 `protobuf:"varint,3,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
 	// The attempt still runs here.
-	Live          bool       `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
-	Trouble       LogTrouble `protobuf:"varint,5,opt,name=trouble,proto3,enum=headrace.v1.LogTrouble" json:"trouble,omitempty"`
+	Live    bool       `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
+	Trouble LogTrouble `protobuf:"varint,5,opt,name=trouble,proto3,enum=headrace.v1.LogTrouble" json:"trouble,omitempty"`
+	// `within` was heeded. False where it is not known when the log was written, and in workers that do not know the field.
+	Timed         bool `protobuf:"varint,6,opt,name=timed,proto3" json:"timed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2937,6 +2948,13 @@ func (x *LogChunk) GetTrouble() LogTrouble {
 		return x.Trouble
 	}
 	return LogTrouble_LOG_TROUBLE_UNSPECIFIED
+}
+
+func (x *LogChunk) GetTimed() bool {
+	if x != nil {
+		return x.Timed
+	}
+	return false
 }
 
 type JudgeFoldersRequest struct {
@@ -3317,19 +3335,21 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\theartbeat\x18( \x01(\x03R\theartbeat\"=\n" +
 	"\aRefused\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"{\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xae\x01\n" +
 	"\aReadLog\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12+\n" +
 	"\x05lease\x18\x02 \x01(\v2\x15.headrace.v1.LeaseRefR\x05lease\x12\x1b\n" +
 	"\tstudy_uid\x18\x03 \x01(\tR\bstudyUid\x12\x16\n" +
-	"\x06offset\x18\x04 \x01(\x03R\x06offset\"\x96\x01\n" +
+	"\x06offset\x18\x04 \x01(\x03R\x06offset\x121\n" +
+	"\x06within\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x06within\"\xac\x01\n" +
 	"\bLogChunk\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x1f\n" +
 	"\vnext_offset\x18\x03 \x01(\x03R\n" +
 	"nextOffset\x12\x12\n" +
 	"\x04live\x18\x04 \x01(\bR\x04live\x121\n" +
-	"\atrouble\x18\x05 \x01(\x0e2\x17.headrace.v1.LogTroubleR\atrouble\"/\n" +
+	"\atrouble\x18\x05 \x01(\x0e2\x17.headrace.v1.LogTroubleR\atrouble\x12\x14\n" +
+	"\x05timed\x18\x06 \x01(\bR\x05timed\"/\n" +
 	"\x13JudgeFoldersRequest\x12\x18\n" +
 	"\afolders\x18\x01 \x03(\tR\afolders\"N\n" +
 	"\x14JudgeFoldersResponse\x126\n" +
@@ -3508,17 +3528,18 @@ var file_headrace_v1_worker_proto_depIdxs = []int32{
 	39, // 63: headrace.v1.Withdraw.grace:type_name -> google.protobuf.Duration
 	39, // 64: headrace.v1.Drain.grace:type_name -> google.protobuf.Duration
 	37, // 65: headrace.v1.ReadLog.lease:type_name -> headrace.v1.LeaseRef
-	3,  // 66: headrace.v1.LogChunk.trouble:type_name -> headrace.v1.LogTrouble
-	34, // 67: headrace.v1.JudgeFoldersResponse.verdicts:type_name -> headrace.v1.FolderVerdict
-	4,  // 68: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
-	32, // 69: headrace.v1.WorkerService.JudgeFolders:input_type -> headrace.v1.JudgeFoldersRequest
-	5,  // 70: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
-	33, // 71: headrace.v1.WorkerService.JudgeFolders:output_type -> headrace.v1.JudgeFoldersResponse
-	70, // [70:72] is the sub-list for method output_type
-	68, // [68:70] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	39, // 66: headrace.v1.ReadLog.within:type_name -> google.protobuf.Duration
+	3,  // 67: headrace.v1.LogChunk.trouble:type_name -> headrace.v1.LogTrouble
+	34, // 68: headrace.v1.JudgeFoldersResponse.verdicts:type_name -> headrace.v1.FolderVerdict
+	4,  // 69: headrace.v1.WorkerService.Session:input_type -> headrace.v1.SessionRequest
+	32, // 70: headrace.v1.WorkerService.JudgeFolders:input_type -> headrace.v1.JudgeFoldersRequest
+	5,  // 71: headrace.v1.WorkerService.Session:output_type -> headrace.v1.SessionResponse
+	33, // 72: headrace.v1.WorkerService.JudgeFolders:output_type -> headrace.v1.JudgeFoldersResponse
+	71, // [71:73] is the sub-list for method output_type
+	69, // [69:71] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_worker_proto_init() }

@@ -87,7 +87,7 @@ CALLS: Final[dict[str, dict[str, Bound]]] = {
     "CompleteTrialRequest": {"request_id": REQUEST_ID, "error": ERROR},
     "RenewTrialRequest": {},
     "ReleaseTrialRequest": {"request_id": REQUEST_ID},
-    "ReadLogRequest": {"name": TRIAL, "cursor": PAGE_TOKEN},
+    "ReadLogRequest": {"name": TRIAL, "cursor": PAGE_TOKEN, "within": Span(0, n.SECONDS)},
     "ListReportsRequest": {**_PAGE, "parent": PARENT},
     "ListWorkersRequest": _PAGE,
     "DrainWorkerRequest": {**_ON_WORKER, "reason": REASON, "grace": Span(0, n.SECONDS)},

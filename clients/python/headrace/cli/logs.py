@@ -8,6 +8,7 @@ an attempt is over. Where it cannot, the tail that it keeps of a failed attempt 
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,8 @@ from headrace.cli.session import Session, StudyArgument, TrialArgument
 from headrace.client.model import TrialInfo, TrialState
 from headrace.client.sync import Trial
 from headrace.errors import HeadraceError, StoreAwayError, WorkerAwayError
+from headrace.lifetimes import since_of
+from headrace.log_times import WHOLE, since_ms
 
 POLL_S = 0.5
 
@@ -37,16 +40,31 @@ def logs(
             "--tail", "-n", metavar="N", min=0, help="Print only the last N lines of what is there."
         ),
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="WHEN",
+            help="Print only what was written since then: 10m or 2h ago, or a time such as 2026-01-31T12:00.",
+        ),
+    ] = None,
 ) -> None:
     """Print what a trial wrote to stdout and stderr.
+
+    --since may begin up to 5 seconds early, or a few percent of the time asked for, and leaves out nothing later. A log
+    is printed whole where the worker did not note when it was written.
 
     [bold]Examples[/bold]
 
     headrace logs digits 7
 
     headrace logs digits 7 -n 20 -f
+
+    headrace logs digits 7 --since 10m
     """
     session = Session.of(context)
+    called = datetime.now(UTC)
+    within = since_of(since, "--since", called) if since is not None else None
     shown = _Shown(session.output, tail)
     with session.client() as client:
         handle = client.study(study).trial(trial)
@@ -60,12 +78,14 @@ def logs(
             info = _started(handle, info)
         path = Path(info.log_path) if info.log_path else None
         if path is None or not _readable(path):
-            _from_service(handle, info, session.output, shown, follow=follow)
+            _from_service(handle, info, session.output, shown, within, follow=follow)
             shown.all_is_there()
             return
-        reader = LogReader(path)
+        reader = LogReader(path, since=None if within is None else since_ms(within, called.timestamp()))
         for chunk in reader.new():
             shown.raw(chunk)
+        if not reader.timed:
+            session.output.note(f"{path}: {WHOLE}.")
         if follow:
             shown.all_is_there()
             for chunk in _follow(handle, reader):
@@ -133,11 +153,13 @@ def _follow(handle: Trial, reader: LogReader) -> Iterator[bytes]:
             time.sleep(POLL_S)
 
 
-def _from_service(handle: Trial, info: TrialInfo, output: Output, shown: _Shown, *, follow: bool) -> None:
+def _from_service(
+    handle: Trial, info: TrialInfo, output: Output, shown: _Shown, within: timedelta | None, *, follow: bool
+) -> None:
     cursor, told = "", ""
     while True:
         try:
-            part = handle.read_log(cursor)
+            part = handle.read_log(cursor, within=within)
         except HeadraceError as error:
             if not follow or not isinstance(error, StoreAwayError | WorkerAwayError):
                 _instead(info, output, error, begun=bool(cursor))

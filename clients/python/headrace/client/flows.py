@@ -8,6 +8,7 @@ that did the work but lost the answer does it once.
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -429,13 +430,16 @@ def trial_reports(handle: TrialHandle) -> Flow[Listing[Report]]:
     return _reports(trial_name(handle.study, handle.number))
 
 
-def read_log(handle: TrialHandle, cursor: str = "") -> Flow[LogPart]:
+def read_log(handle: TrialHandle, cursor: str = "", *, within: timedelta | None = None) -> Flow[LogPart]:
     """The next part of what the trial printed, wherever its worker is: at most 64 KiB. `cursor` is that of the part
-    before. A part without data says that there is nothing more now; ask again later, unless it is complete.
+    before; without one, `within` leaves out what was printed longer ago. A part without data says that there is
+    nothing more now; ask again later, unless it is complete.
 
     Raises `WorkerAwayError`, `LogGoneError` or `StoreAwayError` where the log cannot be read.
     """
     request = pb.ReadLogRequest(name=trial_name(handle.study, handle.number), cursor=cursor)
+    if within is not None:
+        request.within.FromTimedelta(within)
     part = yield from rpc(methods.READ_LOG, request)
     return LogPart(data=part.data, cursor=part.next_cursor, complete=part.complete, notes=tuple(part.notes))
 

@@ -1981,19 +1981,27 @@ class ReadLogRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    WITHIN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Such as `studies/digits/trials/7`."""
     cursor: _builtins.str
     """The `next_cursor` of the part before; empty for the beginning."""
+    @_builtins.property
+    def within(self) -> _duration_pb2.Duration:
+        """With no cursor: leave out what was written longer ago. A few seconds more may come first, or a few percent of the time
+        asked for.
+        """
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         cursor: _builtins.str = ...,
+        within: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["within", b"within"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "name", b"name", "within", b"within"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2016,7 +2024,7 @@ class ReadLogResponse(_message.Message):
     """Nothing more will come: the trial is over, and this was the end."""
     @_builtins.property
     def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """For people: attempts whose log is gone."""
+        """For people: attempts whose log is gone, or is shown whole for want of the times at which it was written."""
 
     def __init__(
         self,

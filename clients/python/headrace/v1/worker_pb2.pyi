@@ -1403,6 +1403,7 @@ class ReadLog(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     STUDY_UID_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    WITHIN_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Names the answer."""
     study_uid: _builtins.str
@@ -1413,6 +1414,10 @@ class ReadLog(_message.Message):
     def lease(self) -> _event_pb2.LeaseRef:
         """Of the attempt, which may be over, and may have run on another worker: then its log is read from the store."""
 
+    @_builtins.property
+    def within(self) -> _duration_pb2.Duration:
+        """Leave out what was written longer ago, by the worker's clock; `offset` is 0 then."""
+
     def __init__(
         self,
         *,
@@ -1420,10 +1425,11 @@ class ReadLog(_message.Message):
         lease: _event_pb2.LeaseRef | None = ...,
         study_uid: _builtins.str = ...,
         offset: _builtins.int = ...,
+        within: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "within", b"within"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "lease", b"lease", "offset", b"offset", "study_uid", b"study_uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "lease", b"lease", "offset", b"offset", "study_uid", b"study_uid", "within", b"within"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1440,6 +1446,7 @@ class LogChunk(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     LIVE_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
+    TIMED_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     data: _builtins.bytes
     """At most 64 KiB; empty where nothing was printed since."""
@@ -1448,6 +1455,8 @@ class LogChunk(_message.Message):
     live: _builtins.bool
     """The attempt still runs here."""
     trouble: Global___LogTrouble.ValueType
+    timed: _builtins.bool
+    """`within` was heeded. False where it is not known when the log was written, and in workers that do not know the field."""
     def __init__(
         self,
         *,
@@ -1456,10 +1465,11 @@ class LogChunk(_message.Message):
         next_offset: _builtins.int = ...,
         live: _builtins.bool = ...,
         trouble: Global___LogTrouble.ValueType = ...,
+        timed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "id", b"id", "live", b"live", "next_offset", b"next_offset", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "id", b"id", "live", b"live", "next_offset", b"next_offset", "timed", b"timed", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

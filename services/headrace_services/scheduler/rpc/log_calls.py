@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from google.protobuf.duration_pb2 import Duration
+
 from headrace.checkpoints.small import LOGS_KEPT
 from headrace.errors import (
     HeadraceError,
@@ -20,6 +22,7 @@ from headrace.errors import (
     WorkerAwayError,
     show_value,
 )
+from headrace.log_times import WHOLE
 from headrace.v1 import event_pb2, worker_pb2
 from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.core.lifecycle import State
@@ -42,6 +45,8 @@ class _Answer:
 
     attempt: int
     offset: int
+    within: Duration | None
+    """What was written so long ago or later is wanted; None: all from the offset on."""
     data: bytes = b""
     notes: list[str] = field(default_factory=list)
     gone: HeadraceError | None = None
@@ -54,6 +59,12 @@ class _Answer:
             f"attempts {self.attempt} to {attempts}: the logs of the last {LOGS_KEPT} attempts are kept"
         )
         self.attempt, self.offset = attempts + 1, 0
+
+    def is_older(self, attempt: Attempt) -> bool:
+        """Whether the attempt was over before what is wanted."""
+        if self.within is None or attempt.over_s is None:
+            return False
+        return attempt.over_s > self.within.ToTimedelta().total_seconds()
 
     def skip(self, why: HeadraceError) -> None:
         """Nothing can be read of this attempt."""
@@ -70,7 +81,8 @@ class LogCalls(Calls):
     async def ReadLog(self, request: pb.ReadLogRequest, context: Context) -> pb.ReadLogResponse:
         """The next part of a trial's log."""
         name = names.parse_trial(request.name)
-        found = _Answer(*_parse(request.cursor))
+        within = request.within if request.HasField("within") and not request.cursor else None
+        found = _Answer(*_parse(request.cursor), within)
         while not found.data:
             async with transaction(self.hub.engine) as conn:
                 study = await find_study(conn, name.study)
@@ -82,6 +94,8 @@ class LogCalls(Calls):
                 return _response(found, complete=trial.state is State.TERMINATED)
             if attempt is None or attempt.worker_id is None:
                 found.skip(LogGoneError("it did not run on a worker"))
+            elif found.is_older(attempt):
+                found.attempt += 1
             elif await self._read(found, study, trial, attempt, others):
                 return _response(found, complete=False)
         return _response(found, complete=False)
@@ -98,6 +112,7 @@ class LogCalls(Calls):
             ),
             study_uid=study.uid,
             offset=found.offset,
+            within=found.within,
         )
         try:
             chunk = await self._chunk(ask, attempt, others)
@@ -107,6 +122,8 @@ class LogCalls(Calls):
             found.skip(error)
             return False
         found.data, found.offset = chunk.data, chunk.next_offset
+        if found.within is not None and chunk.data and not chunk.timed:
+            found.notes.append(f"attempt {attempt.number}: {WHOLE}")
         if chunk.data or chunk.live:
             return True
         if attempt.live:

@@ -29,13 +29,16 @@ class Attempt:
     """The worker's name; empty where nothing is known of it any more."""
     here: bool
     """Whether the worker is connected to some replica."""
+    over_s: float | None
+    """So many seconds ago it ended; None while it lives."""
 
 
 async def attempt(conn: AsyncConnection, study_id: int, number: int, which: int) -> Attempt | None:
     """The attempt `which` of a trial, counted from 1."""
     le, w = tables.lease, tables.worker
+    over_s = func.extract("epoch", func.clock_timestamp() - le.c.end_time).label("over_s")
     query = (
-        select(le.c.id, le.c.live, le.c.worker_id, w.c.name, HEARD_OF.label("here"))
+        select(le.c.id, le.c.live, le.c.worker_id, w.c.name, HEARD_OF.label("here"), over_s)
         .join_from(le, w, w.c.id == le.c.worker_id, isouter=True)
         .where(le.c.study_id == study_id, le.c.number == number, le.c.attempt == which)
     )
@@ -49,6 +52,7 @@ async def attempt(conn: AsyncConnection, study_id: int, number: int, which: int)
         worker_id=row.worker_id,
         worker=row.name or "",
         here=bool(row.here),
+        over_s=None if row.over_s is None else float(row.over_s),
     )
 
 
