@@ -9,6 +9,9 @@ from fuse_models import Mlp, batches, factory, loss_of, mixed_members
 from torch import Tensor, nn
 
 from headrace_torch import hydro
+from headrace_torch.hydro.fuse import inspection, reference
+from headrace_torch.hydro.fuse.engines import separate, stacked
+from headrace_torch.hydro.fuse.engines.loss import checked
 from headrace_torch.hydro.fuse.equality import telling
 from headrace_torch.hydro.fuse.member import LossScale, Member
 from headrace_torch.hydro.fuse.schedules import Cosine
@@ -35,20 +38,17 @@ def members(count: int) -> list[dict[str, Any]]:
 def test_it_runs_the_loss_few_times_whatever_the_number_of_members(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[int] = []
-    forward = Mlp.forward
+    calls: list[int] = []  # out of the reach of the user's code: what that reaches, the probe puts back
 
-    def counted(self: Mlp, x: Tensor) -> Tensor:
+    def counted(loss: Any, rows: Any) -> Tensor:
         calls.append(1)
-        return forward(self, x)
+        return checked(loss, rows)
 
-    monkeypatch.setattr(Mlp, "forward", counted)
+    for place in (inspection, reference, separate, stacked):
+        monkeypatch.setattr(place, "checked", counted)
     group = hydro.fuse(factory("mlp", torch.float32), members(count), workers=0)
-    calls.clear()
     group.step(BATCH, loss_of)
-    assert len(calls) <= 45, (
-        "two or three members are compared, a few are timed; with all of them it was 51 and 99"
-    )
+    assert len(calls) <= 38, "it was 52 for 4 members, and 100 for 16"
 
 
 def test_it_makes_few_copies_of_the_model() -> None:
@@ -58,7 +58,7 @@ def test_it_makes_few_copies_of_the_model() -> None:
     group = hydro.fuse(model, members(16), workers=0)
     copies.clear()
     group.step(BATCH, loss_of)
-    assert len(copies) <= 16, "one for each of 16 separate members is too many"
+    assert len(copies) <= 14, "it was 32"
 
 
 def test_a_copy_shares_no_registry_with_the_model() -> None:
