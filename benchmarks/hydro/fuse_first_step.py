@@ -150,9 +150,11 @@ def row_of(name: str, n: int, turns: Sequence[Sequence[dict[str, Any]]]) -> dict
 
 
 def run_first(out: Path, models: Sequence[str], old: Path | None, turns: int) -> None:
-    """Every model at both numbers of members."""
+    """Every model at both numbers of members; rows of models that are not measured now stay."""
+    path = out / "fuse_first_step.json"
+    kept = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = [row for row in kept if row["model"] not in models]
     checkouts = [Checkout(root) for root in (ROOT, old) if root is not None]
-    rows = []
     for name in models:
         for n in COUNTS:
             for one in checkouts:
@@ -163,11 +165,12 @@ def run_first(out: Path, models: Sequence[str], old: Path | None, turns: int) ->
                 by = {id(one): one.turn(name, n) for one in order}
                 found.append([by[id(one)] for one in checkouts])
             rows.append(row_of(name, n, found))
+    rows.sort(key=lambda row: (list(KINDS).index(row["model"]), row["members"]))
     record: dict[str, Any] = {"torch": torch.__version__, "threads": 1, "optimizer": "AdamW", "turns": turns}
     record["cold_s"] = [round(one.cold_s, 2) for one in checkouts]
-    if old is not None:
-        record["old_over_new_median"] = median(row["old_over_new"][0] for row in rows)
-    (out / "fuse_first_step.json").write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n")
+    if all("old_over_new" in row for row in rows):
+        record["old_over_new_median"] = round(median(row["old_over_new"][0] for row in rows), 2)
+    path.write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n")
     for one in checkouts:
         one.close()
 
