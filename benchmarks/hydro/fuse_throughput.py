@@ -3,11 +3,12 @@
 Run it:  python benchmarks/hydro/fuse_throughput.py                 (CPU, one thread: about three minutes)
          python benchmarks/hydro/fuse_throughput.py --device cuda   (ResNet-18 at scale 8, CIFAR's shape, N to 200)
          python benchmarks/hydro/fuse_throughput.py --device cpu --small --out /tmp   (that one's code, on a CPU)
+         python benchmarks/hydro/fuse_throughput.py --first [--old CHECKOUT]   (the first step: ten minutes)
 
-It writes fuse_throughput.json (or fuse_throughput_cuda.json) and a plot beside itself. All run in turn in one process;
-a time is the best of some rounds of a whole step, optimizer included: AdamW. Separate runs are measured with torch's
-default optimizer and with its `fused=True`; ratios are given against both. On a CPU the clock is the thread's own,
-which other work on the machine does not lengthen.
+It writes fuse_throughput.json (or fuse_throughput_cuda.json, fuse_first_step.json) and a plot beside itself. All run in
+turn in one process; a time is the best of some rounds of a whole step, optimizer included: AdamW. Separate runs are
+measured with torch's default optimizer and with its `fused=True`; ratios are given against both. On a CPU the clock is
+the thread's own, which other work on the machine does not lengthen.
 """
 
 import argparse
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fuse_first_step import run_first
+from fuse_kinds import KINDS
 from fuse_workloads import GROUPED, MODELS, Batch, batch_of, grouped_loss, loss_of
 from torch import Tensor
 from torch.func import functional_call
@@ -216,14 +219,22 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--small", action="store_true", help="the GPU's benchmark with tiny images")
     parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=tuple(KINDS), help="all that the benchmark has, else")
+    parser.add_argument("--first", action="store_true", help="what the first step costs, with its probe")
+    parser.add_argument(
+        "--old", type=Path, help="another checkout, whose first step is measured beside this one's"
+    )
+    parser.add_argument("--turns", type=int, default=9, help="of each checkout, for --first")
     chosen = parser.parse_args()
+    if chosen.first:
+        run_first(chosen.out, chosen.models or list(KINDS), chosen.old, chosen.turns)
+        return
     if chosen.device == "cuda" or chosen.small:
         from fuse_throughput_cuda import FULL, SMALL, run_cuda
 
         run_cuda(chosen.out, torch.device(chosen.device), SMALL if chosen.small else FULL)
     else:
-        run_cpu(chosen.out, chosen.models)
+        run_cpu(chosen.out, [name for name in MODELS if name in (chosen.models or MODELS)])
 
 
 if __name__ == "__main__":

@@ -447,18 +447,26 @@ def test_a_study_shows_how_many_trials_share_a_process_and_why(
     study.spec.fuse.CopyFrom(fuse)
     assert f"bundles  {said}" in re.sub("  +", "  ", invoke("show", "fused").out)
     turn = study_pb2.BundleTurn(members=8, turn_s=0.5, memory_bytes=7)
-    study.status.bundle_sizes.add(device="H100", apart="[64]", trials=8, reason="8 do 16", turns=[turn])
+    size = study.status.bundle_sizes.add(
+        device="H100", apart="[64]", trials=8, reason="8 do 16", turns=[turn]
+    )
     assert "bundles  up to 8 trials on H100 with [64]: 8 do 16" in re.sub(
         "  +", "  ", invoke("show", "fused").out
     )
-    (size,) = json.loads(invoke("show", "fused", "--json").out)["bundle_sizes"]
-    assert size == {
+    assert "first step" not in invoke("show", "fused").out
+    size.first_step_s, size.later_step_s, size.first_step_trials = 1.234, 0.0325, 4
+    assert "the first step of 4 trials takes 1.23 s, as long as 38 later ones" in invoke("show", "fused").out
+    (found,) = json.loads(invoke("show", "fused", "--json").out)["bundle_sizes"]
+    assert found == {
         "device": "H100",
         "apart": "[64]",
         "trials": 8,
         "reason": "8 do 16",
         "member_bytes": 0,
         "turns": [{"members": 8, "turn_s": 0.5, "memory_bytes": 7, "fresh": False}],
+        "first_step_s": 1.234,
+        "later_step_s": 0.0325,
+        "first_step_trials": 4,
     }
 
 

@@ -66,6 +66,11 @@ def test_the_tables_of_the_yardstick_are_the_records(name: str, monkeypatch: pyt
     assert len(found.splitlines()) > 6
 
 
+def test_the_table_of_the_first_step_is_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (DOCS / "explanation/fusion.md").read_text(encoding="utf-8")
+    assert table("hydro/fuse_first_step.py", monkeypatch) in page
+
+
 def test_gate_and_transfer_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     verdicts = [
         line.split("|")[-2].strip()

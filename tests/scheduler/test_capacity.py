@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.spec.fuse import Fuse
-from headrace_services.scheduler.core.capacity import ENOUGH, START, Profile, TurnCost, capacity
+from headrace_services.scheduler.core.capacity import ENOUGH, START, FirstStep, Profile, TurnCost, capacity
 
 AUTO = Fuse.model_validate("auto")
 GIB = 2**30
@@ -56,6 +56,21 @@ def test_what_is_known_well_enough_is_not_written_again() -> None:
     known = profile({4: 1.0}, turns=ENOUGH)
     assert known.learn(TurnCost(members=4, turns=1, time_s=0.1)) is known
     assert known.learn(TurnCost(members=2, turns=1, time_s=0.0)) is known
+
+
+def test_the_least_first_step_of_the_most_members_is_kept() -> None:
+    def after(known: Profile, members: int, first_s: float) -> Profile:
+        cost = TurnCost(members=members, turns=1, time_s=0.0, first_step_s=first_s, later_step_s=0.1)
+        return known.learn(cost)
+
+    four = after(Profile(device="H100", key="[]"), 4, 3.0)
+    assert four.first == FirstStep(members=4, time_s=3.0, later_s=0.1)
+    assert four.steady == {}, "no turn was measured"
+    assert after(four, 2, 1.0) is four
+    assert after(four, 4, 5.0) is four
+    assert after(four, 4, 2.0).first == FirstStep(members=4, time_s=2.0, later_s=0.1)
+    assert after(four, 8, 9.0).first == FirstStep(members=8, time_s=9.0, later_s=0.1)
+    assert four.learn(TurnCost(members=8, turns=1, time_s=1.0, first_step_s=9.0)).first == four.first
 
 
 def test_auto_holds_no_more_than_memory_allows() -> None:

@@ -354,7 +354,9 @@ async def test_auto_starts_small_grows_while_it_pays_and_stops_at_the_knee(engin
     times = {2: 1.0, 4: 1.1, 8: 2.3}
     for step, (count, grown) in enumerate(((2, 4), (4, 8), (8, 8)), start=1):
         first, *_ = await live(site)
-        cost = TurnCost(members=count, turns=10, time_s=10 * times[count])
+        cost = TurnCost(
+            members=count, turns=10, time_s=10 * times[count], first_step_s=3.0 * count, later_step_s=0.1
+        )
         await site.step(site.report(first, step, 0.5, turn=cost))
         assert members(await live(site)) == [grown], "the bundle that runs takes further trials in"
     assert len(await grants(site)) == 1
@@ -375,6 +377,7 @@ async def test_auto_starts_small_grows_while_it_pays_and_stops_at_the_knee(engin
         (4, "4 do 3.64 steps a second, and 8 do 3.48: more gain little")
     ]
     assert [(turn.members, turn.turn_s) for turn in shown[0].turns] == [(2, 1.0), (4, 1.1), (8, 2.3)]
+    assert (shown[0].first_step_trials, shown[0].first_step_s, shown[0].later_step_s) == (8, 24.0, 0.1)
 
 
 async def test_each_key_has_a_profile_of_its_own(engine: AsyncEngine) -> None:

@@ -119,6 +119,49 @@ def test_one_report_of_a_turn_tells_what_it_cost(listening: Listening) -> None:
     assert all(costs[0] is not None and costs[0].time_s > 0 and costs[0].turns == 1 for costs in turns)
 
 
+class Looking(FakeGroup):
+    """Looks at its first step at how to run its members, and knows at the second one what a later step takes."""
+
+    report: object = None
+    first_step: Any = None
+
+    def step(self) -> list[float]:
+        if self.first_step is None:
+            self.report = object()
+            self.first_step = SimpleNamespace(members=len(self), time_s=1.5, later_s=0.0)
+        else:
+            self.first_step.later_s = 0.03
+        return super().step()
+
+
+def test_the_first_step_is_told_once_when_a_later_one_is_known(listening: Listening) -> None:
+    def looking(bundle: Bundle) -> None:
+        group = Looking()
+        bundle.track(group=group)
+        for _ in bundle.steps():
+            bundle.report(loss=group.step())
+
+    run_bundle(looking, listening, listening.attach())
+    told = [said.reports[0][1].turn for said in listening.said if said.reports]
+    assert told[0] is None, "the group looked anew, and how long a later step takes is not known"
+    assert [(one.first_step_s, one.later_step_s) for one in told[1:] if one] == [(1.5, 0.03), (0.0, 0.0)]
+
+
+def test_the_first_step_of_a_turn_with_several_is_told_without_the_turn(listening: Listening) -> None:
+    def looking(bundle: Bundle) -> None:
+        group = Looking()
+        bundle.track(group=group)
+        for _ in bundle.steps():
+            group.step()
+            bundle.report(loss=group.step())
+
+    run_bundle(looking, listening, listening.attach())
+    told = [said.reports[0][1].turn for said in listening.said if said.reports]
+    assert told[0] == TurnCost(
+        members=2, turns=1, time_s=0.0, memory_bytes=0, fresh=False, first_step_s=1.5, later_step_s=0.03
+    )
+
+
 def test_a_bundle_of_one_tells_it_too(recording: RecordingRuntime) -> None:
     recording.params, recording.metric = {"lr": 2}, "loss"
     solo = SoloBundle(recording)

@@ -2114,7 +2114,12 @@ type TurnCost struct {
 	// The most memory that the process ever held, on its GPU where it uses one; 0 where it held that with more members.
 	MemoryBytes int64 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// Trials joined or left right before each of these turns, which makes it longer.
-	Fresh         bool `protobuf:"varint,5,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	Fresh bool `protobuf:"varint,5,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	// The step at which the process last looked at how to train these members together, once it is known what a later
+	// step takes; absent where nothing is new. It is no part of `time`.
+	FirstStep *durationpb.Duration `protobuf:"bytes,6,opt,name=first_step,json=firstStep,proto3" json:"first_step,omitempty"`
+	// The least of the steps that followed.
+	LaterStep     *durationpb.Duration `protobuf:"bytes,7,opt,name=later_step,json=laterStep,proto3" json:"later_step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2182,6 +2187,20 @@ func (x *TurnCost) GetFresh() bool {
 		return x.Fresh
 	}
 	return false
+}
+
+func (x *TurnCost) GetFirstStep() *durationpb.Duration {
+	if x != nil {
+		return x.FirstStep
+	}
+	return nil
+}
+
+func (x *TurnCost) GetLaterStep() *durationpb.Duration {
+	if x != nil {
+		return x.LaterStep
+	}
+	return nil
 }
 
 // A value of the objective that ends the study (`until.value`): a report that has it, or a better one, is saved and
@@ -2489,13 +2508,17 @@ const file_headrace_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"SourceFile\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xa2\x01\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\x96\x02\n" +
 	"\bTurnCost\x12\x18\n" +
 	"\amembers\x18\x01 \x01(\x05R\amembers\x12\x14\n" +
 	"\x05turns\x18\x02 \x01(\x05R\x05turns\x12-\n" +
 	"\x04time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04time\x12!\n" +
 	"\fmemory_bytes\x18\x04 \x01(\x03R\vmemoryBytes\x12\x14\n" +
-	"\x05fresh\x18\x05 \x01(\bR\x05fresh\"\x83\x01\n" +
+	"\x05fresh\x18\x05 \x01(\bR\x05fresh\x128\n" +
+	"\n" +
+	"first_step\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tfirstStep\x128\n" +
+	"\n" +
+	"later_step\x18\a \x01(\v2\x19.google.protobuf.DurationR\tlaterStep\"\x83\x01\n" +
 	"\tEndsStudy\x12%\n" +
 	"\x04goal\x18\x01 \x01(\x0e2\x11.headrace.v1.GoalR\x04goal\x129\n" +
 	"\vconstraints\x18\x02 \x03(\v2\x17.headrace.v1.ConstraintR\vconstraints\x12\x14\n" +
@@ -2600,15 +2623,17 @@ var file_headrace_v1_event_proto_depIdxs = []int32{
 	0,  // 29: headrace.v1.Decision.action:type_name -> headrace.v1.DecisionAction
 	24, // 30: headrace.v1.AttemptCode.files:type_name -> headrace.v1.SourceFile
 	36, // 31: headrace.v1.TurnCost.time:type_name -> google.protobuf.Duration
-	37, // 32: headrace.v1.EndsStudy.goal:type_name -> headrace.v1.Goal
-	38, // 33: headrace.v1.EndsStudy.constraints:type_name -> headrace.v1.Constraint
-	37, // 34: headrace.v1.KeepBest.goal:type_name -> headrace.v1.Goal
-	38, // 35: headrace.v1.KeepBest.constraints:type_name -> headrace.v1.Constraint
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	36, // 32: headrace.v1.TurnCost.first_step:type_name -> google.protobuf.Duration
+	36, // 33: headrace.v1.TurnCost.later_step:type_name -> google.protobuf.Duration
+	37, // 34: headrace.v1.EndsStudy.goal:type_name -> headrace.v1.Goal
+	38, // 35: headrace.v1.EndsStudy.constraints:type_name -> headrace.v1.Constraint
+	37, // 36: headrace.v1.KeepBest.goal:type_name -> headrace.v1.Goal
+	38, // 37: headrace.v1.KeepBest.constraints:type_name -> headrace.v1.Constraint
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_event_proto_init() }

@@ -846,9 +846,14 @@ type BundleSize struct {
 	// What was measured, the fewest members first.
 	Turns []*BundleTurn `protobuf:"bytes,5,rep,name=turns,proto3" json:"turns,omitempty"`
 	// What each further trial takes of the device's memory; 0 where that is not known.
-	MemberBytes   int64 `protobuf:"varint,6,opt,name=member_bytes,json=memberBytes,proto3" json:"member_bytes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	MemberBytes int64 `protobuf:"varint,6,opt,name=member_bytes,json=memberBytes,proto3" json:"member_bytes,omitempty"`
+	// The step at which a process looks at how to train its trials together, the least of those with the most trials, in
+	// seconds; beside it a later step, and how many trials there were. 0 where that is not known.
+	FirstStepS      float64 `protobuf:"fixed64,7,opt,name=first_step_s,json=firstStepS,proto3" json:"first_step_s,omitempty"`
+	LaterStepS      float64 `protobuf:"fixed64,8,opt,name=later_step_s,json=laterStepS,proto3" json:"later_step_s,omitempty"`
+	FirstStepTrials int32   `protobuf:"varint,9,opt,name=first_step_trials,json=firstStepTrials,proto3" json:"first_step_trials,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *BundleSize) Reset() {
@@ -919,6 +924,27 @@ func (x *BundleSize) GetTurns() []*BundleTurn {
 func (x *BundleSize) GetMemberBytes() int64 {
 	if x != nil {
 		return x.MemberBytes
+	}
+	return 0
+}
+
+func (x *BundleSize) GetFirstStepS() float64 {
+	if x != nil {
+		return x.FirstStepS
+	}
+	return 0
+}
+
+func (x *BundleSize) GetLaterStepS() float64 {
+	if x != nil {
+		return x.LaterStepS
+	}
+	return 0
+}
+
+func (x *BundleSize) GetFirstStepTrials() int32 {
+	if x != nil {
+		return x.FirstStepTrials
 	}
 	return 0
 }
@@ -6386,7 +6412,7 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\bdeadline\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x126\n" +
 	"\ttime_left\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\x12\x1d\n" +
 	"\n" +
-	"ends_study\x18\x04 \x01(\bR\tendsStudy\"\xbc\x01\n" +
+	"ends_study\x18\x04 \x01(\bR\tendsStudy\"\xac\x02\n" +
 	"\n" +
 	"BundleSize\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\x12\x14\n" +
@@ -6394,7 +6420,12 @@ const file_headrace_v1_study_proto_rawDesc = "" +
 	"\x06trials\x18\x03 \x01(\x05R\x06trials\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12-\n" +
 	"\x05turns\x18\x05 \x03(\v2\x17.headrace.v1.BundleTurnR\x05turns\x12!\n" +
-	"\fmember_bytes\x18\x06 \x01(\x03R\vmemberBytes\"v\n" +
+	"\fmember_bytes\x18\x06 \x01(\x03R\vmemberBytes\x12 \n" +
+	"\ffirst_step_s\x18\a \x01(\x01R\n" +
+	"firstStepS\x12 \n" +
+	"\flater_step_s\x18\b \x01(\x01R\n" +
+	"laterStepS\x12*\n" +
+	"\x11first_step_trials\x18\t \x01(\x05R\x0ffirstStepTrials\"v\n" +
 	"\n" +
 	"BundleTurn\x12\x18\n" +
 	"\amembers\x18\x01 \x01(\x05R\amembers\x12\x15\n" +

@@ -118,6 +118,8 @@ SESSIONS: Final[dict[str, dict[str, Bound]]] = {
         "turns": Whole(0, n.EXACT),
         "time": TIME,
         "memory_bytes": BYTES,
+        "first_step": TIME,
+        "later_step": TIME,
     },
     "AttachRequest": {"lease_id": NAME, "rank": RANK, "stack_signal": Whole(0, 64)},
     "RestoredRequest": {"lease_id": NAME, "read_time": TIME},

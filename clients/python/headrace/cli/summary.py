@@ -162,13 +162,13 @@ class Summary:
                 else f"up to {fuse.most} trials"
             )
             return [("bundles", said)]
-        return [
-            (
-                "bundles" if place == 0 else "",
-                f"up to {one.trials} trials on {one.device}{f' with {one.apart}' if one.apart else ''}: {one.reason}",
-            )
-            for place, one in enumerate(self.study.bundle_sizes)
-        ]
+        lines = []
+        for one in self.study.bundle_sizes:
+            apart = f" with {one.apart}" if one.apart else ""
+            lines.append(f"up to {one.trials} trials on {one.device}{apart}: {one.reason}")
+            if one.first_step_s:
+                lines.append(wording.first_step(one))
+        return [("bundles" if place == 0 else "", line) for place, line in enumerate(lines)]
 
     def _code_lines(self) -> list[tuple[str, str]]:
         """That trials ran different code; and whether the best ones did."""

@@ -467,6 +467,12 @@ class BundleSize:
     """What each further trial takes of the device's memory; 0 where that is not known."""
     turns: tuple[BundleTurn, ...] = ()
     """What was measured, the fewest members first."""
+    first_step_s: float = 0.0
+    """What the step takes at which a process looks at how to train its trials together; 0 where that is not known."""
+    later_step_s: float = 0.0
+    """What a later step takes."""
+    first_step_trials: int = 0
+    """How many trials took these steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from headrace import not_known
 from headrace.bounds.numbers import SEATS
 from headrace.client.machines import Holder
 from headrace.client.model import (
+    BundleSize,
     EarlierEnd,
     Listing,
     OtherCode,
@@ -80,6 +81,15 @@ def members(held: Sequence[Holder]) -> str:
         if seats < SEATS
         else f"{numbers} ({plural(len(held), 'trial')})"
     )
+
+
+def first_step(size: BundleSize) -> str:
+    """What the first step of a process takes: `the first step of 8 trials takes 1.2 s, as long as 38 later ones`."""
+    of = plural(size.first_step_trials, "trial")
+    as_long = (
+        f", as long as {size.first_step_s / size.later_step_s:.0f} later ones" if size.later_step_s else ""
+    )
+    return f"the first step of {of} takes {number(size.first_step_s, 3)} s{as_long}"
 
 
 def misses(trial: TrialInfo, spec: StudySpec) -> str:

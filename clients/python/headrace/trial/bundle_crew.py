@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from headrace.trial import raised
@@ -25,7 +26,7 @@ from headrace.trial.bundle_cost import Stopwatch
 from headrace.trial.bundle_member import Member, try_state
 from headrace.trial.bundle_runtime import Attached, BundleRuntime, Finish, Refused, Said
 from headrace.trial.bundle_shared import Shared
-from headrace.trial.runtime import TOLD, UNREADABLE, Action, Decision, OwnEnd, Report
+from headrace.trial.runtime import TOLD, UNREADABLE, Action, Decision, OwnEnd, Report, TurnCost
 
 logger = logging.getLogger("headrace.trial")
 Settings = Mapping[str, Any]
@@ -82,6 +83,7 @@ class Crew:
         self._checked = self._stepped = False
         self._stopwatch = Stopwatch()
         self._how: object = None
+        self._told_first: object = None
 
     @property
     def tracked(self) -> bool:
@@ -128,12 +130,23 @@ class Crew:
         self._stopwatch.begin([member.id for member in members if member.id is not None])
         self._how = getattr(self._group, "report", None)
 
+    def _with_first_step(self, cost: TurnCost | None) -> TurnCost | None:
+        """The cost with that of the group's first step, once it is known what a later one takes."""
+        first = getattr(self._group, "first_step", None)
+        if first is None or first is self._told_first or not first.later_s:
+            return cost
+        self._told_first = first
+        if cost is None or cost.members != first.members:
+            cost = TurnCost(members=first.members, turns=1, time_s=0.0, memory_bytes=0, fresh=False)
+        return replace(cost, first_step_s=first.time_s, later_step_s=first.later_s)
+
     def report(self, rows: Sequence[Mapping[str, float]], *, save: bool, every: int | None) -> None:
         """Saves the members that are due, passes on what they report, and takes what they are told."""
         assert self._group is not None
         members, cost = self.training, self._stopwatch.told()
         if getattr(self._group, "report", None) is not self._how:
             cost = None  # the group looked anew how to run its members, which took its time
+        cost = self._with_first_step(cost)
         if len(members) > 1 and not self._told_apart and (gains_nothing := _runs_apart(self._group)):
             members[0].to_tell.append(gains_nothing)
             self._told_apart = True

@@ -119,6 +119,8 @@ def _turn_cost(cost: TurnCost) -> event_pb2.TurnCost:
         time=_duration(cost.time_s),
         memory_bytes=cost.memory_bytes,
         fresh=cost.fresh,
+        first_step=_duration(cost.first_step_s) if cost.first_step_s else None,
+        later_step=_duration(cost.later_step_s) if cost.first_step_s else None,
     )
 
 

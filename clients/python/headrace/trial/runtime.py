@@ -138,6 +138,10 @@ class TurnCost:
     memory_bytes: int
     # Members joined or left right before each of them.
     fresh: bool
+    # The step at which the group looked at how to run its members, and the least of those that followed; 0 where
+    # nothing is new. It is no part of `time_s`.
+    first_step_s: float = 0.0
+    later_step_s: float = 0.0
 
 
 class PastEnd(Enum):

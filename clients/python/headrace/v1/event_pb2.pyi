@@ -997,6 +997,8 @@ class TurnCost(_message.Message):
     TIME_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     FRESH_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_FIELD_NUMBER: _builtins.int
+    LATER_STEP_FIELD_NUMBER: _builtins.int
     members: _builtins.int
     """How many trials trained in each of these turns."""
     turns: _builtins.int
@@ -1009,6 +1011,16 @@ class TurnCost(_message.Message):
     def time(self) -> _duration_pb2.Duration:
         """All of them together, without the time of checkpoints and of the calls to the worker."""
 
+    @_builtins.property
+    def first_step(self) -> _duration_pb2.Duration:
+        """The step at which the process last looked at how to train these members together, once it is known what a later
+        step takes; absent where nothing is new. It is no part of `time`.
+        """
+
+    @_builtins.property
+    def later_step(self) -> _duration_pb2.Duration:
+        """The least of the steps that followed."""
+
     def __init__(
         self,
         *,
@@ -1017,10 +1029,12 @@ class TurnCost(_message.Message):
         time: _duration_pb2.Duration | None = ...,
         memory_bytes: _builtins.int = ...,
         fresh: _builtins.bool = ...,
+        first_step: _duration_pb2.Duration | None = ...,
+        later_step: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_step", b"first_step", "later_step", b"later_step", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fresh", b"fresh", "members", b"members", "memory_bytes", b"memory_bytes", "time", b"time", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_step", b"first_step", "fresh", b"fresh", "later_step", b"later_step", "members", b"members", "memory_bytes", b"memory_bytes", "time", b"time", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

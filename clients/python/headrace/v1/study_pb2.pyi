@@ -454,6 +454,9 @@ class BundleSize(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
     MEMBER_BYTES_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_S_FIELD_NUMBER: _builtins.int
+    LATER_STEP_S_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_TRIALS_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     """The model of the device."""
     apart: _builtins.str
@@ -463,6 +466,12 @@ class BundleSize(_message.Message):
     """For people: why so many."""
     member_bytes: _builtins.int
     """What each further trial takes of the device's memory; 0 where that is not known."""
+    first_step_s: _builtins.float
+    """The step at which a process looks at how to train its trials together, the least of those with the most trials, in
+    seconds; beside it a later step, and how many trials there were. 0 where that is not known.
+    """
+    later_step_s: _builtins.float
+    first_step_trials: _builtins.int
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___BundleTurn]:
         """What was measured, the fewest members first."""
@@ -476,10 +485,13 @@ class BundleSize(_message.Message):
         reason: _builtins.str = ...,
         turns: _abc.Iterable[Global___BundleTurn] | None = ...,
         member_bytes: _builtins.int = ...,
+        first_step_s: _builtins.float = ...,
+        later_step_s: _builtins.float = ...,
+        first_step_trials: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "device", b"device", "member_bytes", b"member_bytes", "reason", b"reason", "trials", b"trials", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "device", b"device", "first_step_s", b"first_step_s", "first_step_trials", b"first_step_trials", "later_step_s", b"later_step_s", "member_bytes", b"member_bytes", "reason", b"reason", "trials", b"trials", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ exits that teach it, and read when trials are placed:
     steady  the time of a turn and the memory of the process, by number of members
     fresh   the same of turns before which trials joined or left: these take longer, and are compared with each other
     most    half the members of the process that ran out of memory; it only gets smaller
+    first   what the first step of a process took
 
 A number that the study gives is taken as it is, and only `most` bounds it. With `auto` the number starts at START. It
 doubles while twice the members do RISE times as many steps a second. Where they do not, more turns are measured, as a
@@ -26,7 +27,7 @@ from msgspec.structs import replace
 
 from headrace.spec.fuse import START, Fuse
 
-__all__ = ["ENOUGH", "START", "Capacity", "Profile", "TurnCost", "capacity"]
+__all__ = ["ENOUGH", "START", "Capacity", "FirstStep", "Profile", "TurnCost", "capacity"]
 
 TRUSTED = 3
 """A number of members counts as measured after so many turns."""
@@ -48,6 +49,10 @@ class TurnCost(Struct, frozen=True, kw_only=True):
     """The most that the process ever held; 0 where that was with more members."""
     fresh: bool = False
     """Whether trials joined or left right before each of them."""
+    first_step_s: float = 0.0
+    """The step at which the process looked at how to train its members together; 0 where nothing is new."""
+    later_step_s: float = 0.0
+    """The least of the steps that followed."""
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -58,6 +63,14 @@ class Measured(Struct, frozen=True, kw_only=True):
     """Of a turn: the least."""
     memory_bytes: int = 0
     """The most."""
+
+
+class FirstStep(Struct, frozen=True, kw_only=True):
+    """What the first step of a process takes, beside a later one."""
+
+    members: int
+    time_s: float
+    later_s: float
 
 
 Turns = Mapping[int, Measured]
@@ -73,9 +86,23 @@ class Profile(Struct, frozen=True, kw_only=True):
     fresh: Turns = field(default_factory=dict)
     most: int | None = None
     """None: no process ran out of memory."""
+    first: FirstStep | None = None
+    """The least of those with the most members. It is for people: no choice follows from it."""
 
     def learn(self, cost: TurnCost) -> "Profile":
         """Take a measurement in; the same profile where it is known well enough, or no measurement."""
+        return self._learn_first(cost)._learn_turns(cost)
+
+    def _learn_first(self, cost: TurnCost) -> "Profile":
+        if cost.members < 1 or cost.first_step_s <= 0 or cost.later_step_s <= 0:
+            return self
+        now = FirstStep(members=cost.members, time_s=cost.first_step_s, later_s=cost.later_step_s)
+        known = self.first
+        if known is not None and (known.members, -known.time_s) >= (now.members, -now.time_s):
+            return self
+        return replace(self, first=now)
+
+    def _learn_turns(self, cost: TurnCost) -> "Profile":
         turns = self.fresh if cost.fresh else self.steady
         known = turns.get(cost.members, Measured())
         if cost.members < 1 or cost.time_s <= 0 or known.turns >= ENOUGH:

@@ -170,7 +170,11 @@ def _at(record: Study, when_s: float) -> datetime:
 
 
 def _bundle_size(profile: Profile, found: Capacity) -> study_pb2.BundleSize:
+    first = profile.first
     return study_pb2.BundleSize(
+        first_step_s=first.time_s if first else 0.0,
+        later_step_s=first.later_s if first else 0.0,
+        first_step_trials=first.members if first else 0,
         device=profile.device,
         apart="" if profile.key == "[]" else profile.key,
         trials=found.trials,

@@ -172,6 +172,8 @@ def _turn(cost: event_pb2.TurnCost) -> TurnCost:
         time_s=seconds(cost.time),
         memory_bytes=cost.memory_bytes,
         fresh=cost.fresh,
+        first_step_s=seconds(cost.first_step),
+        later_step_s=seconds(cost.later_step),
     )
 
 

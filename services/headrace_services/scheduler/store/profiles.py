@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, bindparam, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headrace_services.scheduler.core.capacity import Capacity, Measured, Profile, Turns, capacity
+from headrace_services.scheduler.core.capacity import Capacity, FirstStep, Measured, Profile, Turns, capacity
 from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.store import tables
@@ -52,7 +52,12 @@ def write(sent: Pipeline, study_id: int, profiles: Iterable[Profile]) -> None:
 
 def _profile(row: AnyRow) -> Profile:
     return Profile(
-        device=row.device, key=row.key, steady=_turns(row.steady), fresh=_turns(row.fresh), most=row.most
+        device=row.device,
+        key=row.key,
+        steady=_turns(row.steady),
+        fresh=_turns(row.fresh),
+        most=row.most,
+        first=None if row.first_step is None else FirstStep(**row.first_step),
     )
 
 
@@ -73,13 +78,14 @@ def _columns(study_id: int, profile: Profile) -> Columns:
         "steady": _turn_columns(profile.steady),
         "fresh": _turn_columns(profile.fresh),
         "most": profile.most,
+        "first_step": None if profile.first is None else asdict(profile.first),
     }
 
 
 _b = tables.bundle_profile
 _OF_STUDY = Statement(
     lambda: (
-        select(_b.c.device, _b.c.key, _b.c.steady, _b.c.fresh, _b.c.most)
+        select(_b.c.device, _b.c.key, _b.c.steady, _b.c.fresh, _b.c.most, _b.c.first_step)
         .where(_b.c.study_id == bindparam("study", type_=BigInteger))
         .order_by(_b.c.time.desc())
         .limit(READ)
@@ -92,7 +98,7 @@ _MEMORY = Statement(
         .group_by(tables.slot.c.model)
     )
 )
-_NAMES = ("study_id", "device", "digest", "key", "steady", "fresh", "most")
+_NAMES = ("study_id", "device", "digest", "key", "steady", "fresh", "most", "first_step")
 _new = given({name: _b.c[name] for name in _NAMES})
 _insert = insert(_b).from_select(
     list(_NAMES), select(*(_new.c[name] for name in _NAMES)), include_defaults=False
@@ -104,6 +110,7 @@ _WRITE = Statement(
             "steady": _insert.excluded.steady,
             "fresh": _insert.excluded.fresh,
             # It only gets smaller; LEAST passes over NULL.
+            "first_step": _insert.excluded.first_step,
             "most": func.least(_b.c.most, _insert.excluded.most),
             "time": func.clock_timestamp(),
         },

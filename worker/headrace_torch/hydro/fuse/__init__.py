@@ -25,6 +25,7 @@ from headrace_torch.hydro.fuse.errors import (
     PoolError,
     StaticShapeError,
 )
+from headrace_torch.hydro.fuse.first_step import FirstStep
 from headrace_torch.hydro.fuse.group import Group
 from headrace_torch.hydro.fuse.member import LossScale, Member
 from headrace_torch.hydro.fuse.report import ProbeReport
@@ -34,6 +35,7 @@ __all__ = [
     "CapacityPlan",
     "Cosine",
     "EpochBatches",
+    "FirstStep",
     "FuseError",
     "FusionGapError",
     "Group",

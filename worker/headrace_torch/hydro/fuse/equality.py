@@ -1,12 +1,13 @@
 """Whether an engine computes what the user's own module does under torch.optim.
 
-Up to three members take two steps in `reference`, and in the engine: losses, gradients, which parameters have one,
-parameters and buffers are compared, in float64 where only rounding differs. Everything runs on copies.
+Two members, or three of different kinds, take two steps in `reference`, and in the engine: losses, gradients, which
+parameters have one, parameters and buffers are compared, in float64 where only rounding differs. Everything runs on
+copies.
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from headrace_torch.hydro.fuse.engines.work import Engine, Traits, Turn, Work, c
 from headrace_torch.hydro.fuse.errors import FuseError
 from headrace_torch.hydro.fuse.inspection import Watch, reason_of, same
 from headrace_torch.hydro.fuse.lanes import kept_tensors
-from headrace_torch.hydro.fuse.member import Member
+from headrace_torch.hydro.fuse.member import FIELDS, Member
 from headrace_torch.hydro.fuse.obstacles import Need, why_not
 from headrace_torch.hydro.fuse.reach import Owned, Roots
 from headrace_torch.hydro.fuse.remembering import Memory
@@ -55,6 +56,7 @@ class Subject:
         states: the members; not changed.
         work: the first step's, for all members.
         updates: the group's optimizer.
+        roots: where the code of a step begins.
         turn: what members' calls run in.
         owns: is given the modules of separate members.
     """
@@ -65,6 +67,7 @@ class Subject:
     states: MemberStates
     work: Work
     updates: Updates
+    roots: Roots
     turn: Turn = free
     owns: Callable[[int, nn.Module], None] | None = None
 
@@ -74,11 +77,6 @@ class Subject:
             return SeparateEngine(self.own, self.traits, self.turn, self.owns)
         return StackedEngine(twin(self.template), self.traits, grouped=name == "grouped", turn=self.turn)
 
-    @property
-    def roots(self) -> Roots:
-        """Where the code of a step begins."""
-        return roots_of(self.work.loss_fn, self.template)
-
     @contextmanager
     def untouched(self) -> Iterator["Subject"]:
         """The same with a batch that may be changed; what the user's functions change is put back afterwards."""
@@ -87,25 +85,26 @@ class Subject:
             yield replace(self, work=work, turn=free, owns=None)
 
     def small(self, dtype: torch.dtype) -> "Subject":
-        """Up to three members, moved apart, in another dtype."""
-        some = list(range(min(3, len(self.states))))
-        work = self.work
+        """Two members or three, moved apart, in another dtype."""
+        some = telling([slot.member for slot in self.states.slots])
+        work, template = self.work, cast(twin(self.template), dtype)
         return replace(
             self,
-            template=cast(twin(self.template), dtype),
+            template=template,
+            roots=roots_of(work.loss_fn, template),
             own=lambda member: cast(self.own(member), dtype),
             states=spread(_at_start(self.states.select(some).cast(dtype))),
             work=replace(
                 work,
-                batch=_cast(work.batch[: len(some)] if work.own else work.batch, dtype),
-                rows=None if work.rows is None else work.rows[: len(some)],
+                batch=_cast([work.batch[i] for i in some] if work.own else work.batch, dtype),
+                rows=None if work.rows is None else tuple(work.rows[i] for i in some),
             ),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """Two steps of up to three members under torch.optim, and the subject that they were of."""
+    """Two steps of two or three members under torch.optim, and the subject that they were of."""
 
     subject: Subject
     members: Sequence[Sequence[reference.Step]]
@@ -179,13 +178,14 @@ def compare(yardstick: Yardstick, name: Local) -> tuple[str, float | None]:
             one = replace(one, turn=memory.turn, owns=lambda _, module: owned.add(module))
         engine = one.engine(name)
         watch = Watch(engine.module if isinstance(engine, StackedEngine) else one.template)
+        ops = watch if isinstance(engine, StackedEngine) else nullcontext()  # a look at every op is slow
         worst = 0.0
         for step in range(STEPS):
             grads = torch.zeros_like(states.rows)
             if memory is not None:
                 memory.begin(one.roots)
             try:
-                with watch, watch.layers(), _leaks(engine) as leaked:
+                with ops, watch.layers(), _leaks(engine) as leaked:
                     outcome = engine.run(states, range(len(states)), one.work, grads)
             except Exception as error:  # noqa: BLE001  whatever an op raises under vmap is the reason
                 return reason_of(error, watch, one.traits), None
@@ -264,7 +264,7 @@ def relative(expected: Tensor, found: Tensor) -> float:
     """The greatest difference over members, relative to the member's greatest number; infinite for a stray NaN."""
     a = expected.to(torch.float64).reshape(expected.shape[0], -1)
     b = found.to(torch.float64).reshape(found.shape[0], -1)
-    if not a.numel():
+    if not a.numel() or torch.equal(a, b):
         return 0.0
     if not torch.equal(a.isnan(), b.isnan()):
         return float("inf")
@@ -288,6 +288,22 @@ def _cast(batch: Any, dtype: torch.dtype) -> Any:
     return tree_map(
         lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf, batch
     )
+
+
+def telling(members: Sequence[Member]) -> list[int]:
+    """Positions of the members that are compared: the first, and others that are trained in another way.
+
+    Two show whether members are mixed up. A third is taken where there are more kinds: with and without a clip, a
+    schedule, momentum. What is a number in each is no other kind.
+    """
+    first_of = {_kind(one): i for i, one in reversed(list(enumerate(members)))}
+    others = [*sorted(first_of.values())[1:], *range(1, len(members))]
+    return sorted({0, *others[: max(1, min(2, len(first_of) - 1))]})
+
+
+def _kind(member: Member) -> tuple[Any, ...]:
+    values = {name: getattr(member, name) for name in FIELDS if name != "seed"}
+    return tuple(repr(one) if isinstance(one, Mapping) else (type(one), bool(one)) for one in values.values())
 
 
 def spread(states: MemberStates) -> MemberStates:

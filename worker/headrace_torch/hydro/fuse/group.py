@@ -21,6 +21,7 @@ from headrace_torch.hydro.fuse.buckets import Bucket
 from headrace_torch.hydro.fuse.engines.loss import as_loss
 from headrace_torch.hydro.fuse.engines.pool import PoolEngine
 from headrace_torch.hydro.fuse.errors import FuseError, MemberError
+from headrace_torch.hydro.fuse.first_step import FirstStep, FirstSteps
 from headrace_torch.hydro.fuse.layout import Layout
 from headrace_torch.hydro.fuse.member import Member, OptimizerName
 from headrace_torch.hydro.fuse.obstacles import EngineName
@@ -54,6 +55,7 @@ class Group:
         self._updates, self._running = updates, running
         self._optimizer: OptimizerName = updates.optimizer
         self._between = Between()
+        self._first_steps = FirstSteps()
         self._next_id = len(members)
         self._hold(self._fresh(members, range(len(members)), [None] * len(members)))
 
@@ -81,6 +83,11 @@ class Group:
     def report(self) -> ProbeReport | None:
         """What the last probe found; None before the first step."""
         return self._running.report
+
+    @property
+    def first_step(self) -> FirstStep | None:
+        """What the step cost that last picked the engine; None before the first step."""
+        return self._first_steps.last
 
     @property
     def worker_ids(self) -> list[int]:
@@ -130,10 +137,16 @@ class Group:
             FusionGapError: an engine was asked for by name that cannot run this model.
             FuseError: the group has no members left.
         """
-        states, running = self._states, self._running
-        if not len(states):
+        if not len(self):
             raise FuseError(f"the group has no members {'left' if self._next_id else 'yet'}; add some")
-        loss = as_loss(loss_fn)
+        loss, picks = as_loss(loss_fn), self._running.engine is None
+        if not self._first_steps.wants(picks=picks):
+            return self._step(batch, loss)
+        with self._first_steps.timed(len(self), self.device, picks=picks):
+            return self._step(batch, loss)
+
+    def _step(self, batch: Any, loss: Any) -> Tensor:
+        states, running = self._states, self._running
         with running.undone(states):
             self._between.begin(running.engine_for(states, batch, loss))
             running.remember(loss)

@@ -19,6 +19,8 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 from headrace_torch.hydro.fuse.places import is_iterator, progress
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
+# The registries, and the hooks that any module may have: this look is quicker than one at the name.
+_OWN_OF_TORCH = {*_REGISTRIES, *(name for name in vars(nn.Module()) if "_hooks" in name)}
 _UNCHANGING = ModuleType | CodeType | BuiltinFunctionType | type | torch.dtype | torch.device | torch.layout
 _NUMBERS = int | float | complex | str | bytes | None
 
@@ -73,7 +75,7 @@ def parts(value: object) -> Iterator[tuple[str, Any]]:
         yield from (
             (f".{name}", one)
             for name, one in vars(value).items()
-            if name not in _REGISTRIES and not name.endswith("_hooks") and "_hooks_" not in name
+            if name not in _OWN_OF_TORCH and not name.endswith("_hooks") and "_hooks_" not in name
         )
     elif not isinstance(value, Tensor | torch.Generator | random.Random | _UNCHANGING) and hasattr(
         value, "__dict__"

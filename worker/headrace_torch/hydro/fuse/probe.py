@@ -3,11 +3,15 @@
     equality     each engine against `reference`, plain torch, in float64 where only rounding differs: losses,
                  gradients, parameters and buffers of two steps within 1e-9 (or the rounding of the loss's own type,
                  if that is narrower); what raises is a gap, with the layer and the op in the reason
-    stability    whether a member's numbers are bit-identical beside other members, in other numbers and places
     speed        forward and backward of all members, engines in turn, the best of some rounds
+    stability    of `grouped` and of the fastest fused engine: whether a member's numbers are bit-identical beside other
+                 members, in other numbers and places
 
 A fused engine is taken only where it is equal, and faster than separate members here and now. Where no engine is
 equal the model is refused. Everything runs on copies; the user's batch, generators and Python state stay as they are.
+
+Most of a first step is this. So only what the choice needs is run: separate members, who cost the same each, are timed
+by a few of them, and an engine that is far behind is timed no further.
 """
 
 import time
@@ -27,6 +31,8 @@ from headrace_torch.hydro.fuse.states import MemberStates
 
 Fused = Literal["grouped", "vmap"]
 FUSED: tuple[Fused, ...] = ("grouped", "vmap")
+FEW = 2  # separate members are timed by so many of them
+FAR = (1.3, 1.1)  # after a first and a later round: so many times as slow as the quickest is no close contest
 
 
 def probe(
@@ -45,7 +51,6 @@ def probe(
     yardstick = measure(subject)
     gaps: dict[str, str] = {}
     errors: dict[str, float] = {}
-    stable: dict[str, bool] = {}
     passed: list[Local] = []
     every: tuple[Local, ...] = (*candidates, "separate")
     for name in every:
@@ -55,30 +60,22 @@ def probe(
         if reason:
             gaps[name] = reason
             continue
-        if name != "separate":
-            try:
-                with subject.untouched() as copy:
-                    stable[name] = bit_stable(copy.engine(name), copy.states, copy.work)
-            except Exception as error:  # noqa: BLE001  a model may do something else in a later step
-                gaps[name] = _later(error)
-                continue
         passed.append(name)
     if not passed:
         raise FuseError(f"no engine trains this model as torch.optim would: {gaps['separate']}")
     if lost := yardstick.lost:
         reason = f"the loss of member {lost[0]} is nan at the first step, so nothing can be compared for it"
         passed, gaps = ["separate"], {**dict.fromkeys(candidates, reason), **gaps}
-    found = ProbeReport(engine=passed[0], reason="", gaps=gaps, error=errors, bit_stable=stable)
+    seconds, stable = _tried(subject, passed, rounds, gaps)
+    found = ProbeReport(engine="separate", reason="", gaps=gaps, error=errors, bit_stable=stable)
     if "separate" not in passed:
+        if not seconds:
+            raise FuseError(f"no engine trains this model as torch.optim would: {gaps['separate']}")
+        fastest = min(seconds, key=seconds.__getitem__)
         reason = f"separate members would differ: {gaps['separate']}"
-        return subject.engine(passed[0]), replace(found, reason=reason)
-    seconds: dict[Local, float] = {}
-    if len(passed) > 1:
-        with subject.untouched() as copy:
-            engines = {name: copy.engine(name) for name in passed}
-            seconds = timed(engines, copy.states, copy.work, rounds, gaps)
+        return subject.engine(fastest), replace(found, engine=fastest, reason=reason)
     if len(seconds) < 2:
-        found = replace(found, engine="separate", reason=next(iter(gaps.values()), "asked for"))
+        found = replace(found, reason=next(iter(gaps.values()), "asked for"))
         return subject.engine("separate"), found
     speedup = {name: seconds["separate"] / seconds[name] for name in seconds if name != "separate"}
     best = max(speedup, key=speedup.__getitem__)
@@ -92,28 +89,58 @@ def probe(
     return subject.engine(chosen), replace(found, engine=chosen, reason=reason, speedup=speeds)
 
 
+def _tried(
+    subject: Subject, passed: Sequence[Local], rounds: int, gaps: dict[str, str]
+) -> tuple[dict[Local, float], dict[str, bool]]:
+    """Seconds per engine, if there is a fused one; and of the fastest of these, and of `grouped`, whose bits are
+    promised, whether it is stable.
+
+    A fused engine that raises is left out, and `gaps` says why: a model may do something else in a later step.
+    """
+    if passed == ["separate"]:
+        return {}, {}
+    with subject.untouched() as copy:
+        engines = {name: copy.engine(name) for name in passed}
+        seconds = timed(engines, copy.states, copy.work, rounds, gaps)
+    stable: dict[str, bool] = {}
+    for name in sorted(seconds.keys() - {"separate"}, key=seconds.__getitem__):
+        if stable and name != "grouped":
+            continue
+        try:
+            with subject.untouched() as copy:
+                stable[name] = bit_stable(engines[name], copy.states, copy.work)
+        except Exception as error:  # noqa: BLE001  whatever the user's code raises in a later step is the reason
+            gaps[name] = _later(error)
+            del seconds[name]
+    return seconds, stable
+
+
 def bit_stable(engine: Engine, states: MemberStates, work: Work) -> bool:
     """Whether members' losses and gradients are the same to the last bit in other numbers and at other places."""
     n = len(states)
-    whole = list(range(n))
-    alone = _run(engine, spread(states.slim(whole)), work, whole)
-    for positions in {tuple(whole[::-1][: n - 1]), tuple(whole[1:]), (n - 1,), tuple(whole[::2])}:
+    apart = spread(states.slim(range(n)))
+    alone = _run(engine, apart, work)
+    for positions in {tuple(range(n - 1, 0, -1)), (n - 1,), tuple(range(0, n, 2))}:
         if not positions:
             continue
-        part = replace(
-            work,
-            batch=[work.batch[i] for i in positions] if work.own else work.batch,
-            rows=None if work.rows is None else tuple(work.rows[i] for i in positions),
-        )
-        found = _run(engine, spread(states.slim(whole)).slim(positions), part, list(range(len(positions))))
+        found = _run(engine, apart.select(positions), _part(work, positions))
         if any(not same(a[list(positions)], b) for a, b in zip(alone, found, strict=True)):
             return False
     return True
 
 
-def _run(engine: Engine, states: MemberStates, work: Work, at: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _run(engine: Engine, states: MemberStates, work: Work) -> tuple[Tensor, Tensor]:
     grads = torch.zeros_like(states.rows)
-    return engine.run(states, at, work, grads).losses, grads
+    return engine.run(states, range(len(states)), work, grads).losses, grads
+
+
+def _part(work: Work, positions: Sequence[int]) -> Work:
+    """The work of some members."""
+    return replace(
+        work,
+        batch=[work.batch[i] for i in positions] if work.own else work.batch,
+        rows=None if work.rows is None else tuple(work.rows[i] for i in positions),
+    )
 
 
 def timed(
@@ -121,11 +148,13 @@ def timed(
 ) -> dict[Local, float]:
     """Seconds of one forward and backward of all members, per engine: in turn, the best of some rounds.
 
-    Where one thread does everything its own time is taken, which other processes on the machine do not lengthen.
-    A fused engine that raises is left out, and `gaps` says why.
+    Of separate members a FEW are run, and the others taken to cost as much each. An engine that takes FAR times as
+    long as the quickest one is out, and a single one is timed no more. Where one thread does everything its own time
+    is taken, which other processes on the machine do not lengthen. A fused engine that raises is left out, and `gaps`
+    says why.
     """
-    whole = list(range(len(states)))
-    trial = states.slim(whole)
+    n = len(states)
+    trial = states.slim(range(n))
     grads = torch.zeros_like(states.rows)
     clock = (
         time.thread_time
@@ -134,11 +163,19 @@ def timed(
     )
     best = dict.fromkeys(engines, float("inf"))
     for turn in range(rounds + 1):
-        for name in list(best):
+        going = list(best)
+        if turn > 1:
+            bound = FAR[turn > 2] * min(best.values())
+            going = [name for name in best if best[name] < bound]
+        if len(going) < 2:
+            break
+        for name in going:
+            some = range(min(n, FEW)) if name == "separate" else range(n)
+            part = _part(work, some)
             _wait(states.rows.device)
             start = clock()
             try:
-                engines[name].run(trial, whole, work, grads)
+                engines[name].run(trial, some, part, grads[: len(some)])
             except Exception as error:
                 if name == "separate":
                     raise
@@ -147,7 +184,7 @@ def timed(
                 continue
             _wait(states.rows.device)
             if turn > 0:  # the first round warms up
-                best[name] = min(best[name], clock() - start)
+                best[name] = min(best[name], (clock() - start) * n / len(some))
     return best
 
 

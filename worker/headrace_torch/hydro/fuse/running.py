@@ -45,7 +45,7 @@ from headrace_torch.hydro.fuse.remembering import Memory
 from headrace_torch.hydro.fuse.report import ProbeReport
 from headrace_torch.hydro.fuse.source import Models
 from headrace_torch.hydro.fuse.states import MemberStates, Slot
-from headrace_torch.hydro.fuse.surroundings import Losses, code_of, roots_of_model
+from headrace_torch.hydro.fuse.surroundings import Losses, code_of, roots_of, roots_of_model
 from headrace_torch.hydro.fuse.updates import Updates
 
 EngineChoice = Literal["auto"] | EngineName
@@ -325,6 +325,7 @@ class Running:
             states=states.select(first.positions),
             work=first.work,
             updates=self.updates,
+            roots=roots_of(first.work.loss_fn, self.template),
             turn=self._turn,
             owns=self.recall.begun,
         )

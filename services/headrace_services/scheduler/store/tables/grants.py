@@ -152,6 +152,8 @@ bundle_profile = Table(
     Column("fresh", JSONB, nullable=False, server_default="{}"),
     # Half the members of the process that ran out of memory.
     Column("most", Integer),
+    # What the first step of a process took, and a later one, in seconds, and with how many members.
+    Column("first_step", JSONB),
     time_column("time", now=True),
     CheckConstraint("most >= 1", name="most"),
     Index("bundle_profile_time", "study_id", "time"),
