@@ -12,6 +12,7 @@ from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.client import kept
 from headrace.client.outcome import Outcome
 from headrace.spec import Scope
+from headrace.trial.contents import where_saved
 
 checkpoint = typer.Typer(help="Copy what a trial saved.", no_args_is_help=True)
 
@@ -104,7 +105,17 @@ def get(
             f"Its best value, {wording.number(info.best_value)}, is of step {info.best_step}: "
             "`objective: {…, keep: best}` in a study file keeps that checkpoint too."
         )
-    session.output.note(f'Load it in Python: `headrace.trial.read_checkpoint("{folder}").tracked`.')
+    session.output.note(
+        f'Load it in Python: `headrace.trial.read_checkpoint("{folder}").{_where_saved(folder)}`.'
+    )
+
+
+def _where_saved(folder: Path) -> str:
+    """What to read of the copy; where another program has written it, what most trials save."""
+    try:
+        return where_saved(folder)
+    except (OSError, ValueError):
+        return "tracked"
 
 
 def _check_empty(folder: Path) -> None:
