@@ -12,7 +12,6 @@ from headrace.cli.session import AsJson, Session, StudyArgument
 from headrace.client import kept
 from headrace.client.outcome import Outcome
 from headrace.spec import Scope
-from headrace.trial.contents import where_saved
 
 checkpoint = typer.Typer(help="Copy what a trial saved.", no_args_is_help=True)
 
@@ -112,6 +111,8 @@ def get(
 
 def _where_saved(folder: Path) -> str:
     """What to read of the copy; where another program has written it, what most trials save."""
+    from headrace.trial.contents import where_saved
+
     try:
         return where_saved(folder)
     except (OSError, ValueError):
