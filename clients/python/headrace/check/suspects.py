@@ -114,7 +114,9 @@ def _doubted(missing: Missing) -> Missing:
 def _aliased(before: SegmentResult) -> Iterator[Missing]:
     """What `t.state` held at the save that a restore makes a copy of."""
     saved = before.last(Moment.REPORTED)
-    for key, owner in saved.aliases.items() if saved is not None else ():
+    if saved is None:
+        return
+    for key, owner in saved.aliases.items():
         yield Missing(
             kind=Kind.VALUE,
             finding=f't.state["{key}"] is no copy: it changes with the tracked `{owner}`, until a restore parts them',
