@@ -31,8 +31,8 @@ class Kept:
         self.store = store_from_url((root / "store").as_uri())
         self.store.set_up("0123456789abcdef", used=False)
 
-    def save(self, step: int) -> trial_pb2.CheckpointRef:
-        """What a worker does with what a trial saved."""
+    def save(self, step: int, **saved: object) -> trial_pb2.CheckpointRef:
+        """What a worker does with what a trial saved: of the parts that are given, this."""
         folder = self.root / f"made-{step}"
         part = {
             "trial": self.trial.name,
@@ -48,7 +48,7 @@ class Kept:
             "as_rank_0": [],
             "everywhere": [],
         }
-        checkpoint.write(folder, part)
+        checkpoint.write(folder, part | saved)
         place = f"studies/digits-{UID}/trials/{self.number}"
         meta = CheckpointMeta(
             trial=place, name=f"000001-{step:06d}-step{step}-ab", step=step, milestone=step, attempt=1
@@ -84,6 +84,36 @@ def test_without_a_trial_it_is_the_best_ones_last_checkpoint(kept: Kept, invoke:
     assert (saved.step, saved.tracked["model"], saved.state) == (27, {"step": 27}, {"seen": 27})
     assert not list(kept.root.glob(".digits*")), "nothing half-copied is left"
     assert headrace.load("digits") == {"model": {"step": 27}, "optimizer": {"lr": 0.1}}
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("with_torch", [True, False])
+@pytest.mark.parametrize(
+    ("saved", "member"),
+    [
+        ({"tracked": {}}, "state"),
+        ({"tracked": {}, "files": ["model"]}, "files"),
+        ({"state": {}}, "tracked"),
+    ],
+)
+def test_it_says_where_in_the_checkpoint_the_trial_has_saved(
+    kept: Kept,
+    invoke: Invoke,
+    monkeypatch: pytest.MonkeyPatch,
+    saved: dict[str, object],
+    member: str,
+    with_torch: bool,
+) -> None:
+    """A trial that tracks nothing has all in t.state: `.tracked` is empty there."""
+    if with_torch:
+        weights = pytest.importorskip("torch").ones(2, requires_grad=True)
+        saved = saved | {key: {"w": weights} for key in ("tracked", "state") if key == member}
+    else:
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+    kept.show("checkpoint", kept.save(28, **saved))
+    done = invoke("checkpoint", "get", "digits")
+    assert done.code == 0, done.err
+    assert f'.read_checkpoint("{done.out.strip()}").{member}`.' in done.err
 
 
 def test_the_best_one_is_taken_where_it_is_kept(kept: Kept, invoke: Invoke, tmp_path: Path) -> None:

@@ -74,17 +74,6 @@ def losses(
     return tuple(sorted(told, key=lambda missing: (order.index(missing.kind), missing.step)))
 
 
-def restore_failed(result: SegmentResult, step: int) -> Missing:
-    """What to say of a process that failed after a restore from this step; 0: before any."""
-    return Missing(
-        kind=Kind.VALUE,
-        finding=f"{'the resumed process' if step else 'saving'} fails: {result.error}",
-        remedy="track the same objects, of the same shapes, in every process",
-        step=step,
-        evidence=tuple(line for line in result.traceback.splitlines()[-6:-1] if line.strip()),
-    )
-
-
 def nothing_saved(result: SegmentResult) -> Missing:
     """What to say of a process that left no checkpoint."""
     saved = result.last(Moment.REPORTED)
@@ -189,15 +178,22 @@ def _differs_next(
     script ended without one; None where nothing can be compared."""
     if unpaused is None:
         return lambda _: True
+    pair = next_reports(restored, unpaused)
+    if pair is None:
+        return lambda _: None
+    mine, theirs = (at.by_key() for at in pair)
+    return lambda keys: any(_parts(mine, key) != _parts(theirs, key) for key in keys)
+
+
+def next_reports(restored: SegmentResult | None, unpaused: SegmentResult) -> tuple[Snapshot, Snapshot] | None:
+    """The first report after a restore and the same one without a pause, or both where the script ends without one;
+    None where nothing can be compared."""
     others = reported_by_step([unpaused])
     shown = next((at for at in reported_in(restored) if at.step in others), None) if restored else None
     other = others[shown.step] if shown is not None else unpaused.last(Moment.RETURNED)
     if shown is None and restored is not None and not restored.reports:
         shown = restored.last(Moment.RETURNED)
-    if shown is None or other is None:
-        return lambda _: None
-    mine, theirs = shown.by_key(), other.by_key()
-    return lambda keys: any(_parts(mine, key) != _parts(theirs, key) for key in keys)
+    return None if shown is None or other is None else (shown, other)
 
 
 def _parts(pieces: Mapping[str, Piece], key: str) -> dict[str, str] | None:
@@ -210,17 +206,17 @@ def _lost_at(
     """What the next process begins without, each with the keys of its pieces."""
     ended = result.last(Moment.BODY_ENDED)
     if ended is not None and ended.step == saved.step:
-        for pieces in _by_object(saved, ended):
+        for pieces in by_object(saved, ended):
             yield _moved_after_report(pieces, saved.step), {piece.key for piece, _ in pieces}
     begun = restored.begun if restored is not None else None
     if restored is None or begun is None:
         return
     tracked = restored.last(Moment.TRACKED)
     lost_at_track = (
-        {piece.key for pieces in _by_object(saved, tracked) for piece, _ in pieces} if tracked else set()
+        {piece.key for pieces in by_object(saved, tracked) for piece, _ in pieces} if tracked else set()
     )
     taken = {piece.saved_as for piece in saved.pieces}
-    for pieces in _by_object(saved, begun):
+    for pieces in by_object(saved, begun):
         keys = {piece.key for piece, _ in pieces}
         given_back = tracked is not None and lost_at_track.isdisjoint(keys)
         yield _not_restored(pieces, saved.step, given_back=given_back, taken=taken), keys
@@ -229,7 +225,7 @@ def _lost_at(
 _Differing = list[tuple[Piece, list[str]]]
 
 
-def _by_object(one: Snapshot, other: Snapshot) -> list[_Differing]:
+def by_object(one: Snapshot, other: Snapshot) -> list[_Differing]:
     """The pieces that differ, with their differing parts; both sides of an optimizer together."""
     others = other.by_key()
     objects: dict[str, _Differing] = {}
@@ -318,7 +314,7 @@ def _first_state_difference(straight: SegmentResult, chain: Sequence[SegmentResu
     others = reported_by_step(chain)
     for mine in reported_by_step([straight]).values():
         other = others.get(mine.step)
-        for pieces in _by_object(mine, other) if other is not None else ():
+        for pieces in by_object(mine, other) if other is not None else ():
             piece, parts = pieces[0]
             one, _, two = parts[0].partition(", then ")
             return Difference(
@@ -332,7 +328,7 @@ def _difference_at_the_end(straight: SegmentResult, last: SegmentResult) -> Diff
     mine, other = straight.last(Moment.RETURNED), last.last(Moment.RETURNED)
     if mine is None or other is None:
         return None
-    for pieces in _by_object(mine, other):
+    for pieces in by_object(mine, other):
         piece, parts = pieces[0]
         if piece.saved_as and piece.kind not in (Kind.RNG, Kind.STEP):
             one, _, two = parts[0].partition(", then ")

@@ -56,7 +56,7 @@ def script_frames(frame: FrameType | None) -> list[FrameType]:
     """The script's own frames among the callers of `frame`, outermost first."""
     frames = []
     while frame is not None:
-        if _is_own(frame.f_code.co_filename):
+        if is_own(frame.f_code.co_filename):
             frames.append(frame)
         frame = frame.f_back
     return frames[::-1]
@@ -187,7 +187,8 @@ def global_generators() -> set[int]:
 
 
 @functools.cache
-def _is_own(filename: str) -> bool:
+def is_own(filename: str) -> bool:
+    """Whether code of this file is the script's, and no library's."""
     return not (
         filename.startswith(("<", *_FOREIGN))
         or any(name in Path(filename).parts for name in _FOREIGN_FOLDERS)
@@ -199,7 +200,7 @@ def is_transparent(value: Any) -> bool:
     if isinstance(value, _HOLDERS):
         return True
     if isinstance(value, ModuleType):
-        return _is_own(getattr(value, "__file__", None) or "<built in>")
+        return is_own(getattr(value, "__file__", None) or "<built in>")
     if isinstance(value, type):
         return _is_own_module(value.__module__)
     if isinstance(
@@ -216,7 +217,7 @@ def cached_results(value: Any) -> int | None:
     if not isinstance(value, functools._lru_cache_wrapper):
         return None
     code = getattr(value.__wrapped__, "__code__", None)
-    return None if code is not None and not _is_own(code.co_filename) else value.cache_info().currsize
+    return None if code is not None and not is_own(code.co_filename) else value.cache_info().currsize
 
 
 def _is_module(value: Any) -> bool:
@@ -258,7 +259,7 @@ def _is_computed(kind: type, name: str) -> bool:
 
 
 def _is_own_module(name: str) -> bool:
-    return _is_own(getattr(sys.modules.get(name), "__file__", None) or "<built in>")
+    return is_own(getattr(sys.modules.get(name), "__file__", None) or "<built in>")
 
 
 def _is_librarys_own(value: Any) -> bool:
@@ -293,7 +294,7 @@ def _children(name: str, value: Any, *, own: bool = True) -> Iterator[tuple[str,
             yield from _named_in(name, getattr(value, "__dict__", {}))
     elif isinstance(value, FunctionType):
         yield from inspect.getclosurevars(value).nonlocals.items()
-        if _is_own(value.__code__.co_filename):
+        if is_own(value.__code__.co_filename):
             yield from _defaults_of(value)
             yield from _named_in(value.__name__, value.__dict__)
     elif isinstance(value, ModuleType | type):
@@ -313,7 +314,7 @@ def _children(name: str, value: Any, *, own: bool = True) -> Iterator[tuple[str,
     elif isinstance(value, ContextVar):
         yield name, value.get(None)
     elif isinstance(value, GeneratorType):
-        if value.gi_frame is not None and _is_own(value.gi_frame.f_code.co_filename):
+        if value.gi_frame is not None and is_own(value.gi_frame.f_code.co_filename):
             yield from value.gi_frame.f_locals.items()
     elif not type(value).__module__.startswith("headrace.trial.session"):
         if is_of_script(value):

@@ -30,6 +30,8 @@ class Missing:
     evidence: tuple[str, ...] = ()
     # The ranks of a gang that lose it; empty where all do.
     ranks: tuple[int, ...] = ()
+    # The variable of the script that a restore resets; empty where it is something else.
+    variable: str = ""
 
     @property
     def name(self) -> str:

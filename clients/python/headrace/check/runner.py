@@ -23,7 +23,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from headrace.check import lost_files
-from headrace.check.compare import ends_elsewhere, losses, nothing_saved, restore_failed
+from headrace.check.compare import ends_elsewhere, nothing_saved
 from headrace.check.copies import Copies, in_its_folder
 from headrace.check.folder_reads import stamp
 from headrace.check.gangs import Ranks, by_rank, chain_of, failed
@@ -33,10 +33,10 @@ from headrace.check.own_files import OwnFolders, new_id
 from headrace.check.plan import STRAIGHT_SHARE, Plan, affordable, limit_for_all, planned, possible, saved_at
 from headrace.check.populations import unused_parameter
 from headrace.check.report import CheckReport, Limit, Missing
+from headrace.check.resumed import ResumedRun
 from headrace.check.snapshot import LEAST, Control, End, SegmentResult, result_of
 from headrace.check.sound import CheckError, refuse_own_fault, require_sound
 from headrace.check.source import training_function
-from headrace.check.suspects import resets, restored_late, suspects
 from headrace.trial.runtime import Value
 
 LIMIT_S = 60.0
@@ -212,55 +212,45 @@ class _Check:
             self._control, max_steps=first.max_steps, most=len(first.steps) + LEAST, limit_s=None
         )
         self._control = replace(bounded, until=first.steps[-1] if first.end is End.CUT else 0)
-        chain, broken = self._resumed_run(first, plan)
-        judged = Judged() if broken else Judged.of(straight, chain)
-        made = tuple(one[0].resume_step for one in chain if one[0].resume_step)
+        resumed = self._resumed_run(first, plan)
+        judged = Judged() if resumed.broken else Judged.of(straight, resumed.chain)
+        made = resumed.resumed_at
         report = replace(
             report,
-            restores=max(0, len(chain) - 1),
+            restores=max(0, len(resumed.chain) - 1),
             restored_after=made,
             not_restored_after=tuple(step for step in sorted(plan.order) if step not in made),
             pointed_at=tuple(sorted(plan.pointed_at.difference(made))),
-            enough_s=self._enough_s(first, len(plan.order), straight_s, len(chain)),
+            enough_s=self._enough_s(first, len(plan.order), straight_s, len(resumed.chain)),
             pauses=tuple(rung for rung in self._rungs if self._pauses),
-            kept_files=() if self._control.is_copy else files_read(chain),
+            kept_files=() if self._control.is_copy else files_read(resumed.chain),
         )
-        missing = (*by_rank(world, lambda rank: losses(chain_of(chain, rank))), *broken)
+        missing = resumed.lost(straight)
         if missing or judged.first is not None:
-            after = tuple(next((step for step in first.steps if step > at), 0) for at in made)
-            self._own.clear()
-            again = self._process(
-                "second straight run",
-                replace(self._control, photographed=after, older_from_ns=self._began_ns),
-            )
+            again = self._straight_again(first, resumed)
             parting = Judged.of(straight, [again]).first
             if parting is not None:
                 noise = noise_of(straight, again)
                 names = frozenset(difference.what for difference in noise)
                 report = replace(report, noise=noise)
                 if not names or not self._may_leave_out(names, report.metrics):
-                    reset = by_rank(world, lambda rank: self._resets(straight[rank], chain_of(chain, rank)))
                     read = () if self._control.is_copy else files_read([again])
                     report = replace(report, nondeterminism=parting, read_files=read)
-                    return replace(report, missing=missing, warnings=reset)
+                    return replace(report, missing=missing, warnings=resumed.resets(straight))
                 self._left_out |= names
-                straight, chain = without(straight, names), [without(results, names) for results in chain]
-                judged = Judged() if broken else Judged.of(straight, chain)
+                straight, resumed = without(straight, names), resumed.without(names)
+                judged = Judged() if resumed.broken else Judged.of(straight, resumed.chain)
                 report = replace(report, metrics=metrics_of(straight))
-            missing = (*by_rank(world, lambda rank: losses(chain_of(chain, rank), again[rank])), *broken)
+            missing = resumed.lost(straight, again)
             if not missing and judged.first is not None:
-                missing = by_rank(
-                    world, lambda rank: self._suspects(straight[rank], chain_of(chain, rank), again[rank])
-                )
-                # A process of a framework that ends by itself always does so after its report.
-                after_report = first.left_after_report and first.framework is None
-                if judged.end is not None and (not missing or after_report):
+                missing = resumed.suspects(straight, again)
+                if judged.end is not None and (not missing or first.decides_after_report):
                     missing += by_rank(
-                        world, lambda rank: ends_elsewhere(straight[rank], chain_of(chain, rank))
+                        world, lambda rank: ends_elsewhere(straight[rank], chain_of(resumed.chain, rank))
                     )
-        missing = (*missing, *self._unused(chain))
+        missing = (*missing, *self._unused(resumed.chain))
         known = {found.remedy for found in missing}
-        reset = by_rank(world, lambda rank: self._resets(straight[rank], chain_of(chain, rank)))
+        reset = resumed.resets(straight)
         return replace(
             report,
             missing=missing,
@@ -269,20 +259,15 @@ class _Check:
             warnings=tuple(found for found in reset if found.remedy not in known),
         )
 
-    def _suspects(
-        self, straight: SegmentResult, chain: Sequence[SegmentResult], again: SegmentResult
-    ) -> tuple[Missing, ...]:
-        """What may explain that the runs part."""
-        suspected = (*restored_late(chain, again), *suspects(straight, chain))
-        if not self._control.is_copy:
-            return suspected
-        found = (*lost_files.read_later(straight, chain), *suspected)
-        return found or lost_files.all_written(straight, chain)
-
-    def _resets(self, straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
-        """What a restore resets, whether or not anything depends on it."""
-        files = lost_files.not_rebuilt(straight, chain) if self._control.is_copy else ()
-        return (*resets(straight, chain), *files)
+    def _straight_again(self, first: SegmentResult, resumed: ResumedRun) -> Ranks:
+        """A second straight run, which looks at the state after each restore."""
+        failed_from = () if resumed.failure is None else (resumed.failure.resume_step,)
+        after = (
+            next((step for step in first.steps if step > at), 0) for at in (*resumed.resumed_at, *failed_from)
+        )
+        self._own.clear()
+        control = replace(self._control, photographed=tuple(after), older_from_ns=self._began_ns)
+        return self._process("second straight run", control)
 
     def _limit(self, first: SegmentResult) -> Limit | None:
         """What ended the straight run before the script did."""
@@ -300,7 +285,7 @@ class _Check:
             return names.isdisjoint(self._objectives)
         return len(names) < len(reported) and all(map(is_measured, names))
 
-    def _unused(self, chain: list[Ranks]) -> Iterator[Missing]:
+    def _unused(self, chain: Sequence[Ranks]) -> Iterator[Missing]:
         """The parameters whose change between two steps, as in a population, has no effect or fails."""
         for name, params in self._mutations.items() if len(chain) > 1 and chain[1][0].steps else ():
             control = replace(
@@ -317,9 +302,10 @@ class _Check:
             if missing is not None:
                 yield missing
 
-    def _resumed_run(self, first: SegmentResult, plan: Plan) -> tuple[list[Ranks], tuple[Missing, ...]]:
-        """The processes, each resumed from the one before, up to the end; and why there are no more of them."""
+    def _resumed_run(self, first: SegmentResult, plan: Plan) -> ResumedRun:
+        """Runs the processes, each resumed from the one before, up to the end."""
         chain: list[Ranks] = []
+        resumed = ResumedRun(chain=chain, is_copy=self._control.is_copy)
         self._own.clear()
         control = replace(
             self._control,
@@ -336,15 +322,14 @@ class _Check:
             control = replace(control, pause_at=ahead[0] if ahead else 0)
             results = self._process(f"resumed run, process {number}", control)
             if (broken := failed(results)) is not None:
-                step = chain[-1][0].checkpoint_step if chain else 0
                 lost = lost_files.named_by(broken, first, chain_of(chain, broken.rank or 0))
-                return chain, lost or (restore_failed(broken, step),)
+                return replace(resumed, failure=None if lost else broken, stopped=lost)
             chain.append(results)
             result = results[0]
             if result.end is not End.PAUSED or (result.left and result.steps[-1] < first.steps[-1]):
-                return chain, ()
+                return resumed
             if result.checkpoint_step <= control.resume_step:
-                return chain, (nothing_saved(result),)
+                return replace(resumed, stopped=(nothing_saved(result),))
             control = replace(control, resume_step=result.checkpoint_step, restore_dir=result.checkpoint_dir)
 
     def _plan(self, first: SegmentResult) -> Plan:

@@ -221,6 +221,12 @@ class SegmentResult:
         return next((found for found in reversed(self.snapshots) if found.moment is moment), None)
 
     @property
+    def decides_after_report(self) -> bool:
+        """Whether the script itself ends its loop between a report and the next step. In a framework every end lies
+        there."""
+        return self.left_after_report and self.framework is None
+
+    @property
     def begun(self) -> Snapshot | None:
         """The state that the loop began with; for a script without `t.steps()`, as `t.track(...)` left it."""
         return self.last(Moment.BEGUN) or self.last(Moment.TRACKED)

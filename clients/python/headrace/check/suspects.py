@@ -11,7 +11,8 @@ from itertools import pairwise
 from math import inf
 
 from headrace.check.caches import SAME_AGAIN, caches_emptied, same_again
-from headrace.check.compare import first_difference, losses, reported_by_step, reported_in
+from headrace.check.compare import end_difference, first_difference, losses, reported_by_step, reported_in
+from headrace.check.harmless import harmless
 from headrace.check.loaders import LoaderState
 from headrace.check.remedies import Keys, how_kept
 from headrace.check.report import Missing
@@ -59,46 +60,63 @@ def resets(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Mis
     return tuple(found.values())
 
 
-def suspects(straight: SegmentResult, chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
-    """What may explain that the curves part, where `losses` found nothing."""
+def suspects(
+    straight: SegmentResult, chain: Sequence[SegmentResult], unpaused: SegmentResult
+) -> tuple[Missing, ...]:
+    """What may explain that the runs part, where `losses` found nothing. `unpaused` is a second straight run, which
+    looks at the state after each restore."""
+    excused = harmless(straight, chain, unpaused)
+    late = () if excused.end_explained else _restored_late(chain, unpaused)
     steps = tuple(_steps_repeated(straight)) or tuple(_loop_variables(straight, chain))
     if steps:
-        return steps
+        return (*late, *steps)
     found: dict[str, Missing] = {}
     keys = Keys(straight)
     for before, after in pairwise(chain):
         caches = tuple(caches_emptied(before, after))
-        doubted = same_again(straight, after) if caches else frozenset()
-        signs = (
+        doubted = same_again(unpaused, after) if caches else frozenset()
+        iterators = tuple(_iterators_restarted(before, after))
+        # What holds more than can be looked at may act at any later step.
+        hidden = (
             *_aliased(before),
             *_gradients_carried(straight, after),
-            *_trainable_otherwise(straight, before, after),
-            *_seeded_again(straight, after),
+            *_seeded_again(unpaused, after),
             *caches,
-            *_variables_reset(keys, before.begun, before.last(Moment.REPORTED), after.begun, doubted=doubted),
-            *(iterators := tuple(_iterators_restarted(before, after))),
+            *iterators,
             *_of_loaders(before, but=(LoaderState.WITHIN,) if iterators else ()),
+        )
+        signs = (
+            *(() if excused.end_explained else hidden),
+            *_trainable_otherwise(unpaused, before, after),
+            *_variables_reset(keys, before.begun, before.last(Moment.REPORTED), after.begun, doubted=doubted),
         )
         for missing in signs:
             # A variable is named once, whatever its values at later boundaries.
             found.setdefault(missing.remedy if missing.kind is Kind.VALUE else missing.finding, missing)
     for missing in resets(straight, chain):
         found.setdefault(missing.remedy, missing)
-    return tuple(found.values()) or unsaved(chain) or tuple(_loop_of_its_own(straight))
+    named = tuple(missing for missing in found.values() if missing.variable not in excused.variables)
+    named = named or unsaved(chain, excused) or tuple(_loop_of_its_own(straight))
+    if not (late or named) and end_difference(straight, chain) is None:
+        named = tuple(_doubted(missing) for missing in found.values())
+    return (*late, *named)
 
 
-def restored_late(chain: Sequence[SegmentResult], unpaused: SegmentResult) -> tuple[Missing, ...]:
+def _restored_late(chain: Sequence[SegmentResult], unpaused: SegmentResult) -> tuple[Missing, ...]:
     """What a process begins its loop without, and has again at the next report."""
-    return tuple(
-        replace(missing, evidence=(*missing.evidence, SAME_AGAIN))
-        for missing in losses(chain, unpaused, late=True)
-    )
+    return tuple(_doubted(missing) for missing in losses(chain, unpaused, late=True))
+
+
+def _doubted(missing: Missing) -> Missing:
+    return replace(missing, evidence=(*missing.evidence, SAME_AGAIN))
 
 
 def _aliased(before: SegmentResult) -> Iterator[Missing]:
     """What `t.state` held at the save that a restore makes a copy of."""
     saved = before.last(Moment.REPORTED)
-    for key, owner in saved.aliases.items() if saved is not None else ():
+    if saved is None:
+        return
+    for key, owner in saved.aliases.items():
         yield Missing(
             kind=Kind.VALUE,
             finding=f't.state["{key}"] is no copy: it changes with the tracked `{owner}`, until a restore parts them',
@@ -212,6 +230,7 @@ def _variables_reset(
                 remedy=how_kept(name, at_save[name], keys, modules, saved.owners),
                 step=saved.step,
                 evidence=(SAME_AGAIN,) if name in doubted else (),
+                variable=name,
             )
 
 

@@ -4,9 +4,11 @@ Most steps set a module's mode first, and many variables live within a step alon
 else is found: what a module, an optimizer or the process has beside every variable, and an object made in the loop.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
+from headrace.check.harmless import NOTHING, Harmless
 from headrace.check.report import Missing
 from headrace.check.settings import ENVIRONMENT, EVALUATING, FROZEN, HOOKS, TRAINED, TRAINING, listed_briefly
 from headrace.check.snapshot import Framework, Kind, Moment, SegmentResult, Snapshot, by_name
@@ -16,9 +18,11 @@ _EVERY_STEP = "in every step by the step's number, not once"
 _NOWHERE = "no state_dict() holds that"
 
 
-def unsaved(chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
-    """What a restore changes of it first: of the kind that is suspected most."""
+def unsaved(chain: Sequence[SegmentResult], excused: Harmless = NOTHING) -> tuple[Missing, ...]:
+    """What a restore changes of it first, and is not `excused`: of the kind that is suspected most."""
     looks: tuple[_Signs, ...] = (_trainable, _modes, _settings, _objects)
+    if excused.end_explained:
+        looks = (_trainable, _modes, _settings)
     for look in looks:
         for before, after in pairwise(chain):
             saved = before.last(Moment.REPORTED)
@@ -26,9 +30,15 @@ def unsaved(chain: Sequence[SegmentResult]) -> tuple[Missing, ...]:
                 continue
             if look is _modes and before.framework is Framework.TRANSFORMERS:
                 continue  # the Trainer evaluates before the report, and calls model.train() in each step
-            if found := tuple(look(before.begun, saved, after.begun)):
+            at = (_without(moment, excused.settings) for moment in (before.begun, saved, after.begun))
+            if found := tuple(look(*at)):
                 return found
     return ()
+
+
+def _without(moment: Snapshot, settings: Collection[str]) -> Snapshot:
+    left = {name: value for name, value in moment.settings.items() if name not in settings}
+    return replace(moment, settings=left)
 
 
 def trained_otherwise(names: Sequence[str], was: str, now: str, step: int) -> Missing:

@@ -104,7 +104,19 @@ def get(
             f"Its best value, {wording.number(info.best_value)}, is of step {info.best_step}: "
             "`objective: {…, keep: best}` in a study file keeps that checkpoint too."
         )
-    session.output.note(f'Load it in Python: `headrace.trial.read_checkpoint("{folder}").tracked`.')
+    session.output.note(
+        f'Load it in Python: `headrace.trial.read_checkpoint("{folder}").{_where_saved(folder)}`.'
+    )
+
+
+def _where_saved(folder: Path) -> str:
+    """What to read of the copy; where another program has written it, what most trials save."""
+    from headrace.trial.contents import where_saved
+
+    try:
+        return where_saved(folder)
+    except (OSError, ValueError):
+        return "tracked"
 
 
 def _check_empty(folder: Path) -> None:
