@@ -207,18 +207,17 @@ class Reports:
     def decide(self, sequence: int, decision: event_pb2.Decision) -> None:
         """Takes the scheduler's decision on the report with this sequence in the outbox. One that ends the lease
         answers every report that waits: no other answer comes."""
+        answered = [sequence]
         if decision.action != event_pb2.DECISION_ACTION_CONTINUE:
             self._told_to_leave = decision
-            for waiting in self._undecided.values():
-                if not waiting.done():
-                    waiting.set_result(decision)
-            self._undecided.clear()
+            answered = [*self._undecided]
         elif decision.next_milestone and sequence >= self._decided_through:
             self.next_milestone = decision.next_milestone
         self._decided_through = max(self._decided_through, sequence)
-        waiting = self._undecided.pop(sequence, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(decision)
+        for one in answered:
+            waiting = self._undecided.pop(one, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(decision)
 
     def leave_soon(self) -> None:
         """Others need the slots: the next report is to be saved, and decided upon. A program that does not look for the
