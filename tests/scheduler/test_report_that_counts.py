@@ -1,10 +1,11 @@
 """Which report of a trial counts, as the core and the rows have it, before and after an extension."""
 
+import pytest
 from msgspec.structs import replace
 from reopened_site import train
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
-from test_earlier_ends import RUN_ALL, by_steps, fail, lease_of, scoped, shown
+from test_earlier_ends import RUN_ALL, by_steps, complete, fail, lease_of, scoped, shown
 
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.store import load, proposals
@@ -74,3 +75,29 @@ async def test_a_later_report_that_is_better_counts_as_a_whole(engine: AsyncEngi
     trial = (await shown(site))[1][0]
     assert (trial.score, trial.score_step) == (0.3, 8)
     assert trial.counted_metrics == {"loss": 0.3, "size": 0.6, "other": 8}
+
+
+async def test_a_mean_leaves_reports_out_that_miss_a_constraint(engine: AsyncEngine) -> None:
+    site = await told(engine, (2, 0.6, 0.9), (4, 0.2, 0.1), scope="mean_last_k")
+    assert (await shown(site))[1][0].score is None, "its last report does not count"
+    await tell(site, await lease_of(site, 0), 6, 0.7, 0.8)
+    trial = (await shown(site))[1][0]
+    assert (trial.score, trial.score_step, trial.feasible) == (pytest.approx(0.65), 6, True)
+    await tell(site, await lease_of(site, 0), 9, 0.9, 0.8)
+    assert (await shown(site))[1][0].score == pytest.approx(0.8)
+
+
+async def test_what_an_extension_brought_goes_with_a_failure(engine: AsyncEngine) -> None:
+    """As in a study that was not extended: a trial that failed does not count with what it reported before."""
+    site = await complete(engine, 0.5, objective=scoped("best", keep="best"))
+    await site.step(by_steps(18))
+    await site.tell(await lease_of(site, 0), 12, 0.1)
+    better = (await shown(site))[1][0]
+    assert (better.score, better.score_step, better.counted_end) == (0.1, 12, None)
+    await fail(site, 0)
+    trial = (await shown(site))[1][0]
+    assert (trial.score, trial.score_step, trial.sound) == (0.5, 9, True)
+    assert trial.counted_metrics == {"loss": 0.5}
+    assert trial.kept_checkpoint is not None
+    assert trial.kept_checkpoint.step == 9
+    assert (trial.best_value, trial.best_step) == (0.1, 12)

@@ -177,7 +177,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     score: float | None = None
     """The value that counts, by the objective's scope (`core.scores`)."""
     recent: tuple[float, ...] = ()
-    """The values of its last reports, where their mean counts."""
+    """The values of its last reports that met the constraints, where their mean counts."""
     metrics: dict[str, float] = field(default_factory=dict)
     reason: Reason | None = None
     detail: str = ""

@@ -4,7 +4,8 @@ A score ranks a trial as a whole: the best one of a study, the configurations th
 a study has a usable result. Policies compare the values at rungs, and targets (`until`) the values of reports.
 
 Only a finite value of a report that meets the constraints is a score. By `best` a trial keeps the one that it had; by
-the others it has none until a report has one again. A report without the objective's metric leaves all as it was.
+the others it has none until a report has one again. A mean leaves out reports that miss a constraint. A report without
+the objective's metric leaves all as it was.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,8 +37,10 @@ def scored(spec: StudySpec, trial: Trial, value: float | None, *, feasible: bool
             return {"score": value if feasible and isfinite(value) else None}
         case Scope.MEAN_LAST_K:
             assert spec.objective.k is not None
+            if not feasible:
+                return {"score": None}
             recent = (*trial.recent, value)[-spec.objective.k :]
-            return {"score": _mean(recent) if feasible else None, "recent": recent}
+            return {"score": _mean(recent), "recent": recent}
         case never:
             assert_never(never)
 

@@ -45,7 +45,7 @@ trial = Table(
     Column("best_metrics", Metrics, nullable=False, server_default="{}"),
     # The value that counts, by the objective's scope.
     Column("score", Float),
-    # The values of its last reports, where their mean counts.
+    # The values of its last reports that met the constraints, where their mean counts.
     Column("recent", ARRAY(Float), nullable=False, server_default="{}"),
     Column("metrics", Metrics, nullable=False, server_default="{}"),
     Column("reason", Text),
