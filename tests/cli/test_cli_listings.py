@@ -38,6 +38,7 @@ TRIAL_KEYS = {
     "value",
     "best_value",
     "best_step",
+    "best_metrics",
     "score",
     "score_step",
     "metrics",

@@ -161,6 +161,16 @@ def test_the_metrics_that_count_have_a_name_of_their_own(
     }
 
 
+def test_an_earlier_result_is_told_apart_from_a_better_value_that_a_failure_took_away(
+    invoke: Invoke, one: Script
+) -> None:
+    one.final.study.spec.objective.scope = spec_pb2.SCOPE_BEST
+    trial = one.final.trials[BEST]
+    trial.best_value, trial.best_step = 0.125, 12
+    said = words(invoke("show", "digits", str(BEST)).out)
+    assert "best value 0.125 at step 12 counts 0.25 at step 9" in said
+
+
 def test_a_constraint_is_missed_by_the_result_that_counts(fake: FakeStudyService, one: Script) -> None:
     with Client(fake.address) as client:
         study = client.study("digits")

@@ -46,6 +46,28 @@ def test_the_best_trial_is_that_of_the_scope(
     assert said in result.report()
 
 
+def test_a_mean_is_of_reports_that_meet_the_constraints() -> None:
+    def train(t: Trial) -> None:
+        reports = ((0.6, 0.9), (0.2, 0.1), (0.7, 0.8))
+        for step in t.steps():
+            loss, size = reports[step - 1]
+            t.report(loss=loss, size=size)
+
+    result = optimize(
+        train,
+        {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        minimize="loss",
+        trials=1,
+        steps=3,
+        scope="mean_last_k",
+        k=2,
+        policy="run_all",
+        constraints=[{"metric": "size", "at_least": 0.3}],
+    )
+    assert result.best is not None
+    assert result.best.score == pytest.approx(0.65)
+
+
 @pytest.mark.parametrize(
     ("scope", "k", "field"), [("mean_last_k", None, "k"), ("latest", None, "scope"), ("last", 3, "k")]
 )

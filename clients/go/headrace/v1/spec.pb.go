@@ -92,7 +92,8 @@ const (
 	Scope_SCOPE_LAST Scope = 2
 	// The same; but trials that completed are before all others.
 	Scope_SCOPE_FULL_BUDGET Scope = 3
-	// The mean of its last `k` reports, or of all where it has fewer. The last report meets the constraints.
+	// The mean of its last `k` reports that meet the constraints, or of all where it has fewer. The last report is one of
+	// them.
 	Scope_SCOPE_MEAN_LAST_K Scope = 4
 )
 

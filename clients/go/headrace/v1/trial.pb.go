@@ -205,7 +205,7 @@ func (TerminationReason) EnumDescriptor() ([]byte, []int) {
 	return file_headrace_v1_trial_proto_rawDescGZIP(), []int{2}
 }
 
-// One configuration and all that is known of it. The next field gets number 60.
+// One configuration and all that is known of it. The next field gets number 61.
 type Trial struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `studies/{study}/trials/{number}`.
@@ -251,7 +251,8 @@ type Trial struct {
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	StartTime  *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	EndTime    *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	// Every metric in the last report, the objective included. Where an earlier end counts, its metrics do.
+	// Every metric in the last report, the objective included. Another report may count: see `best_metrics` and
+	// `counted_end`.
 	Metrics map[string]float64 `protobuf:"bytes,25,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	// The log file, on the machine of the worker that ran the trial last; empty before.
 	LogPath string `protobuf:"bytes,26,opt,name=log_path,json=logPath,proto3" json:"log_path,omitempty"`
@@ -305,8 +306,11 @@ type Trial struct {
 	OtherCode []*OtherCode `protobuf:"bytes,58,rep,name=other_code,json=otherCode,proto3" json:"other_code,omitempty"`
 	// Whether the result that counts was reported once the trial had `code_changed`. Absent from older schedulers.
 	ResultOfOtherCode *bool `protobuf:"varint,59,opt,name=result_of_other_code,json=resultOfOtherCode,proto3,oneof" json:"result_of_other_code,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Every metric in the report with the best value, where that report counts: with `SCOPE_BEST` and one objective. An
+	// earlier end that counts goes before it.
+	BestMetrics   map[string]float64 `protobuf:"bytes,60,rep,name=best_metrics,json=bestMetrics,proto3" json:"best_metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Trial) Reset() {
@@ -689,6 +693,13 @@ func (x *Trial) GetResultOfOtherCode() bool {
 	return false
 }
 
+func (x *Trial) GetBestMetrics() map[string]float64 {
+	if x != nil {
+		return x.BestMetrics
+	}
+	return nil
+}
+
 // Steps of a trial that other code trained than its study began with.
 type OtherCode struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -770,7 +781,7 @@ type EarlierEnd struct {
 	// The value that counted, and the step of the report that made it so.
 	Score     *float64 `protobuf:"fixed64,4,opt,name=score,proto3,oneof" json:"score,omitempty"`
 	ScoreStep int64    `protobuf:"varint,5,opt,name=score_step,json=scoreStep,proto3" json:"score_step,omitempty"`
-	// The metrics that the study reads (objectives and constraints) in its last report then.
+	// The metrics that the study reads (objectives and constraints) in the report that counted then.
 	Metrics map[string]float64 `protobuf:"bytes,6,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	// The one to load: that of the best value with `KEEP_BEST`, else the last one.
 	Checkpoint *CheckpointRef         `protobuf:"bytes,7,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
@@ -1349,7 +1360,7 @@ var File_headrace_v1_trial_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/trial.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\"\xac\x11\n" +
+	"\x17headrace/v1/trial.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\"\xb4\x12\n" +
 	"\x05Trial\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12-\n" +
@@ -1416,11 +1427,15 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\tschedules\x189 \x03(\v2\x15.headrace.v1.ScheduleR\tschedules\x125\n" +
 	"\n" +
 	"other_code\x18: \x03(\v2\x16.headrace.v1.OtherCodeR\totherCode\x124\n" +
-	"\x14result_of_other_code\x18; \x01(\bH\bR\x11resultOfOtherCode\x88\x01\x01\x1a:\n" +
+	"\x14result_of_other_code\x18; \x01(\bH\bR\x11resultOfOtherCode\x88\x01\x01\x12F\n" +
+	"\fbest_metrics\x18< \x03(\v2#.headrace.v1.Trial.BestMetricsEntryR\vbestMetrics\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1aB\n" +
 	"\x14ObjectiveValuesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1a>\n" +
+	"\x10BestMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01B\f\n" +
 	"\n" +
@@ -1541,7 +1556,7 @@ func file_headrace_v1_trial_proto_rawDescGZIP() []byte {
 }
 
 var file_headrace_v1_trial_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_headrace_v1_trial_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_headrace_v1_trial_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_headrace_v1_trial_proto_goTypes = []any{
 	(PastEnd)(0),                  // 0: headrace.v1.PastEnd
 	(TrialState)(0),               // 1: headrace.v1.TrialState
@@ -1557,20 +1572,21 @@ var file_headrace_v1_trial_proto_goTypes = []any{
 	(*CheckpointRef)(nil),         // 11: headrace.v1.CheckpointRef
 	nil,                           // 12: headrace.v1.Trial.MetricsEntry
 	nil,                           // 13: headrace.v1.Trial.ObjectiveValuesEntry
-	nil,                           // 14: headrace.v1.EarlierEnd.MetricsEntry
-	(*ParameterAssignment)(nil),   // 15: headrace.v1.ParameterAssignment
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
+	nil,                           // 14: headrace.v1.Trial.BestMetricsEntry
+	nil,                           // 15: headrace.v1.EarlierEnd.MetricsEntry
+	(*ParameterAssignment)(nil),   // 16: headrace.v1.ParameterAssignment
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
 }
 var file_headrace_v1_trial_proto_depIdxs = []int32{
 	1,  // 0: headrace.v1.Trial.state:type_name -> headrace.v1.TrialState
-	15, // 1: headrace.v1.Trial.parameters:type_name -> headrace.v1.ParameterAssignment
+	16, // 1: headrace.v1.Trial.parameters:type_name -> headrace.v1.ParameterAssignment
 	9,  // 2: headrace.v1.Trial.rung_results:type_name -> headrace.v1.RungResult
 	2,  // 3: headrace.v1.Trial.termination_reason:type_name -> headrace.v1.TerminationReason
 	11, // 4: headrace.v1.Trial.checkpoint:type_name -> headrace.v1.CheckpointRef
-	16, // 5: headrace.v1.Trial.create_time:type_name -> google.protobuf.Timestamp
-	16, // 6: headrace.v1.Trial.start_time:type_name -> google.protobuf.Timestamp
-	16, // 7: headrace.v1.Trial.end_time:type_name -> google.protobuf.Timestamp
+	17, // 5: headrace.v1.Trial.create_time:type_name -> google.protobuf.Timestamp
+	17, // 6: headrace.v1.Trial.start_time:type_name -> google.protobuf.Timestamp
+	17, // 7: headrace.v1.Trial.end_time:type_name -> google.protobuf.Timestamp
 	12, // 8: headrace.v1.Trial.metrics:type_name -> headrace.v1.Trial.MetricsEntry
 	8,  // 9: headrace.v1.Trial.lineage:type_name -> headrace.v1.Exploit
 	13, // 10: headrace.v1.Trial.objective_values:type_name -> headrace.v1.Trial.ObjectiveValuesEntry
@@ -1578,23 +1594,24 @@ var file_headrace_v1_trial_proto_depIdxs = []int32{
 	5,  // 12: headrace.v1.Trial.earlier_ends:type_name -> headrace.v1.EarlierEnd
 	6,  // 13: headrace.v1.Trial.schedules:type_name -> headrace.v1.Schedule
 	4,  // 14: headrace.v1.Trial.other_code:type_name -> headrace.v1.OtherCode
-	2,  // 15: headrace.v1.EarlierEnd.reason:type_name -> headrace.v1.TerminationReason
-	14, // 16: headrace.v1.EarlierEnd.metrics:type_name -> headrace.v1.EarlierEnd.MetricsEntry
-	11, // 17: headrace.v1.EarlierEnd.checkpoint:type_name -> headrace.v1.CheckpointRef
-	16, // 18: headrace.v1.EarlierEnd.end_time:type_name -> google.protobuf.Timestamp
-	0,  // 19: headrace.v1.Schedule.past_end:type_name -> headrace.v1.PastEnd
-	6,  // 20: headrace.v1.Schedules.schedules:type_name -> headrace.v1.Schedule
-	11, // 21: headrace.v1.Exploit.checkpoint:type_name -> headrace.v1.CheckpointRef
-	15, // 22: headrace.v1.Exploit.parameters:type_name -> headrace.v1.ParameterAssignment
-	15, // 23: headrace.v1.Exploit.previous_parameters:type_name -> headrace.v1.ParameterAssignment
-	16, // 24: headrace.v1.RungResult.time:type_name -> google.protobuf.Timestamp
-	10, // 25: headrace.v1.RungResult.cost:type_name -> headrace.v1.RungCost
-	17, // 26: headrace.v1.CheckpointRef.write_time:type_name -> google.protobuf.Duration
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	14, // 15: headrace.v1.Trial.best_metrics:type_name -> headrace.v1.Trial.BestMetricsEntry
+	2,  // 16: headrace.v1.EarlierEnd.reason:type_name -> headrace.v1.TerminationReason
+	15, // 17: headrace.v1.EarlierEnd.metrics:type_name -> headrace.v1.EarlierEnd.MetricsEntry
+	11, // 18: headrace.v1.EarlierEnd.checkpoint:type_name -> headrace.v1.CheckpointRef
+	17, // 19: headrace.v1.EarlierEnd.end_time:type_name -> google.protobuf.Timestamp
+	0,  // 20: headrace.v1.Schedule.past_end:type_name -> headrace.v1.PastEnd
+	6,  // 21: headrace.v1.Schedules.schedules:type_name -> headrace.v1.Schedule
+	11, // 22: headrace.v1.Exploit.checkpoint:type_name -> headrace.v1.CheckpointRef
+	16, // 23: headrace.v1.Exploit.parameters:type_name -> headrace.v1.ParameterAssignment
+	16, // 24: headrace.v1.Exploit.previous_parameters:type_name -> headrace.v1.ParameterAssignment
+	17, // 25: headrace.v1.RungResult.time:type_name -> google.protobuf.Timestamp
+	10, // 26: headrace.v1.RungResult.cost:type_name -> headrace.v1.RungCost
+	18, // 27: headrace.v1.CheckpointRef.write_time:type_name -> google.protobuf.Duration
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_headrace_v1_trial_proto_init() }
@@ -1614,7 +1631,7 @@ func file_headrace_v1_trial_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headrace_v1_trial_proto_rawDesc), len(file_headrace_v1_trial_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

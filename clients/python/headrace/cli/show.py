@@ -142,7 +142,8 @@ def _show_trial(trial: TrialInfo, study: StudyInfo, silence: str, output: Output
     if trial.best_value is not None and not study.spec.further_objectives:
         since = " (diverged since)" if trial.diverged else ""
         lines.append(("best value", f"{wording.number(trial.best_value)} at step {trial.best_step}{since}"))
-        if study.spec.objective.scope is not Scope.BEST:
+        best = (trial.best_value, trial.best_step)
+        if study.spec.scope is not Scope.BEST or (trial.score, trial.score_step) != best:
             counts = wording.scored(trial, study.spec.objective) if trial.score is not None else "none"
             lines.append(("counts", counts))
     elif trial.counted_end is not None:

@@ -185,7 +185,7 @@ class EarlierEnd:
     score: float | None
     score_step: int
     metrics: Mapping[str, float]
-    """Objectives and constraints, in its last report then."""
+    """Objectives and constraints, in the report that counted then."""
     checkpoint: Checkpoint | None
     """The one to load: that of the best value where the study keeps it, else the last one. It stays."""
     ended: datetime | None
@@ -297,6 +297,9 @@ class TrialInfo:
     score: float | None = None
     """The value that counts; None where none does."""
     score_step: int | None = None
+    best_metrics: Mapping[str, float] = field(default_factory=dict)
+    """Every metric of the report with the best value, where that report counts: with `scope: best` and one objective.
+    Empty otherwise. See `counted_metrics`."""
     best_checkpoint: Checkpoint | None = None
     """Where the study says `keep: best`: the checkpoint of the best value; of an earlier step than `best_step` where
     nothing was saved at that one."""
@@ -336,9 +339,10 @@ class TrialInfo:
 
     @property
     def counted_metrics(self) -> Mapping[str, float]:
-        """The metrics of the report that counts: `metrics`, those of the last report, or the objectives and constraints
-        of an earlier end that counts. With `scope: best` or `mean_last_k` the value that counts is `score`."""
-        return self.metrics if self.counted_end is None else self.counted_end.metrics
+        """The metrics of the report that counts: the best one with `scope: best`, else the last one; of an earlier end
+        that counts, the objectives and constraints. Where no report counts, those of the last one. With `mean_last_k`
+        the value that counts is `score`."""
+        return (self.best_metrics or self.metrics) if self.counted_end is None else self.counted_end.metrics
 
     @property
     def counts_as(self) -> TerminationReason | None:

@@ -14,7 +14,8 @@ where it is not known which version ran), `other_code` (the steps that such code
 value at `score_step`, `last_param.NAME` for each one that a member of a population changed since, with the value that
 it went on with, `counted.NAME` for each objective and constraint, with the value that counts, and `metric.NAME` for
 each metric of any trial's last report. The two differ
-where an earlier end counts, and in the objective where its `scope` is `best` or `mean_last_k`. Of a report: `study`,
+where an earlier end or, with `scope: best`, an earlier report counts, and in the objective with `mean_last_k`. Of a
+report: `study`,
 `trial`, `attempt` (which placement of the trial, counted from 1), `sequence`, `step`, `time`, then `metric.NAME` for
 each metric that any report has.
 

@@ -47,7 +47,7 @@ class Scope(StrEnum):
     FULL_BUDGET = "full_budget"
     """That of its last report too; but trials that came to their end are before all others."""
     MEAN_LAST_K = "mean_last_k"
-    """The mean of its last `k` reports."""
+    """The mean of its last `k` reports that meet the constraints."""
 
 
 DEFAULT_SCOPE: Final = Scope.LAST

@@ -44,6 +44,7 @@ from headrace.spec.objective import (
     Goal,
     Keep,
     Objective,
+    Scope,
     WarmStart,
     objective_problems,
 )
@@ -241,6 +242,11 @@ class StudySpec(SpecModel):
     def shares_checkpoints(self) -> bool:
         """Whether a trial may be given another's checkpoint."""
         return isinstance(self.policy, PbtPolicy)
+
+    @property
+    def scope(self) -> Scope:
+        """Which value of a trial counts. Several objectives are those of its last report, whatever is kept."""
+        return Scope.LAST if self.further_objectives else self.objective.scope
 
     @property
     def keeps_best(self) -> bool:

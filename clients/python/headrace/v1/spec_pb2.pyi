@@ -63,7 +63,9 @@ class _ScopeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Scope.ValueType
     SCOPE_FULL_BUDGET: _Scope.ValueType  # 3
     """The same; but trials that completed are before all others."""
     SCOPE_MEAN_LAST_K: _Scope.ValueType  # 4
-    """The mean of its last `k` reports, or of all where it has fewer. The last report meets the constraints."""
+    """The mean of its last `k` reports that meet the constraints, or of all where it has fewer. The last report is one of
+    them.
+    """
 
 class Scope(_Scope, metaclass=_ScopeEnumTypeWrapper):
     """Which value of a trial counts where trials are compared as a whole. Rungs compare the values reported there."""
@@ -76,7 +78,9 @@ SCOPE_LAST: Scope.ValueType  # 2
 SCOPE_FULL_BUDGET: Scope.ValueType  # 3
 """The same; but trials that completed are before all others."""
 SCOPE_MEAN_LAST_K: Scope.ValueType  # 4
-"""The mean of its last `k` reports, or of all where it has fewer. The last report meets the constraints."""
+"""The mean of its last `k` reports that meet the constraints, or of all where it has fewer. The last report is one of
+them.
+"""
 Global___Scope: _TypeAlias = Scope  # noqa: Y015
 
 class _Keep:

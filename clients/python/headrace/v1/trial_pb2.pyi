@@ -114,7 +114,7 @@ Global___TerminationReason: _TypeAlias = TerminationReason  # noqa: Y015
 
 @_typing.final
 class Trial(_message.Message):
-    """One configuration and all that is known of it. The next field gets number 60."""
+    """One configuration and all that is known of it. The next field gets number 61."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -140,6 +140,26 @@ class Trial(_message.Message):
 
     @_typing.final
     class ObjectiveValuesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class BestMetricsEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
         KEY_FIELD_NUMBER: _builtins.int
@@ -208,6 +228,7 @@ class Trial(_message.Message):
     SCHEDULES_FIELD_NUMBER: _builtins.int
     OTHER_CODE_FIELD_NUMBER: _builtins.int
     RESULT_OF_OTHER_CODE_FIELD_NUMBER: _builtins.int
+    BEST_METRICS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`studies/{study}/trials/{number}`."""
     number: _builtins.int
@@ -294,7 +315,9 @@ class Trial(_message.Message):
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Every metric in the last report, the objective included. Where an earlier end counts, its metrics do."""
+        """Every metric in the last report, the objective included. Another report may count: see `best_metrics` and
+        `counted_end`.
+        """
 
     @_builtins.property
     def lineage(self) -> _containers.RepeatedCompositeFieldContainer[Global___Exploit]:
@@ -336,6 +359,12 @@ class Trial(_message.Message):
     @_builtins.property
     def other_code(self) -> _containers.RepeatedCompositeFieldContainer[Global___OtherCode]:
         """The steps that such code trained: those of this trial, and those of others whose state it took over."""
+
+    @_builtins.property
+    def best_metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Every metric in the report with the best value, where that report counts: with `SCOPE_BEST` and one objective. An
+        earlier end that counts goes before it.
+        """
 
     def __init__(
         self,
@@ -390,10 +419,11 @@ class Trial(_message.Message):
         schedules: _abc.Iterable[Global___Schedule] | None = ...,
         other_code: _abc.Iterable[Global___OtherCode] | None = ...,
         result_of_other_code: _builtins.bool | None = ...,
+        best_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_result_of_other_code", b"_result_of_other_code", "_score", b"_score", "_source", b"_source", "_value", b"_value", "best_checkpoint", b"best_checkpoint", "best_value", b"best_value", "checkpoint", b"checkpoint", "counted_end", b"counted_end", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "result_of_other_code", b"result_of_other_code", "score", b"score", "source", b"source", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_result_of_other_code", b"_result_of_other_code", "_score", b"_score", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "code", b"code", "code_changed", b"code_changed", "counted_end", b"counted_end", "create_time", b"create_time", "detail", b"detail", "earlier_ends", b"earlier_ends", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "other_code", b"other_code", "parameters", b"parameters", "result_of_other_code", b"result_of_other_code", "rung_results", b"rung_results", "schedules", b"schedules", "score", b"score", "score_step", b"score_step", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_result_of_other_code", b"_result_of_other_code", "_score", b"_score", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_metrics", b"best_metrics", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "code", b"code", "code_changed", b"code_changed", "counted_end", b"counted_end", "create_time", b"create_time", "detail", b"detail", "earlier_ends", b"earlier_ends", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "other_code", b"other_code", "parameters", b"parameters", "result_of_other_code", b"result_of_other_code", "rung_results", b"rung_results", "schedules", b"schedules", "score", b"score", "score_step", b"score_step", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_value: _TypeAlias = _typing.Literal["best_value"]  # noqa: Y015
     _WhichOneofArgType__best_value: _TypeAlias = _typing.Literal["_best_value", b"_best_value"]  # noqa: Y015
@@ -512,7 +542,7 @@ class EarlierEnd(_message.Message):
     score_step: _builtins.int
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """The metrics that the study reads (objectives and constraints) in its last report then."""
+        """The metrics that the study reads (objectives and constraints) in the report that counted then."""
 
     @_builtins.property
     def checkpoint(self) -> Global___CheckpointRef:

@@ -101,15 +101,16 @@ def _now(spec: StudySpec, trial: Trial) -> _Result | None:
     """What the trial has come to since; None where that is no usable result: it failed, or diverged."""
     diverged = trial.value is not None and not isfinite(trial.value)
     score = _score_now(spec, trial)
-    if trial.reason in WITHOUT_RESULT or diverged or not has_values(spec, score, trial.metrics):
-        return None
     by_itself = replace(trial, score=score, counted_end=None)
+    metrics = by_itself.counted_metrics
+    if trial.reason in WITHOUT_RESULT or diverged or not has_values(spec, score, metrics):
+        return None
     return _Result(
         reason=trial.reason,
         step=trial.step,
         score=score,
-        score_step=score_step(spec.objective, by_itself),
-        metrics=trial.metrics,
+        score_step=score_step(spec, by_itself),
+        metrics=metrics,
     )
 
 
@@ -117,7 +118,7 @@ def _score_now(spec: StudySpec, trial: Trial) -> float | None:
     """The score of what the trial has reported. Without earlier ends that is its score."""
     if not trial.earlier_ends:
         return trial.score
-    return score_now(spec.objective, trial, feasible=is_feasible(spec.constraints, trial.metrics))
+    return score_now(spec, trial, feasible=is_feasible(spec.constraints, trial.metrics))
 
 
 def _present_end(spec: StudySpec, trial: Trial, cursor: int) -> EarlierEnd:
@@ -126,15 +127,14 @@ def _present_end(spec: StudySpec, trial: Trial, cursor: int) -> EarlierEnd:
     if trial.reason is Reason.COMPLETED:
         budget = max((one for one in spec.budgets if one <= trial.step), default=spec.budgets[0])
     score = _score_now(spec, trial)
-    read = {one.metric for one in spec.objectives} | {one.metric for one in spec.constraints}
     by_itself = replace(trial, score=score, counted_end=None)
     return EarlierEnd(
         reason=trial.reason,
         step=trial.step,
         budget=budget,
         score=score,
-        score_step=score_step(spec.objective, by_itself),
-        metrics={name: value for name, value in trial.metrics.items() if name in read},
+        score_step=score_step(spec, by_itself),
+        metrics={name: value for name, value in by_itself.counted_metrics.items() if name in spec.metrics},
         checkpoint=trial.best_checkpoint or trial.checkpoint,
         cursor=cursor,
         end_time_s=trial.end_time.timestamp() if trial.end_time else None,

@@ -122,7 +122,7 @@ class EarlierEnd(Struct, frozen=True, kw_only=True):
     score: float | None
     score_step: int
     metrics: dict[str, float]
-    """Of its last report then: those that the study reads."""
+    """Of the report that counted then: those that the study reads."""
     checkpoint: Checkpoint | None
     """The one to load: that of the best value where the study keeps it, else the last. It stays."""
     cursor: int
@@ -172,10 +172,12 @@ class Trial(Struct, frozen=True, kw_only=True):
     value: float | None = None
     best_value: float | None = None
     best_step: int = 0
+    best_metrics: dict[str, float] = field(default_factory=dict)
+    """Every metric of the report with the best value, where that report counts (`scope: best`); else empty."""
     score: float | None = None
     """The value that counts, by the objective's scope (`core.scores`)."""
     recent: tuple[float, ...] = ()
-    """The values of its last reports, where their mean counts."""
+    """The values of its last reports that met the constraints, where their mean counts."""
     metrics: dict[str, float] = field(default_factory=dict)
     reason: Reason | None = None
     detail: str = ""
@@ -269,8 +271,8 @@ class Trial(Struct, frozen=True, kw_only=True):
 
     @property
     def counted_metrics(self) -> dict[str, float]:
-        """The metrics of the report behind the result that counts."""
-        return self.metrics if self.counted is None else self.counted.metrics
+        """The metrics of the report behind the result that counts; where none does, those of the last report."""
+        return (self.best_metrics or self.metrics) if self.counted is None else self.counted.metrics
 
 
 class Over(Struct, frozen=True, kw_only=True):

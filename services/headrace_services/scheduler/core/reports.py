@@ -50,7 +50,7 @@ from headrace_services.scheduler.core.records import (
     RungEntry,
     Trial,
 )
-from headrace_services.scheduler.core.scores import is_made_by, scored
+from headrace_services.scheduler.core.scores import best_report, is_made_by, scored
 from headrace_services.scheduler.core.state import CycleState
 
 _NAMES_SHOWN = 8
@@ -216,12 +216,13 @@ def _note_metrics(state: CycleState, report: ReportArrived, progress: int) -> Tr
     best = feasible and improves(value, trial.best_value, maximize=spec.maximizes())
     if progress and best:
         kept = saved if saved is not None and spec.keeps_best else trial.best_checkpoint
-        trial = state.update(trial.number, best_value=value, best_step=report.step, best_checkpoint=kept)
+        found = best_report(spec, value, report.step, report.metrics)
+        trial = state.update(trial.number, best_checkpoint=kept, **found)
         if value is not None and not trial.baseline:
             until.measured(state, trial.number, value)
     if progress:
         changes = {"step": report.step, "value": value, "metrics": report.metrics}
-        changes |= scored(spec.objective, trial, value, feasible=feasible)
+        changes |= scored(spec, trial, value, feasible=feasible)
         if is_made_by(spec, value, is_best=best):
             changes["score_marked"] = bool(trial.code_changed)
         trial = state.update(trial.number, **changes)

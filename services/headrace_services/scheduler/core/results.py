@@ -38,7 +38,7 @@ class Result(Struct, frozen=True, kw_only=True):
     """The furthest of its last report and of the result that counts."""
     score: float | None
     metrics: Mapping[str, float]
-    """Of the report that counts: its last one, or that of an earlier end."""
+    """Of the report that counts; where none does, of its last one."""
     reason: Reason | None
     """How it ended last."""
     counts_as: Reason | None
@@ -180,7 +180,7 @@ class Results:
         if self._odd is not None:
             value = self._odd.metrics[first]
             said = "NaN" if math.isnan(value) else str(value)
-            how = "reported" if self._spec.objective.scope is Scope.BEST else "ended with"
+            how = "reported" if self._spec.scope is Scope.BEST else "ended with"
             return (
                 f"no trial {how} a finite '{first}' (trial {self._odd.number} {how} {said}); training diverges "
                 "or the metric is computed wrongly: try a configuration by hand, or narrow the space"

@@ -4,7 +4,8 @@ A score ranks a trial as a whole: the best one of a study, the configurations th
 a study has a usable result. Policies compare the values at rungs, and targets (`until`) the values of reports.
 
 Only a finite value of a report that meets the constraints is a score. By `best` a trial keeps the one that it had; by
-the others it has none until a report has one again. A report without the objective's metric leaves all as it was.
+the others it has none until a report has one again. A mean leaves out reports that miss a constraint. A report without
+the objective's metric leaves all as it was.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,9 +18,17 @@ from headrace_services.scheduler.core.lifecycle import WITHOUT_RESULT, Reason
 from headrace_services.scheduler.core.records import Trial
 
 
-def scored(objective: Objective, trial: Trial, value: float | None, *, feasible: bool) -> dict[str, Any]:
+def best_report(
+    spec: StudySpec, value: float | None, step: int, metrics: Mapping[str, float]
+) -> dict[str, Any]:
+    """What a trial keeps of its best report. Its metrics, where they count."""
+    counts = spec.scope is Scope.BEST
+    return {"best_value": value, "best_step": step, "best_metrics": metrics if counts else {}}
+
+
+def scored(spec: StudySpec, trial: Trial, value: float | None, *, feasible: bool) -> dict[str, Any]:
     """What a report changes of its trial's score. The trial has its best value already."""
-    match objective.scope:
+    match spec.scope:
         case Scope.BEST:
             return {"score": trial.best_value}
         case _ if value is None:
@@ -27,9 +36,11 @@ def scored(objective: Objective, trial: Trial, value: float | None, *, feasible:
         case Scope.LAST | Scope.FULL_BUDGET:
             return {"score": value if feasible and isfinite(value) else None}
         case Scope.MEAN_LAST_K:
-            assert objective.k is not None
-            recent = (*trial.recent, value)[-objective.k :]
-            return {"score": _mean(recent) if feasible else None, "recent": recent}
+            assert spec.objective.k is not None
+            if not feasible:
+                return {"score": None}
+            recent = (*trial.recent, value)[-spec.objective.k :]
+            return {"score": _mean(recent), "recent": recent}
         case never:
             assert_never(never)
 
@@ -39,17 +50,17 @@ def is_made_by(spec: StudySpec, value: float | None, *, is_best: bool) -> bool:
     With several objectives the values of the last report count."""
     if spec.further_objectives:
         return True
-    return is_best if spec.objective.scope is Scope.BEST else value is not None
+    return is_best if spec.scope is Scope.BEST else value is not None
 
 
-def score_now(objective: Objective, trial: Trial, *, feasible: bool) -> float | None:
+def score_now(spec: StudySpec, trial: Trial, *, feasible: bool) -> float | None:
     """The score of a trial by what it has reported, where its record has that of an earlier end. None where its last
     report lacked the objective."""
-    if objective.scope is Scope.BEST:
+    if spec.scope is Scope.BEST:
         return trial.best_value
     if trial.value is None or not (feasible and isfinite(trial.value)):
         return None
-    return _mean(trial.recent) if objective.scope is Scope.MEAN_LAST_K else trial.value
+    return _mean(trial.recent) if spec.scope is Scope.MEAN_LAST_K else trial.value
 
 
 def has_values(spec: StudySpec, score: float | None, metrics: Mapping[str, float]) -> bool:
@@ -60,13 +71,13 @@ def has_values(spec: StudySpec, score: float | None, metrics: Mapping[str, float
     return objective_vector(spec.objectives, metrics) is not None and is_feasible(spec.constraints, metrics)
 
 
-def score_step(objective: Objective, trial: Trial) -> int:
+def score_step(spec: StudySpec, trial: Trial) -> int:
     """The step of the report that made a trial's score what it is; 0 where it has none."""
     if trial.score is None:
         return 0
     if trial.counted is not None:
         return trial.counted.score_step
-    return trial.best_step if objective.scope is Scope.BEST else trial.step
+    return trial.best_step if spec.scope is Scope.BEST else trial.step
 
 
 def ranked(objective: Objective, trials: Iterable[Trial]) -> list[Trial]:

@@ -60,7 +60,7 @@ def compare(state: CycleState, before: Trial) -> None:
     """Compare a trial with the study's best, where it came to a rung or completed since it was as `before`."""
     after = state.trials[before.number]
     is_complete = after.reason is Reason.COMPLETED and before.reason is None
-    by_best = state.study.spec.objective.scope is Scope.BEST and after.score != before.score
+    by_best = state.study.spec.scope is Scope.BEST and after.score != before.score
     if (
         after.baseline
         or not _counts_trials(state)
@@ -136,7 +136,7 @@ def _may_compare(state: CycleState, one: Input) -> bool:
             return True
         case ReportArrived():
             trial = state.trials.get(one.number)
-            by_best = state.study.spec.objective.scope is Scope.BEST
+            by_best = state.study.spec.scope is Scope.BEST
             at_rung = trial is not None and trial.milestone is not None and one.step >= trial.milestone
             return by_best or at_rung
         case _:

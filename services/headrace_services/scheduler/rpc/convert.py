@@ -223,7 +223,7 @@ def trial(
         **{part: getattr(record, part) for part in _TRIAL_PARTS},
         state=trial_pb2.TrialState.Value(f"TRIAL_STATE_{record.state}"),
         parameters=params_to_proto(record.params),
-        score_step=score_step(spec.objective, record),
+        score_step=score_step(spec, record),
         rung_results=[_rung_result(rung) for rung in view.rungs],
         checkpoint=checkpoint(record.checkpoint) if record.checkpoint else None,
         best_checkpoint=checkpoint(record.best_checkpoint) if record.best_checkpoint else None,
@@ -294,10 +294,10 @@ _TRIAL_PARTS = _plain_parts(Trial, trial_pb2.Trial)
 def _abridge(message: trial_pb2.Trial, spec: StudySpec, most_bytes: int) -> None:
     """Leave out what a large trial can do without here, and say so."""
     size = message.ByteSize()
-    kept = {one.metric for one in spec.objectives} | {one.metric for one in spec.constraints}
-    metrics = {name: value for name, value in message.metrics.items() if name in kept}
-    message.ClearField("metrics")
-    message.metrics.update(metrics)
+    for metrics in (message.metrics, message.best_metrics):
+        kept = {name: value for name, value in metrics.items() if name in spec.metrics}
+        metrics.clear()
+        metrics.update(kept)
     left_out = ["the metrics beside objectives and constraints"]
     further: tuple[tuple[Literal["log_tail", "lineage", "parameters"], str], ...] = (
         ("log_tail", "the log"),

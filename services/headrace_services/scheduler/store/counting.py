@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, or_
+from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, literal_column, or_
 
 from headrace_services.scheduler.core.lifecycle import WITHOUT_RESULT, Reason
 from headrace_services.scheduler.store.columns import Metrics
@@ -15,8 +15,9 @@ def reason(trial: Any) -> ColumnElement[str]:
 
 
 def metrics(trial: Any) -> ColumnElement[dict[str, float]]:
-    """The metrics of the report behind the result that counts."""
-    return cast(func.coalesce(_counted(trial).op("->")("metrics"), trial.c.metrics), Metrics)
+    """The metrics of the report behind the result that counts; where none does, those of the last report."""
+    best = func.nullif(trial.c.best_metrics, literal_column("'{}'::jsonb"))
+    return cast(func.coalesce(_counted(trial).op("->")("metrics"), best, trial.c.metrics), Metrics)
 
 
 def step(trial: Any) -> ColumnElement[int]:

@@ -111,13 +111,9 @@ async def results_since(
     top = budgets[-1]
     r, t, p = tables.rung_result, tables.trial, tables.report
     at = {FIRST: r.c.rung == 0, EVERY: _at_each(among)}.get(level, r.c.milestone == level)
-    reported = (
-        select(p.c.metrics)
-        .where(p.c.study_id == r.c.study_id, p.c.number == r.c.number, p.c.step == r.c.step)
-        .order_by(p.c.attempt, p.c.sequence)
-        .limit(1)
-        .lateral()
-    )
+    reported = _first_report(
+        p.c.study_id == r.c.study_id, p.c.number == r.c.number, p.c.step == r.c.step
+    ).lateral()
     recorded = (
         select(r.c.cursor, t.c.params, t.c.generation, reported.c.metrics, r.c.milestone.label("level"))
         .select_from(
@@ -138,6 +134,12 @@ async def results_since(
         found += await conn.execute(newest)
     found.sort(key=lambda row: (row.cursor, row.level))
     return [_measured(row) for row in found[-most if most else 0 :]]
+
+
+def _first_report(*which: ColumnElement[bool]) -> Select[tuple[dict[str, float]]]:
+    """The metrics of the first of the reports of a step."""
+    p = tables.report
+    return select(p.c.metrics).where(*which).order_by(p.c.attempt, p.c.sequence).limit(1)
 
 
 def _at_each(levels: Sequence[int]) -> Any:
@@ -191,15 +193,22 @@ def _unrecorded_before(
 ) -> Select[Any]:
     """The same of trials that completed a full budget of before and were let continue since: each completion counts at
     its budget."""
-    t, r = tables.trial, tables.rung_result
+    t, r, p = tables.trial, tables.rung_result, tables.report
     end = func.jsonb_array_elements(t.c.earlier_ends).column_valued("ends", joins_implicitly=True)
     budget, told = cast(end.op("->>")("budget"), BigInteger), cast(end.op("->>")("cursor"), BigInteger)
     other = func.jsonb_array_elements(t.c.earlier_ends).column_valued("others", joins_implicitly=True)
     first = select(func.min(cast(other.op("->>")("budget"), BigInteger))).scalar_subquery()
     which = {FIRST: budget == first, EVERY: budget.in_(among)}.get(level, budget == level)
     at = true() if level == FIRST else r.c.milestone == budget
-    metrics = cast(end.op("->")("metrics"), columns.Metrics).label("metrics")
-    query = select(told.label("cursor"), t.c.params, t.c.generation, metrics, budget.label("level"))
+    step = cast(end.op("->>")("step"), BigInteger)
+    reported = _first_report(p.c.study_id == t.c.study_id, p.c.number == t.c.number, p.c.step == step)
+    query = select(
+        told.label("cursor"),
+        t.c.params,
+        t.c.generation,
+        reported.scalar_subquery().label("metrics"),
+        budget.label("level"),
+    )
     return query.select_from(t).where(
         t.c.study_id == study_id,
         told > cursor,

@@ -37,7 +37,8 @@ async def page(
     which = and_(t.c.study_id == study_id, t.c.number > after)
     if states:
         which = and_(which, t.c.state.in_([state.value for state in states]))
-    query = select(t.c.number, func.pg_column_size(t.c.metrics).label("size")).where(which)
+    size = func.pg_column_size(t.c.metrics) + func.pg_column_size(t.c.best_metrics)
+    query = select(t.c.number, size.label("size")).where(which)
     found = await conn.execute(query.order_by(t.c.number).limit(limit))
     return [Key(number=row.number, size=row.size) for row in found]
 

@@ -41,9 +41,11 @@ trial = Table(
     Column("value", Float),
     Column("best_value", Float),
     Column("best_step", BigInteger, nullable=False, server_default="0"),
+    # Those of the report with the best value, where that report counts.
+    Column("best_metrics", Metrics, nullable=False, server_default="{}"),
     # The value that counts, by the objective's scope.
     Column("score", Float),
-    # The values of its last reports, where their mean counts.
+    # The values of its last reports that met the constraints, where their mean counts.
     Column("recent", ARRAY(Float), nullable=False, server_default="{}"),
     Column("metrics", Metrics, nullable=False, server_default="{}"),
     Column("reason", Text),

@@ -2327,7 +2327,8 @@ export enum Scope {
   FULL_BUDGET = 3,
 
   /**
-   * The mean of its last `k` reports, or of all where it has fewer. The last report meets the constraints.
+   * The mean of its last `k` reports that meet the constraints, or of all where it has fewer. The last report is one of
+   * them.
    *
    * @generated from enum value: SCOPE_MEAN_LAST_K = 4;
    */
