@@ -219,7 +219,7 @@ def test_a_file_with_the_trials_id_in_its_name_is_no_earlier_runs(
     assert report.nondeterminism is None, render(report)
     assert report.verdict is Verdict.PASSED
     assert "NOT COVERED: a kill" in render(report)
-    left = {path.name for path in (tmp_path / "project").iterdir()}
+    left = {path.name for path in (tmp_path / "project").iterdir()} - {"__pycache__"}
     assert left == ({"script.py", "logs"} if made == "logs" else {"script.py"})
     assert not list((tmp_path / "project").glob("*/*.json"))
 

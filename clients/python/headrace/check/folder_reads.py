@@ -109,7 +109,7 @@ class FolderReads:
             return False
         if self._is_copy:
             return changed_ns != self._shipped.get(path) and changed_ns <= self._reported_ns
-        return 0 < self._older_from_ns <= changed_ns <= self._began_ns
+        return 0 < self._older_from_ns < changed_ns <= self._began_ns
 
 
 def stamp(marker: Path) -> int:

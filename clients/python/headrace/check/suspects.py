@@ -82,13 +82,13 @@ def suspects(
             *_gradients_carried(straight, after),
             *_seeded_again(unpaused, after),
             *caches,
-            *iterators,
-            *_of_loaders(before, but=(LoaderState.WITHIN,) if iterators else ()),
         )
+        positions = (*iterators, *_of_loaders(before, but=(LoaderState.WITHIN,) if iterators else ()))
         signs = (
             *(() if excused.end_explained else hidden),
             *_trainable_otherwise(unpaused, before, after),
             *_variables_reset(keys, before.begun, before.last(Moment.REPORTED), after.begun, doubted=doubted),
+            *(() if excused.end_explained else positions),
         )
         for missing in signs:
             # A variable is named once, whatever its values at later boundaries.
