@@ -92,3 +92,24 @@ def test_with_the_remedy_it_passes(tmp_path: Path, source: str) -> None:
     script.write_text(source.replace("COPY", "copy.deepcopy(net.state_dict())"))
     report = run_check(script, folder=tmp_path, launch=launch_segment)
     assert report.passed, render(report)
+
+
+def test_objects_that_answer_for_any_attribute_are_left_alone(tmp_path: Path) -> None:
+    script = tmp_path / "odd.py"
+    odd = """
+class Remote:
+    def __getattr__(self, name):
+        raise ConnectionError(name)
+
+class Any:
+    def __getattr__(self, name):
+        return lambda: self
+
+"""
+    source = PLAIN.replace("class Net:", odd + "class Net:")
+    source = source.replace(
+        "        self.w = ", "        self.remote, self.any = [Remote()], [Any()]\n        self.w = "
+    )
+    script.write_text(source.replace("COPY", "copy.deepcopy(net.state_dict())"))
+    report = run_check(script, folder=tmp_path, launch=launch_segment)
+    assert report.passed, render(report)

@@ -1,11 +1,13 @@
 """Values in `t.state` that are no copies: they lie in the memory of a tracked object, and change with it.
 
-A restore makes two objects of them, as `t.state["best"] = model.state_dict()` is from then on a copy, which it was not.
+After `t.state["best"] = model.state_dict()` a step also changes what `t.state` holds. After a restore it does not.
 """
 
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
+
+from headrace.check.classes import Classes
 
 _DEEPEST = 4
 _MOST = 1_000
@@ -14,51 +16,48 @@ _CONTAINERS = (list, dict, set, deque, bytearray)
 
 def aliases(state: Mapping[str, Any], tracked: Mapping[str, Any]) -> dict[str, str]:
     """The keys of `t.state` whose values share memory with a tracked object, with its name in `t.track(...)`."""
-    owners: dict[Hashable, str] = {}
+    kinds, owners = Classes.imported(), dict[Hashable, str]()
     for name, target in tracked.items() if state else ():
-        for part in (*_tensors(target), *_attributes(target)):
-            for place in _places(part, _DEEPEST):
-                owners.setdefault(place, name)
+        for place in _places_of_all(target, kinds):
+            owners.setdefault(place, name)
     return {
         key: owner
         for key, value in state.items()
-        if (owner := next((owners[at] for at in _places(value, _DEEPEST) if at in owners), ""))
+        if (owner := next((owners[at] for at in _places(value, kinds) if at in owners), ""))
     }
 
 
-def _places(value: Any, depth: int) -> Iterator[Hashable]:
+def _places_of_all(target: Any, kinds: Classes) -> Iterator[Hashable]:
+    """Those of a module's tensors, and of any object's attributes."""
+    if issubclass(type(target), kinds.module):
+        for tensor in (*target.parameters(), *target.buffers()):
+            yield from _places(tensor, kinds)
+    for value in getattr(target, "__dict__", {}).values():
+        yield from _places(value, kinds)
+
+
+def _places(value: Any, kinds: Classes, depth: int = _DEEPEST) -> Iterator[Hashable]:
     """What can change of a value, by where it is."""
-    storage = getattr(value, "untyped_storage", None)
-    if callable(storage):
-        yield from _address(storage)
-    elif hasattr(value, "__array_interface__"):
-        while isinstance(base := getattr(value, "base", None), type(value)):
-            value = base
+    if issubclass(type(value), kinds.tensor):
+        yield from _address(value)
+    elif issubclass(type(value), kinds.array):
+        while issubclass(type(value.base), kinds.array):
+            value = value.base
         yield id(value)
-    elif isinstance(value, _CONTAINERS):
+    elif issubclass(type(value), _CONTAINERS):
         yield id(value)
         if depth and len(value) <= _MOST and not isinstance(value, bytearray):
             for item in tuple(value.values() if isinstance(value, dict) else value):
-                yield from _places(item, depth - 1)
-    elif isinstance(value, tuple) and depth and len(value) <= _MOST:
+                yield from _places(item, kinds, depth - 1)
+    elif type(value) is tuple and depth and len(value) <= _MOST:
         for item in value:
-            yield from _places(item, depth - 1)
+            yield from _places(item, kinds, depth - 1)
 
 
-def _address(storage: Any) -> Iterator[Hashable]:
+def _address(tensor: Any) -> Iterator[Hashable]:
     try:
-        address = storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # a tensor without memory of its own
+        address = tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # a sparse tensor, say, has no storage of its own
         return
     if address:
         yield "storage", address
-
-
-def _tensors(target: Any) -> Iterator[Any]:
-    for names in ("parameters", "buffers"):
-        if callable(found := getattr(target, names, None)):
-            yield from found()
-
-
-def _attributes(target: Any) -> Iterator[Any]:
-    yield from getattr(target, "__dict__", {}).values()

@@ -23,6 +23,8 @@ class Classes:
     loader_iterator: tuple[type, ...] = ()
     sampler: tuple[type, ...] = (ResumableBatches,)
     generator: tuple[type, ...] = (random.Random,)
+    tensor: tuple[type, ...] = ()
+    array: tuple[type, ...] = ()
     lightning_callback: tuple[type, ...] = ()
     lightning_module: tuple[type, ...] = ()
     trainer_callback: tuple[type, ...] = ()
@@ -43,11 +45,13 @@ class Classes:
     @classmethod
     def imported(cls) -> "Classes":
         generators: list[type] = [random.Random]
+        arrays: tuple[type, ...] = ()
         if (numpy := sys.modules.get("numpy")) is not None:
             generators += [numpy.random.Generator, numpy.random.RandomState]
+            arrays = (numpy.ndarray,)
         torch = sys.modules.get("torch")
         if torch is None:
-            return cls(generator=tuple(generators))
+            return cls(generator=tuple(generators), array=arrays)
         return cls(
             module=(torch.nn.Module,),
             optimizer=(torch.optim.Optimizer,),
@@ -57,6 +61,8 @@ class Classes:
             loader_iterator=_named("_BaseDataLoaderIter", "torch.utils.data.dataloader"),
             sampler=(torch.utils.data.Sampler, ResumableBatches),
             generator=(*generators, torch.Generator),
+            tensor=(torch.Tensor,),
+            array=arrays,
             lightning_callback=_named("Callback", *_LIGHTNING),
             lightning_module=_named("LightningModule", *_LIGHTNING),
             trainer_callback=_named("TrainerCallback", "transformers.trainer_callback"),
