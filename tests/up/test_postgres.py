@@ -3,7 +3,9 @@
 import asyncio
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import sleep
 
 import psutil
 import psycopg
@@ -119,6 +121,22 @@ async def test_a_folder_of_another_version_is_refused_with_a_remedy(embedded) ->
     with pytest.raises(ChildFailedError, match="was written by Postgres 12") as caught:
         await supervisor.run(asyncio.Event(), lambda: pytest.fail("not ready"))
     assert "--home" in caught.value.remedy
+
+
+def test_the_servers_user_is_made_once_however_many_begin_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    users: set[str] = set()
+    made: list[str] = []
+
+    def ensure(name: str) -> None:  # as `useradd` does: it looks first, and writes later
+        if name not in users:
+            sleep(0.05)
+            made.append(name)
+            users.add(name)
+
+    monkeypatch.setattr(pgwheel, "ensure_user_exists", ensure)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(pgwheel.make_user, ["pgserver"] * 4))
+    assert made == ["pgserver"]
 
 
 def test_root_without_a_path_to_useradd_has_the_servers_user_made(monkeypatch: pytest.MonkeyPatch) -> None:

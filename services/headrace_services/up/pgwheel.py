@@ -9,6 +9,7 @@ folders nor a private home. No folder is opened for that user:
   `/var/lib/headrace`.
 """
 
+import fcntl
 import os
 import pwd
 import shutil
@@ -37,6 +38,7 @@ VERSION = TARGET_POSTGRES_VERSION
 SUPERUSER = "postgres"
 SYSTEM_USER = "pgserver" if os.geteuid() == 0 else None
 """What the server has to run as under root."""
+USERS = Path("/etc/passwd")
 ENVIRONMENT = {"LC_ALL": "C"}
 """The locale C is everywhere, and sorts the same on every machine. One that came over ssh may not be here."""
 
@@ -49,7 +51,17 @@ def programs() -> Path:
 
 
 def make_user(name: str) -> None:
-    """Makes the server's user where there is none, as root."""
+    """Makes the server's user where there is none, as root.
+
+    One at a time: `useradd` looks for the name before it locks the file, so a second one that runs beside it replaces
+    the user and gives it another uid, and the first one's data folder has no owner any more.
+    """
+    with USERS.open() as users:
+        fcntl.flock(users, fcntl.LOCK_EX)
+        _make_user(name)
+
+
+def _make_user(name: str) -> None:
     kept = os.environ.get("PATH", os.defpath)
     # A root who came by plain `su`, or runs from cron, may have no path to `useradd`.
     os.environ["PATH"] = os.pathsep.join((kept, "/usr/sbin", "/sbin"))
