@@ -100,6 +100,7 @@ class Site:
             else:
                 await call
         except grpc.aio.AioRpcError as error:
+            assert error.code() is not grpc.StatusCode.INTERNAL, f"{method.full_name}: {error.debug_error_string()}"
             return error.code()
         if not method.server_streaming or call.done():
             return await call.code()
