@@ -181,6 +181,12 @@ def test_a_call_that_a_busy_server_drops_may_be_made_again():
     assert found.retryable
 
 
+def test_a_status_that_grpc_lost_while_it_wrote_may_be_asked_for_again():
+    found = from_rpc_error(Bare(grpc.StatusCode.INTERNAL, "Internal error from Core"))
+    assert type(found) is errors.BusyError
+    assert found.retryable
+
+
 def test_a_call_that_an_older_server_does_not_have():
     found = from_rpc_error(Bare(grpc.StatusCode.UNIMPLEMENTED, "Method not found!"))
     assert found.remedy == "Update the server: it is older than this client."

@@ -37,6 +37,8 @@ _MESSAGE_BYTES: Final = 800
 _STATUS_BYTES: Final = 4200
 _BY_REASON: Final = {entry.reason: entry for entry in CATALOGUE if entry.reason is not None}
 _CLIENT_ONLY: Final = {entry.status: entry for entry in CATALOGUE if entry.reason is None}
+_WRITE_AFTER_END: Final = "Internal error from Core"
+"""What grpc.aio makes of any status that comes while it writes (`set_internal_error`): the next attempt may hear it."""
 _OF_A_PROXY: Final = {
     grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
     grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
@@ -73,6 +75,8 @@ def from_rpc_error(err: grpc.RpcError) -> HeadraceError:
             return _rebuild(_BY_REASON[info.reason], status, info.metadata.get("remedy"))
     if code is grpc.StatusCode.CANCELLED and text == code.name:  # a call that we cancel says so in more words
         return BusyError("The server dropped the call: it may have too many at once.")
+    if code is grpc.StatusCode.INTERNAL and text == _WRITE_AFTER_END:
+        return BusyError("The server ended the call before all of it was sent.")
     entry = _CLIENT_ONLY.get(code.name)
     if entry is not None and entry.error is UnreachableError:
         return UnreachableError(f"No Headrace server answers ({_one_line(text)}).")

@@ -100,7 +100,8 @@ class Site:
             else:
                 await call
         except grpc.aio.AioRpcError as error:
-            assert error.code() is not grpc.StatusCode.INTERNAL, f"{method.full_name}: {error.debug_error_string()}"
+            if error.details() == "Internal error from Core":  # it lost the status, as it was just writing
+                return await self.status(method, text)
             return error.code()
         if not method.server_streaming or call.done():
             return await call.code()
