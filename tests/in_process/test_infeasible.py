@@ -1,5 +1,6 @@
 """`raise trial.Infeasible(reason)`: no failure, no result, and the sampler keeps away."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,26 @@ def test_a_reported_value_of_an_infeasible_trial_does_not_count() -> None:
     result = optimize(late, SPACE, minimize="loss", trials=20, steps=3, sampler="random", policy="run_all")
     assert result.best is not None
     assert result.best.params["x"] >= 0.5
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "b")])
+def test_an_infeasible_trial_is_never_the_best(names: tuple[str, ...]) -> None:
+    """Not beside completed trials that report worse values, nor alone."""
+
+    def late(t: Trial) -> None:
+        t.report(**dict.fromkeys(names, float(t.number)))
+        if t.number < 3:
+            raise trial.Infeasible("too small")
+
+    for trials, best in ((5, 3), (3, None)):
+        with warnings.catch_warnings(action="ignore"):
+            result = optimize(
+                late, SPACE, minimize=names, trials=trials, steps=2, sampler="random", policy="run_all"
+            )
+        assert [one.score for one in result.trials[:3]] == [None] * 3
+        assert [one.number for one in result.front] == ([] if best is None or len(names) == 1 else [best])
+        if len(names) == 1:
+            assert (result.best.number if result.best else None) == best
 
 
 def test_a_study_without_a_feasible_trial_says_why() -> None:

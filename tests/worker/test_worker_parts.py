@@ -508,23 +508,3 @@ def test_the_outbox_of_an_older_worker_is_taken_over(tmp_path: Path) -> None:
         ("u.4.1", 1),
     ]
     outbox.close()
-
-
-@pytest.mark.parametrize(
-    ("processes", "pid", "elsewhere"),
-    [
-        (spec_pb2.PROCESSES_ONE, 8, True),
-        (spec_pb2.PROCESSES_ONE, 7, False),
-        (spec_pb2.PROCESSES_ONE, 0, False),
-        (spec_pb2.PROCESSES_PER_SLOT, 8, False),  # the leader of a gang knows how its ranks ended
-    ],
-)
-def test_who_asks_for_the_configuration(
-    tmp_path: Path, processes: spec_pb2.Processes.ValueType, pid: int, *, elsewhere: bool
-) -> None:
-    place: Any = MagicMock(scratch_dir=tmp_path, taken_dir=tmp_path)
-    assign = _assign()
-    assign.grant.processes = processes
-    attempt = Attempt(assign, MagicMock(leader=7), place)
-    attempt.asked_by(pid)
-    assert attempt.attached_elsewhere == elsewhere

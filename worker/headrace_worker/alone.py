@@ -87,7 +87,7 @@ class Alone:
             withheld=launch.withheld,
             waited_s=self._program.waited_s,
             signalled=self._program.signalled,
-            left_by_trainer=attempt.attached_elsewhere,
+            left_by_trainer=attempt.trainer_lost,
         )
         said = attempt.finished or Finished()
         words = f"{tail}\n{said.traceback}\n{said.error}"
@@ -125,7 +125,7 @@ class Alone:
 
     def _excused(self) -> bool:
         attempt = self._attempt
-        return attempt is None or bool(attempt.ending or attempt.finished or attempt.reports.pending)
+        return attempt is None or bool(attempt.ending or attempt.finishes or attempt.reports.pending)
 
     def _silent(self) -> None:
         attempt = self._attempt

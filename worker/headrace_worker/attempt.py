@@ -44,6 +44,7 @@ from headrace_worker.code_cache import UnpreparedError
 from headrace_worker.disk import clear_away, is_full, size_bytes, when_there_is_room
 from headrace_worker.exits import Ending, Finished, LastSave, Verdict, not_started, without_folder
 from headrace_worker.gangs import RankMissing
+from headrace_worker.last_words import Heard, LastWords
 from headrace_worker.launch import file_name
 from headrace_worker.logs import AttemptLog, shows
 from headrace_worker.place import Place
@@ -63,6 +64,8 @@ _Result = TypeVar("_Result")
 # How long a report that its dead process had handed over may take to be stored.
 _LAST_REPORT_S = 60.0
 LAST_SAVE_S = 60.0
+BETWEEN_STAGES_S = 600.0
+"""How long a command may take to its own end, or until another process asks or reports, after the one that trained."""
 """How long the store may take to take what a program saved at its own end, which its result does not depend on."""
 _FETCHES = 5
 _FULL_DISK_CAP_S = 5.0
@@ -139,11 +142,11 @@ class Attempt:
         self._taken = place.taken_dir / file_name(assign.lease.lease_id)
         self._restore_dir: Path | None = None
         self.ending: Ending | None = None
-        self.finished: Finished | None = None
+        self._words = LastWords(is_gang=assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT)
+        # The process that trained has ended, and its program may have more to do.
+        self._between: asyncio.TimerHandle | None = None
         # The processes that print their stacks, each with the signal that asks for them.
         self.stacks: dict[int, int] = {}
-        # Another process than the program's own was the last to ask, as behind a shell script.
-        self.attached_elsewhere = False
         self.has_reported = False
         # Its program asked for its configuration; before that nothing was trained.
         self.begun = False
@@ -243,11 +246,15 @@ class Attempt:
 
     # What the trial says.
 
-    def asked_by(self, pid: int) -> None:
-        """A process that calls Finish at any end but a kill is about to ask for the configuration; 0: another kind of
-        program. Of a gang the leader knows how each rank ended."""
-        is_gang = self.assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT
-        self.attached_elsewhere = not is_gang and pid not in (0, self.host.leader)
+    def asked_by(self, pid: int, *, promises: bool) -> None:
+        """A process asks for the configuration. With `promises` it calls Finish at any end but a kill."""
+        self._words.asks(pid, self.host.leader, promises=promises)
+        self._no_longer_between()
+
+    def reported_by(self, pid: int) -> None:
+        """A process is about to report."""
+        self._words.reports(pid, self.host.leader)
+        self._no_longer_between()
 
     def attach(self) -> runtime_pb2.AttachResponse:
         """Answers with the configuration."""
@@ -330,23 +337,52 @@ class Attempt:
         finally:
             self.host.heard()  # the time that the answer took was not the trial's
 
-    def finish(self, request: runtime_pb2.FinishRequest) -> None:
-        """Notes what the program says of its own end; the first word counts, and it has its grace to exit."""
-        if self.finished is None:
-            self.finished = Finished(
-                error=request.error,
-                traceback=request.traceback,
-                rank=request.rank,
-                exit_code=request.exit_code,
-                last=_last_save(request),
-                unsaved=request.unsaved,
-                by_itself=request.by_itself,
-                unreadable=request.unreadable_checkpoint and self._loads,
-                exiting=request.exiting,
-                infeasible=request.infeasible,
-            )
-            self.host.finished(self)
+    def finish(self, request: runtime_pb2.FinishRequest, pid: int | None = None) -> None:
+        """Notes what a process says of its own end (None: its own); its first word counts. A program at its end has its
+        grace to exit."""
+        said = Finished(
+            error=request.error,
+            traceback=request.traceback,
+            rank=request.rank,
+            exit_code=request.exit_code,
+            last=_last_save(request),
+            unsaved=request.unsaved,
+            by_itself=request.by_itself,
+            unreadable=request.unreadable_checkpoint and self._loads,
+            exiting=request.exiting,
+            infeasible=request.infeasible,
+        )
+        over, leader = self._words.over, self.host.leader
+        match self._words.says(leader if pid is None else pid, leader, said):
+            case Heard.END if not over:
+                self._no_longer_between()
+                self.host.finished(self)
+            case Heard.STAGE:
+                self._no_longer_between()
+                self._between = asyncio.get_running_loop().call_later(
+                    BETWEEN_STAGES_S, self.host.finished, self
+                )
         self.host.heard()
+
+    @property
+    def finished(self) -> Finished | None:
+        """What the program said of its end, if it did."""
+        return self._words.counted
+
+    @property
+    def finishes(self) -> bool:
+        """It has trained, and is about to end or to begin something else."""
+        return self._words.over or self._between is not None
+
+    @property
+    def trainer_lost(self) -> bool:
+        """Another process than its own trained, and ended without a word."""
+        return self._words.missing
+
+    def _no_longer_between(self) -> None:
+        if self._between is not None:
+            self._between.cancel()
+            self._between = None
 
     # Its life.
 
@@ -363,6 +399,7 @@ class Attempt:
             log.exception("%s: the attempt failed", self.lease.trial)
             verdict = Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=f"the worker failed: {error}")
         finally:
+            self._no_longer_between()
             if self._time_limit is not None:
                 self._time_limit.cancel()
             self.host.leave(self)

@@ -63,9 +63,10 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
     ) -> runtime_pb2.AttachResponse:
         attempt = await self._attempt(request.lease_id, context)
         caller = self._callers.of(context.peer())
-        attempt.asked_by(caller.pid if request.finishes and caller is not None else 0)
-        if caller is not None and request.stack_signal:
-            attempt.stacks[caller.pid] = request.stack_signal
+        if caller is not None:
+            attempt.asked_by(caller.pid, promises=request.finishes)
+            if request.stack_signal:
+                attempt.stacks[caller.pid] = request.stack_signal
         return attempt.attach()
 
     async def Restored(  # noqa: N802 - generated for both kinds of server
@@ -82,6 +83,8 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
         context: _Context,
     ) -> runtime_pb2.ReportResponse:
         attempt = await self._attempt(request.lease_id, context)
+        if (caller := self._callers.of(context.peer())) is not None:
+            attempt.reported_by(caller.pid)
         try:
             decision = await attempt.report(request)
         except (ReportInvalidError, CheckpointInvalidError) as error:
@@ -97,7 +100,9 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
         request: runtime_pb2.FinishRequest,
         context: _Context,
     ) -> runtime_pb2.FinishResponse:
-        (await self._attempt(request.lease_id, context)).finish(request)
+        attempt = await self._attempt(request.lease_id, context)
+        caller = self._callers.of(context.peer())
+        attempt.finish(request, caller.pid if caller is not None else None)
         return runtime_pb2.FinishResponse()
 
     async def Loaded(  # noqa: N802 - generated for both kinds of server

@@ -106,6 +106,21 @@ async def test_an_infeasible_trial_is_over_and_no_failure(site: RpcSite, late: b
     assert (await site.suggest()).done, "it is not tried again"
 
 
+@pytest.mark.parametrize("names", [("loss",), ("loss", "size")])
+async def test_an_infeasible_trial_is_never_the_best(site: RpcSite, names: tuple[str, ...]) -> None:
+    further = [{"metric": name, "goal": "minimize"} for name in names[1:]]
+    await site.create(policy={"kind": "run_all"}, max_trials=2, further_objectives=further)
+    for value in (0.5, 0.7):
+        lease = (await site.suggest()).lease
+        request = pb.ReportTrialRequest(lease=lease, step=1, metrics=dict.fromkeys(names, value))
+        await site.call("ReportTrial", request)
+        assert (await site.study()).status.HasField("best")
+        await infeasible(site, lease, "no such size")
+        status = (await site.study()).status
+        assert not status.HasField("best")
+        assert not status.front
+
+
 async def test_without_a_reason_it_is_infeasible_too(site: RpcSite) -> None:
     await site.create()
     assert (await infeasible(site, (await site.suggest()).lease, "")).detail == "no reason given"

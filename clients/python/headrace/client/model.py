@@ -386,7 +386,8 @@ class TrialInfo:
     @property
     def sound(self) -> bool:
         """Whether what counts of it is to be relied on: it neither failed nor diverged, nor is it
-        infeasible, or an earlier end counts. Others are the best only where no sound trial has a value."""
+        infeasible, or an earlier end counts. Failed and diverged ones are the best only where no sound trial has a
+        value; an infeasible one never is."""
         return not self.flaw
 
     @property

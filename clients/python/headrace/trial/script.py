@@ -128,6 +128,7 @@ def run(
 ) -> None:
     """Seeds, calls `function` with the trial, and finishes it; an exception is reported and raised again."""
     rng.seed_all(assignment.seed)
+    process = os.getpid()
     trial: Trial | None = None
     try:
         trial = Trial(assignment, runtime, observer)
@@ -137,8 +138,11 @@ def run(
     except (TrialRuntimeError, DaemonGone):
         raise  # there is nobody to tell
     except BaseException as error:
-        finish_with(runtime, error, trial)
+        if os.getpid() == process:
+            finish_with(runtime, error, trial)
         raise
+    if os.getpid() != process:
+        return  # a fork of it is not the trial
     runtime.finish(error="", traceback="", own=trial._own_end() if trial is not None else TOLD)
 
 
@@ -268,16 +272,18 @@ def _parse_bool(text: str) -> bool:
 def _finish_at_exit(runtime: Runtime, trial: Trial) -> None:
     """A script of its own has no caller to catch what it raises, so the interpreter's hooks stand in for one."""
     before = sys.excepthook
+    process = os.getpid()
     failed = False
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         nonlocal failed
         failed = True
         before(kind, error, trace)
-        finish_with(runtime, error)
+        if os.getpid() == process:  # a fork of it is not the trial
+            finish_with(runtime, error)
 
     def at_exit() -> None:
-        if not failed:
+        if not failed and os.getpid() == process:
             # `sys.exit(1)` comes this way too, and nothing here tells its status.
             runtime.finish(error="", traceback="", own=replace(trial._own_end(), exiting=True))
 

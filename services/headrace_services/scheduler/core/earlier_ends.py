@@ -30,7 +30,7 @@ from headrace_services.scheduler.core.scores import has_values, score_now, score
 
 def settled(spec: StudySpec, trial: Trial) -> Trial:
     """The trial with the result that counts now, as its `counted_end` and its `score`."""
-    if not trial.earlier_ends:
+    if not trial.earlier_ends and trial.reason is not Reason.INFEASIBLE:
         return trial
     place, counts = None, None
     for at, end in enumerate(trial.earlier_ends):
@@ -115,7 +115,10 @@ def _now(spec: StudySpec, trial: Trial) -> _Result | None:
 
 
 def _score_now(spec: StudySpec, trial: Trial) -> float | None:
-    """The score of what the trial has reported. Without earlier ends that is its score."""
+    """The score of what the trial has reported. Without earlier ends that is its score. An infeasible trial has none:
+    what it says of its configuration is of all that it has reported."""
+    if trial.reason is Reason.INFEASIBLE:
+        return None
     if not trial.earlier_ends:
         return trial.score
     return score_now(spec, trial, feasible=is_feasible(spec.constraints, trial.metrics))

@@ -92,6 +92,7 @@ def _front(study: StudyInfo, trials: list[TrialInfo]) -> tuple[TrialInfo, ...]:
         for trial in trials
         if not trial.baseline
         and trial.step
+        and trial.flaw != "infeasible"
         and (vector := objective_vector(spec.objectives, trial.counted_metrics)) is not None
         and is_feasible(spec.constraints, trial.counted_metrics)
     ]

@@ -30,6 +30,11 @@ def has_completed(trial: Any) -> ColumnElement[bool]:
     return reason(trial).is_not_distinct_from(Reason.COMPLETED.value)
 
 
+def is_infeasible(trial: Any) -> ColumnElement[bool]:
+    """Whether a trial is infeasible, and no earlier end of it counts: then nothing of it does."""
+    return reason(trial).is_not_distinct_from(Reason.INFEASIBLE.value)
+
+
 def has_failed(trial: Any) -> ColumnElement[bool]:
     """Whether a trial failed or is infeasible, and no earlier end of it counts."""
     return or_(*(reason(trial).is_not_distinct_from(one.value) for one in sorted(WITHOUT_RESULT)))

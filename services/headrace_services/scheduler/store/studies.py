@@ -400,7 +400,7 @@ async def _measured(conn: AsyncConnection, study: Study) -> tuple[tuple[int, tup
         select(
             t.c.number, counting.has_failed(t).label("failed"), wanted.cast(columns.Metrics).label("metrics")
         )
-        .where(t.c.study_id == study.id, ~t.c.baseline, t.c.step > 0)
+        .where(t.c.study_id == study.id, ~t.c.baseline, t.c.step > 0, ~counting.is_infeasible(t))
         .order_by(t.c.number)
     )
     sound: list[tuple[int, tuple[float, ...]]] = []
