@@ -1,5 +1,7 @@
 """`headrace check` on scripts that keep files in their folder: in copies of shipped code, and in the folder itself."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -235,3 +237,21 @@ def test_a_file_that_an_earlier_run_left_is_named_where_two_runs_differ(tmp_path
     assert "remedy: keep what it holds in t.state, or track" in told
     assert "checkpoint, or put t.id into its name; delete it before the next run" in told
     assert (tmp_path / "project" / "hist.json").exists(), "it may be the user's"
+
+
+@pytest.mark.full
+def test_the_file_that_the_check_prints_into_is_not_the_scripts(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from headrace import trial\n"
+        "def train(t):\n"
+        "    for step in t.steps():\n"
+        "        open('other.txt', 'w').write('x')\n"
+        "        t.report(loss=1 / step)\n"
+        "trial.main(train, steps=3)\n"
+    )
+    with (tmp_path / "check.log").open("w") as log:
+        command = [sys.executable, "-m", "headrace.cli", "check", "train.py"]
+        subprocess.run(command, cwd=tmp_path, stdout=log, stderr=log, check=True)
+    told = (tmp_path / "check.log").read_text()
+    assert "other.txt changed in the folder" in told
+    assert "check.log" not in told

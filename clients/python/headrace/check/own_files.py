@@ -39,12 +39,19 @@ class OwnFolders:
                     break
 
     def changed(self) -> tuple[str, ...]:
-        """The names of the files that were written since the check began."""
-        found = (path.name for path, at in self._times().items() if self._before.get(path) != at)
-        return tuple(sorted(set(found)))
+        """The names of the files that were written since the check began, without those that its own output goes to."""
+        changed = {path for path, at in self._times().items() if self._before.get(path) != at}
+        return tuple(sorted({path.name for path in changed if not _is_output(path)}))
 
     def _times(self) -> dict[Path, float]:
         return {place / name: at for place in self._places for name, at in times(place).items()}
+
+
+def _is_output(path: Path) -> bool:
+    """Whether this process prints into the file, as `headrace check … > check.log` does."""
+    with suppress(OSError):
+        return any(os.path.samestat(path.stat(), os.fstat(stream)) for stream in (1, 2))
+    return False
 
 
 def _remove(path: Path) -> None:

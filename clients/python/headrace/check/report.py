@@ -294,7 +294,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
             )
             yield (
                 "  look for what the next step reads outside the script's variables: files, caches, processes"
-                f"{unread}"
+                f"{unread}; and for what it draws between t.track() and its loop, which a resumed run draws anew"
             )
 
 

@@ -9,11 +9,13 @@ before the first step rather than when a trial is resumed.
 
 import base64
 import sys
-from collections import OrderedDict
-from typing import Any
+from collections import Counter, OrderedDict, defaultdict
+from typing import Any, Final
 
 TAG = "~headrace"
 _SCALARS = (bool, int, float, str)
+_FACTORIES: Final = {made.__name__: made for made in (bool, dict, float, int, list, set, str)}
+"""What a defaultdict may make and come back as one: no code of a checkpoint's own runs."""
 
 
 def try_encode(state: Any, name: str) -> None:
@@ -48,11 +50,16 @@ def encode(value: Any, path: str, *, for_json: bool) -> Any:
         if isinstance(value, torch.dtype | torch.device | torch.Size):
             return value
     if (numpy := sys.modules.get("numpy")) is not None:
-        if isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+        plain = kind in (numpy.ndarray, numpy.memmap)  # a masked array would lose its mask
+        if plain and _fits_in_bytes(value.dtype):
             return _encode_array(value, "array", numpy)
-        if isinstance(value, numpy.generic) and not value.dtype.hasobject:
+        if isinstance(value, numpy.generic) and _fits_in_bytes(value.dtype):
             return _encode_array(numpy.asarray(value), "scalar", numpy)
-    if isinstance(value, dict):  # defaultdict, Counter and other kinds of dict come back as a dict
+    if kind is Counter or (kind is defaultdict and value.default_factory in _FACTORIES.values()):
+        items = [_encode_pair(key, item, path, for_json=for_json) for key, item in value.items()]
+        made = "" if kind is Counter else value.default_factory.__name__
+        return {TAG: kind.__name__, "items": items, "makes": made}
+    if isinstance(value, dict):  # other kinds of dict come back as a dict
         return _encode_dict(dict(value), path, for_json=for_json)
     for base in _SCALARS:  # enumerations and other subclasses of plain values
         if isinstance(value, base):
@@ -83,6 +90,11 @@ def decode(value: Any) -> Any:
             return frozenset(decode(item) for item in value["items"])
         case "dict":
             return {decode(key): decode(item) for key, item in value["items"]}
+        case "Counter":
+            return Counter({decode(key): decode(item) for key, item in value["items"]})
+        case "defaultdict":
+            items = {decode(key): decode(item) for key, item in value["items"]}
+            return defaultdict(_FACTORIES[value["makes"]], items)
         case "bytes":
             return base64.b64decode(value["data"])
         case kind:
@@ -94,14 +106,15 @@ def _encode_dict(value: dict[Any, Any], path: str, *, for_json: bool) -> dict[An
     if all(type(key) in plain_keys and key != TAG for key in value):
         pairs = ((key, encode(item, f"{path}.{key}", for_json=for_json)) for key, item in value.items())
         return _with_metadata(type(value)(pairs), value)
-    pairs_of_any = [
-        [
-            encode(key, f"a key of {path}", for_json=for_json),
-            encode(item, f"{path}[{key!r}]", for_json=for_json),
-        ]
-        for key, item in value.items()
+    items = [_encode_pair(key, item, path, for_json=for_json) for key, item in value.items()]
+    return {TAG: "dict", "items": items}
+
+
+def _encode_pair(key: Any, item: Any, path: str, *, for_json: bool) -> list[Any]:
+    return [
+        encode(key, f"a key of {path}", for_json=for_json),
+        encode(item, f"{path}[{key!r}]", for_json=for_json),
     ]
-    return {TAG: "dict", "items": pairs_of_any}
 
 
 def _with_metadata(target: dict[Any, Any], source: dict[Any, Any]) -> dict[Any, Any]:
@@ -110,6 +123,11 @@ def _with_metadata(target: dict[Any, Any], source: dict[Any, Any]) -> dict[Any, 
     if metadata is not None and isinstance(target, OrderedDict):
         target._metadata = metadata  # type: ignore[attr-defined]  # PyTorch's own convention
     return target
+
+
+def _fits_in_bytes(dtype: Any) -> bool:
+    """Whether its bytes and the name of its type are all there is: fields have names, objects are elsewhere."""
+    return not dtype.hasobject and dtype.names is None
 
 
 def _encode_array(array: Any, kind: str, numpy: Any) -> dict[str, Any]:
