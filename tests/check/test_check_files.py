@@ -244,6 +244,7 @@ def test_the_file_that_the_check_prints_into_is_not_the_scripts(tmp_path: Path) 
     (tmp_path / "train.py").write_text(
         "from headrace import trial\n"
         "def train(t):\n"
+        "    t.state['kept'] = 1\n"
         "    for step in t.steps():\n"
         "        open('other.txt', 'w').write('x')\n"
         "        t.report(loss=1 / step)\n"
