@@ -162,7 +162,8 @@ def test_a_loop_of_ones_own_says_what_is_infeasible(
     client: Client, capsys: pytest.CaptureFixture[str], sampler: str
 ) -> None:
     name = f"no-sense-{sampler}"
-    study = client.create_study(name, spec_of(sampler={"kind": sampler}, max_trials=30))
+    count = 60 if sampler == "tpe" else 30
+    study = client.create_study(name, spec_of(sampler={"kind": sampler}, max_trials=count))
     refused = set()
     for asked in study.ask_all():
         if asked.params["x"] < 0.5:
@@ -172,18 +173,19 @@ def test_a_loop_of_ones_own_says_what_is_infeasible(
         step, decision = asked.step, None
         while decision is None or decision.goes_on:
             step += 1
-            decision = asked.report(step, error=asked.params["x"], speed=1.0)
+            # Nothing of the values tells where the infeasible ones are; with a best value at their border half would be.
+            decision = asked.report(step, error=asked.params["x"] * 5 % 1.0, speed=1.0)
     trials = study.trials()
     ends = {t.number for t in trials if t.reason is TerminationReason.INFEASIBLE}
     assert refused == ends
-    assert 0 < len(refused) < 30
+    assert 0 < len(refused) < count
     assert not any(t.failures for t in trials)
     assert study.status().counts.infeasible == len(refused)
     best = study.best()
     assert best is not None
     assert best.number not in refused
     if sampler == "tpe":
-        assert len([n for n in refused if n >= 20]) <= 4, "it keeps away"
+        assert len([n for n in refused if n >= 30]) <= 10, "it keeps away: at random it would be 15"
 
     def run(*args: str) -> str:
         with pytest.raises(SystemExit) as left:
