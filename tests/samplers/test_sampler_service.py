@@ -173,7 +173,7 @@ def test_a_loop_of_ones_own_says_what_is_infeasible(
         step, decision = asked.step, None
         while decision is None or decision.goes_on:
             step += 1
-            # Nothing of the values tells where the infeasible ones are; with a best value at their border half would be.
+            # The values do not tell where the infeasible ones are. With the best value at their border, half would be.
             decision = asked.report(step, error=asked.params["x"] * 5 % 1.0, speed=1.0)
     trials = study.trials()
     ends = {t.number for t in trials if t.reason is TerminationReason.INFEASIBLE}
