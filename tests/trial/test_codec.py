@@ -48,7 +48,7 @@ def test_a_counter_and_a_defaultdict_answer_for_missing_keys_after_a_resume() ->
         np.zeros(2, dtype=[("a", "f4")])[0],
         np.array([object()]),
     ],
-    ids=repr,
+    ids=["masked", "fields", "a row with fields", "objects"],
 )
 def test_an_array_that_is_more_than_its_bytes_is_refused_by_name(value: Any) -> None:
     with pytest.raises(TypeError, match=r"^state\.rows is a numpy\S*, which a checkpoint cannot hold"):
