@@ -5,6 +5,7 @@ from scripted_scheduler import ScriptedScheduler
 from worker_site import Site
 
 from headrace.v1 import worker_pb2
+from headrace_worker import attempt
 from headrace_worker.exits import Finished
 from headrace_worker.last_words import Heard, LastWords
 
@@ -28,6 +29,13 @@ if not (child := os.fork()):
 os.waitpid(child, 0)
 for step in (1, 2, 3):
     t.report(loss=float(step))
+"""
+SLOW = """
+import os, pathlib, time
+from headrace import trial
+t = trial.current()
+time.sleep(6)
+pathlib.Path(os.environ["MARKS"], "done").touch()
 """
 HELPED = (
     """
@@ -90,6 +98,23 @@ async def test_what_a_command_does_after_its_training_is_not_cut_short(
     assert (site.marks / "uploaded").exists()
 
 
+@pytest.mark.parametrize("more", ["", " & {python} {slow}"])
+async def test_a_command_that_hangs_after_its_training_is_ended(
+    site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    """Not while another process of the training is at work."""
+    monkeypatch.setattr(attempt, "BETWEEN_STAGES_S", 1.5)
+    site.start()
+    stream = await scheduler.stream()
+    python, train = site.program(TRAIN, prelude=False)
+    slow = site.program(SLOW, prelude=False)[1]
+    line = f"{python} {train}{more.format(python=python, slow=slow)}; sleep 100"
+    stream.send(assign=site.assign(["sh", "-c", line], milestone=9, grace_s=0.1))
+    exited = await stream.get("exited")
+    assert exited.outcome == FINISHED, exited.error
+    assert (site.marks / "done").exists() == bool(more)
+
+
 async def test_a_training_that_raises_behind_a_shell_has_failed(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -134,7 +159,7 @@ def test_behind_a_shell_the_process_that_reported_last_speaks() -> None:
     assert words.missing
     assert words.says(MAIN, SHELL, Finished(by_itself=True)) is Heard.STAGE
     words.asks(HELPER, SHELL, promises=True)
-    assert words.says(HELPER, SHELL, Finished(error="no")) is Heard.ASIDE
+    assert words.says(HELPER, SHELL, Finished()) is Heard.ASIDE
     assert words.counted == Finished(by_itself=True)
     assert not words.missing
 
@@ -145,17 +170,51 @@ def test_behind_a_shell_without_a_report_the_process_that_asked_last_speaks() ->
     assert words.says(HELPER, SHELL, Finished()) is Heard.ASIDE
     words.asks(MAIN, SHELL, promises=True)
     assert words.missing
-    assert words.says(MAIN, SHELL, Finished(error="no")) is Heard.ASIDE
+    assert words.works(lambda pid: pid == MAIN)
+    assert words.says(MAIN, SHELL, Finished(error="no")) is Heard.STAGE
     assert words.counted == Finished(error="no")
+    assert not words.works(lambda _: True)
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_of_ranks_behind_a_launcher_one_says_the_cause(reported: bool) -> None:
+    words = LastWords(is_gang=False)
+    for rank in (HELPER, MAIN):
+        words.asks(rank, SHELL, promises=True)
+        if reported:
+            words.reports(rank, SHELL)
+    words.says(HELPER, SHELL, Finished(error="no memory"))
+    assert words.counted is None
+    assert words.missing, "with exit status 0 it was killed"
+    words.exits(1)
+    assert words.counted == Finished(error="no memory")
+
+
+def test_a_leader_that_promises_no_word_speaks_for_its_program_too() -> None:
+    words = LastWords(is_gang=False)
+    words.asks(MAIN, MAIN, promises=False)
+    words.asks(HELPER, MAIN, promises=True)
+    words.reports(HELPER, MAIN)
+    assert words.says(HELPER, MAIN, Finished()) is Heard.ASIDE
+    assert words.counted is None, "its exit status says it"
+
+
+def test_a_number_that_the_system_gives_again_has_not_spoken() -> None:
+    words = LastWords(is_gang=False)
+    words.asks(MAIN, SHELL, promises=True)
+    words.says(MAIN, SHELL, Finished())
+    words.asks(MAIN, SHELL, promises=True)
+    assert words.missing
 
 
 def test_a_gangs_leader_tells_how_a_rank_ended() -> None:
     words = LastWords(is_gang=True)
-    words.asks(HELPER, SHELL, promises=True)
     words.asks(MAIN, SHELL, promises=True)
-    assert words.says(HELPER, SHELL, Finished()) is Heard.ASIDE
     words.reports(MAIN, SHELL)
+    words.asks(HELPER, SHELL, promises=True)
+    assert words.says(HELPER, SHELL, Finished(error="handled by its rank")) is Heard.ASIDE
     assert not words.missing
+    assert words.counted is None
     assert words.says(SHELL, SHELL, Finished(rank=1, exit_code=3)) is Heard.END
     assert words.counted == Finished(rank=1, exit_code=3)
 

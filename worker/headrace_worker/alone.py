@@ -78,6 +78,7 @@ class Alone:
         except ValueError as error:
             output.note(str(error))
             return not_started(str(error), by_machine=False)
+        attempt.exited(exit_code)
         tail = output.tail()
         verdict = classify(
             exit_code,

@@ -20,11 +20,14 @@ came before it.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+
+import psutil
 
 from headrace.bounds.sessions import LOG_TAIL, WARNING
 from headrace.checkpoints import (
@@ -64,9 +67,9 @@ _Result = TypeVar("_Result")
 # How long a report that its dead process had handed over may take to be stored.
 _LAST_REPORT_S = 60.0
 LAST_SAVE_S = 60.0
-BETWEEN_STAGES_S = 600.0
-"""How long a command may take to its own end, or until another process asks or reports, after the one that trained."""
 """How long the store may take to take what a program saved at its own end, which its result does not depend on."""
+BETWEEN_STAGES_S = 600.0
+"""How long a command that is no process of the training may live after one that trained, or failed."""
 _FETCHES = 5
 _FULL_DISK_CAP_S = 5.0
 _STORED_TOLD = 64
@@ -358,11 +361,12 @@ class Attempt:
                 self._no_longer_between()
                 self.host.finished(self)
             case Heard.STAGE:
-                self._no_longer_between()
-                self._between = asyncio.get_running_loop().call_later(
-                    BETWEEN_STAGES_S, self.host.finished, self
-                )
+                self._wait_for_the_next()
         self.host.heard()
+
+    def exited(self, exit_code: int) -> None:
+        """Its program has ended."""
+        self._words.exits(exit_code)
 
     @property
     def finished(self) -> Finished | None:
@@ -378,6 +382,17 @@ class Attempt:
     def trainer_lost(self) -> bool:
         """Another process than its own trained, and ended without a word."""
         return self._words.missing
+
+    def _wait_for_the_next(self) -> None:
+        self._no_longer_between()
+        loop = asyncio.get_running_loop()
+        self._between = loop.call_later(BETWEEN_STAGES_S, self._nothing_followed)
+
+    def _nothing_followed(self) -> None:
+        if self._words.works(_lives):
+            self._wait_for_the_next()
+        else:
+            self.host.finished(self)
 
     def _no_longer_between(self) -> None:
         if self._between is not None:
@@ -650,6 +665,12 @@ class Attempt:
         slots = ",".join(str(index) for index in self.assign.grant.slots)
         when = datetime.now(UTC).isoformat(timespec="seconds")
         return f"{when} {self.lease.trial} attempt {self.lease.attempt} on slot {slots} {start}"
+
+
+def _lives(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _last_save(request: runtime_pb2.FinishRequest) -> LastSave | None:

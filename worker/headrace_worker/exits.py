@@ -108,8 +108,8 @@ def classify(
     that of the rank that ended it. A script that was exiting did not know its exit code, so that one counts.
 
     An error that names a variable which the trial was not given (`withheld`) says so. `waited_s` is how long it lived,
-    where it never asked for its configuration; 0 where it did. `left_by_trainer`: its configuration went to another
-    process than its own, which says a word at any end but a kill.
+    where it never asked for its configuration; 0 where it did. `left_by_trainer`: the process that trained is
+    not its own, and has ended without the word that it says at any end but a kill.
     """
     who = ""
     if finished is not None and finished.exit_code:

@@ -3,9 +3,11 @@
 A command runs stages one after the other, a launcher starts ranks, and a script starts helpers that ask for the
 configuration too. Each of them says how it ended. The leader, which the worker started, speaks for its program. Where
 it never asked for the configuration, as a shell or a launcher, the process that reported last does, or without a report
-the one that asked last.
+the one that asked last. Where the program then ends with an error, the first error of a process that reported counts,
+and without a word of those any other: of ranks that fail together one says the cause.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum, auto
 
@@ -18,7 +20,7 @@ class Heard(Enum):
     END = auto()
     """The program is at its end."""
     STAGE = auto()
-    """The process that trained is at its end; the program may have more to do."""
+    """A process that trained, or that failed, is at its end; the program may have more to do."""
     ASIDE = auto()
     """A helper is at its end."""
 
@@ -30,15 +32,20 @@ class LastWords:
         """Of a gang the leader knows how each rank ended, and tells."""
         self._is_gang = is_gang
         self._leader = 0
-        self._asked: list[int] = []  # those that have promised a word at any end but a kill
+        self._asked: dict[int, bool] = {}
+        """By process, in order: whether it has promised a word at any end but a kill."""
         self._reporters: list[int] = []
         self._said: dict[int, Finished] = {}
         self._over = False
+        self._failed = False
 
     def asks(self, pid: int, leader: int, *, promises: bool) -> None:
         """A process asks for the configuration. With `promises` it says a word at any end but a kill."""
         self._leader = leader or self._leader
-        self._asked = [one for one in self._asked if one != pid] + [pid] * promises
+        self._asked.pop(pid, None)
+        self._asked[pid] = promises
+        if pid != self._leader:
+            self._said.pop(pid, None)  # the system gives the number of a process that is gone to another one
 
     def reports(self, pid: int, leader: int) -> None:
         """A process reports."""
@@ -49,10 +56,21 @@ class LastWords:
         """A process says how it ended; its first word counts."""
         self._leader = leader or self._leader
         self._said.setdefault(pid, finished)
-        if pid == self._leader or (self._is_gang and (pid in self._reporters or finished.error)):
+        trained = pid in self._reporters
+        if pid == self._leader or (self._is_gang and trained):
             self._over = True
             return Heard.END
-        return Heard.STAGE if not self._leader_asked and pid in self._reporters else Heard.ASIDE
+        if self._is_gang or self._leader in self._asked:
+            return Heard.ASIDE
+        return Heard.STAGE if trained or finished.error else Heard.ASIDE
+
+    def exits(self, exit_code: int) -> None:
+        """The program has ended."""
+        self._failed = exit_code != 0
+
+    def works(self, lives: Callable[[int], bool]) -> bool:
+        """Whether a process that asked for the configuration is still at work."""
+        return any(pid not in self._said and lives(pid) for pid in self._asked)
 
     @property
     def over(self) -> bool:
@@ -67,31 +85,28 @@ class LastWords:
             if word.error or word.last is not None or trained is None or trained.error:
                 return word
             return replace(word, last=trained.last, unsaved=trained.unsaved, by_itself=trained.by_itself)
-        if self._leader_asked:
+        if self._leader in self._asked:
             return None  # it was killed, or its exit status says it
+        reporters = [self._said[one] for one in self._reporters if one in self._said]
         if self._is_gang:
-            return next(
-                (self._said[one] for one in (*self._reporters, *self._said) if one in self._said), None
-            )
+            return next(iter(reporters), None)
+        if self._failed:
+            return _first_error(reporters) or trained or _first_error(self._said.values())
         return trained
 
     @property
     def missing(self) -> bool:
         """The process that trained is not the leader, had promised a word, and said none: it was probably killed."""
         trainer = self._trainer
-        return (
-            not self._is_gang
-            and trainer in self._asked
-            and trainer != self._leader
-            and trainer not in self._said
-        )
-
-    @property
-    def _leader_asked(self) -> bool:
-        return self._leader in self._asked
+        promised = self._asked.get(trainer, False) and trainer not in self._said
+        return promised and not self._is_gang and trainer != self._leader
 
     @property
     def _trainer(self) -> int:
         if self._reporters:
             return self._reporters[-1]
-        return self._leader if self._leader_asked else next(reversed(self._asked), 0)
+        return self._leader if self._leader in self._asked else next(reversed(self._asked), 0)
+
+
+def _first_error(words: Iterable[Finished]) -> Finished | None:
+    return next((word for word in words if word.error), None)

@@ -38,7 +38,7 @@ _STATUS_BYTES: Final = 4200
 _BY_REASON: Final = {entry.reason: entry for entry in CATALOGUE if entry.reason is not None}
 _CLIENT_ONLY: Final = {entry.status: entry for entry in CATALOGUE if entry.reason is None}
 _WRITE_AFTER_END: Final = "Internal error from Core"
-"""What grpc.aio makes of any status that comes while it writes (`set_internal_error`): the next attempt may hear it."""
+"""What grpc.aio makes of a status that comes while it writes (`set_internal_error`). The next attempt may get it."""
 _OF_A_PROXY: Final = {
     grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
     grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,

@@ -151,8 +151,8 @@ def complete(handle: Held, error: str | BaseException | None = None) -> Flow[Tri
 def infeasible(handle: Held, reason: str) -> Flow[TrialInfo]:
     """Tells that the configuration makes no sense, as `infeasible("8 heads do not divide 100 features")`.
 
-    The trial ends so: it is not tried again and counts as no failure, and what it reported before does not count. The
-    sampler keeps away."""
+    The trial ends so: it is not tried again and counts as no failure, and whatever it reported before, it has no score.
+    The sampler keeps away."""
     if not isinstance(reason, str):
         message, remedy = (
             "is not a text",

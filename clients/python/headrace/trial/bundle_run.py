@@ -5,6 +5,7 @@ others where they were: so it builds its model and data anew. Where the exceptio
 others cannot go on from memory; the process ends, and they go on from their checkpoints.
 """
 
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -23,7 +24,7 @@ _UNFUSABLE = (
 
 def run_bundle(function: Callable[[Bundle], object], runtime: BundleRuntime, attached: Attached) -> None:
     """Seeds, calls `function` with the bundle, and finishes it; an exception of the whole bundle is raised again."""
-    crew, began = Crew(runtime, attached), time.monotonic()
+    crew, began, process = Crew(runtime, attached), time.monotonic(), os.getpid()
     try:
         while _present(crew):
             began = time.monotonic()
@@ -37,6 +38,8 @@ def run_bundle(function: Callable[[Bundle], object], runtime: BundleRuntime, att
     except (TrialRuntimeError, DaemonGone):
         raise  # there is nobody to tell
     except BaseException as error:
+        if os.getpid() != process:
+            raise  # a fork of it is not the bundle
         if isinstance(error, SystemExit) and error.code in (None, 0):
             runtime.finish(Ended())
             raise
@@ -51,7 +54,8 @@ def run_bundle(function: Callable[[Bundle], object], runtime: BundleRuntime, att
                 of_each = each_fails(function, crew, error, elapsed_s=time.monotonic() - began)
         runtime.finish(Ended(error=line, traceback=trace, out_of_memory=short, of_each=of_each))
         raise
-    runtime.finish(Ended())
+    if os.getpid() == process:
+        runtime.finish(Ended())
 
 
 def _present(crew: Crew) -> bool:

@@ -50,12 +50,14 @@ def encode(value: Any, path: str, *, for_json: bool) -> Any:
         if isinstance(value, torch.dtype | torch.device | torch.Size):
             return value
     if (numpy := sys.modules.get("numpy")) is not None:
-        plain = kind in (numpy.ndarray, numpy.memmap)  # a masked array would lose its mask
-        if plain and _fits_in_bytes(value.dtype):
+        masked = isinstance(value, numpy.ma.MaskedArray)  # its mask is elsewhere
+        if isinstance(value, numpy.ndarray) and not masked and _fits_in_bytes(value.dtype):
             return _encode_array(value, "array", numpy)
         if isinstance(value, numpy.generic) and _fits_in_bytes(value.dtype):
             return _encode_array(numpy.asarray(value), "scalar", numpy)
-    if kind is Counter or (kind is defaultdict and value.default_factory in _FACTORIES.values()):
+    if kind is Counter or (
+        kind is defaultdict and any(value.default_factory is f for f in _FACTORIES.values())
+    ):
         items = [_encode_pair(key, item, path, for_json=for_json) for key, item in value.items()]
         made = "" if kind is Counter else value.default_factory.__name__
         return {TAG: kind.__name__, "items": items, "makes": made}

@@ -116,7 +116,7 @@ def _now(spec: StudySpec, trial: Trial) -> _Result | None:
 
 def _score_now(spec: StudySpec, trial: Trial) -> float | None:
     """The score of what the trial has reported. Without earlier ends that is its score. An infeasible trial has none:
-    what it says of its configuration is of all that it has reported."""
+    its configuration makes no sense, whatever it has reported."""
     if trial.reason is Reason.INFEASIBLE:
         return None
     if not trial.earlier_ends:

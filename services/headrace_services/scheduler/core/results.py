@@ -95,9 +95,9 @@ class Results:
         if result.reason is Reason.INFEASIBLE:
             self._infeasible[cause(result.detail)] += 1
         self._seen.update(result.metrics)
+        if result.counts_as is Reason.INFEASIBLE:
+            return
         if has_values(self._spec, result.score, result.metrics):
-            if result.counts_as is Reason.INFEASIBLE:
-                return
             if result.counts_as is Reason.FAILED:
                 self._failed = _first(self._failed, result)
             elif not self._is_gate or self._passes(result):

@@ -475,8 +475,8 @@ def _finalists(studies: Sequence[Study]) -> Any:
 
 
 def _best(ids: list[int], *, greatest: bool, full_first: bool) -> Select[Any]:
-    """The best of the sound trials; only where these have no scores, of the others. `full_first`: one that completed
-    is before all others."""
+    """The best of the sound trials; only where these have no scores, of the failed and diverged ones. `full_first`: one
+    that completed is before all others."""
     s = tables.study
     full = [_first(greatest=greatest, sound=True, full=True)] if full_first else []
     number = func.coalesce(
@@ -497,7 +497,7 @@ def _first(*, greatest: bool, sound: bool, full: bool = False) -> Any:
     return (
         select(t.c.number)
         .where(t.c.study_id == s.c.id, ~t.c.baseline, t.c.score.is_not(None))
-        .where(is_sound if sound else ~is_sound, completed if full else true())
+        .where(is_sound if sound else ~is_sound & ~counting.is_infeasible(t), completed if full else true())
         .order_by(value, completed.desc(), t.c.step.desc(), t.c.number)
         .limit(1)
         .correlate(s)
