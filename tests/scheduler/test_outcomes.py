@@ -586,3 +586,14 @@ async def test_an_infeasible_trial_is_neither_a_failure_nor_a_result(engine: Asy
     assert (trial.reason, trial.detail, trial.failures) == ("INFEASIBLE", "8 heads, 100 features", 0)
     await reports(site, leases[2], 2, loss=4.0)
     assert (await site.study()).state == "COMPLETED"
+
+
+async def test_what_an_infeasible_trial_reported_is_no_unmet_constraint(engine: AsyncEngine) -> None:
+    site, leases = await study_of(engine, trials=2, max_retries=0)
+    await reports(site, leases[0], 1, loss=0.5)
+    await site.step(gone(leases[0], "INFEASIBLE", error="no data for it"))
+    assert (await figures(site)).best is None
+    await fails(site, leases[1], "ValueError: no such file")
+    study = await site.study()
+    assert study.state == "FAILED"
+    assert "constraint" not in study.detail
