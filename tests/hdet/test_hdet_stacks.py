@@ -47,14 +47,17 @@ print("alive")
 COMES = """
 import ctypes
 import threading
+from time import monotonic
 
 from headrace_torch.hdet.stacks import stack_of
 
 threads = ctypes.CDLL(None)
 start = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: None)
 
+until = monotonic() + 8  # how many come in that time is the system's affair
+
 def comes():  # threads of C that call Python, as those of a process group do
-    for _ in range(200):
+    while monotonic() < until:
         some = [ctypes.c_ulong() for _ in range(400)]
         for thread in some:
             threads.pthread_create(ctypes.byref(thread), None, start, None)
