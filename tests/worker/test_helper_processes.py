@@ -64,9 +64,9 @@ if __name__ == "__main__":
     [
         (ASKS, "{python} {other} && {python} {train}"),
         (ASKS, "{python} {helped}"),
-        (RAISES, "{python} {other}; {python} {train}"),
+        pytest.param(RAISES, "{python} {other}; {python} {train}", marks=pytest.mark.full),
         pytest.param(RAISES, "{python} {helped}", marks=pytest.mark.full),
-        (SPAWNS, "{python} {other}"),
+        pytest.param(SPAWNS, "{python} {other}", marks=pytest.mark.full),
         pytest.param(SPAWNS, "{python} {other}; true", marks=pytest.mark.full),
         (FORKS, "{python} {other}"),
     ],
@@ -85,6 +85,7 @@ async def test_the_end_of_a_helper_is_not_the_trials(
     assert (exited.outcome, exited.error) == (FINISHED, "")
 
 
+@pytest.mark.full
 async def test_what_a_command_does_after_its_training_is_not_cut_short(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -98,6 +99,7 @@ async def test_what_a_command_does_after_its_training_is_not_cut_short(
     assert (site.marks / "uploaded").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("more", ["", " & {python} {slow}"])
 async def test_a_command_that_hangs_after_its_training_is_ended(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch, more: str
@@ -115,6 +117,7 @@ async def test_a_command_that_hangs_after_its_training_is_ended(
     assert (site.marks / "done").exists() == bool(more)
 
 
+@pytest.mark.full
 async def test_a_training_that_raises_behind_a_shell_has_failed(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
