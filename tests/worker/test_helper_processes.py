@@ -5,7 +5,7 @@ from scripted_scheduler import ScriptedScheduler
 from worker_site import Site
 
 from headrace.v1 import worker_pb2
-from headrace_worker import attempt
+from headrace_worker import speakers
 from headrace_worker.exits import Finished
 from headrace_worker.last_words import Heard, LastWords
 
@@ -15,7 +15,7 @@ import sys, time
 from headrace import trial
 t = trial.current()
 for step in (1, 2, 3):
-    time.sleep(0.5)
+    time.sleep(0.5)  # the grace of a helper that counted would be over
     t.report(loss=float(step))
 """
 ASKS = "from headrace import trial\nprint(trial.current().params)"
@@ -34,7 +34,7 @@ SLOW = """
 import os, pathlib, time
 from headrace import trial
 t = trial.current()
-time.sleep(6)
+time.sleep(6)  # four times the limit
 pathlib.Path(os.environ["MARKS"], "done").touch()
 """
 HELPED = (
@@ -54,7 +54,7 @@ if __name__ == "__main__":
         pool.close()
         pool.join()
     for step in (1, 2, 3):
-        time.sleep(0.5)
+        time.sleep(0.5)  # as above
         t.report(loss=float(step))
 """
 
@@ -105,7 +105,7 @@ async def test_a_command_that_hangs_after_its_training_is_ended(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch, more: str
 ) -> None:
     """Not while another process of the training is at work."""
-    monkeypatch.setattr(attempt, "BETWEEN_STAGES_S", 1.5)
+    monkeypatch.setattr(speakers, "AFTER_STAGE_S", 1.5)
     site.start()
     stream = await scheduler.stream()
     python, train = site.program(TRAIN, prelude=False)

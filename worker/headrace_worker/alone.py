@@ -78,7 +78,7 @@ class Alone:
         except ValueError as error:
             output.note(str(error))
             return not_started(str(error), by_machine=False)
-        attempt.exited(exit_code)
+        attempt.speakers.exits(exit_code)
         tail = output.tail()
         verdict = classify(
             exit_code,
@@ -88,7 +88,7 @@ class Alone:
             withheld=launch.withheld,
             waited_s=self._program.waited_s,
             signalled=self._program.signalled,
-            left_by_trainer=attempt.trainer_lost,
+            left_by_trainer=attempt.speakers.trainer_lost,
         )
         said = attempt.finished or Finished()
         words = f"{tail}\n{said.traceback}\n{said.error}"
@@ -126,7 +126,7 @@ class Alone:
 
     def _excused(self) -> bool:
         attempt = self._attempt
-        return attempt is None or bool(attempt.ending or attempt.finishes or attempt.reports.pending)
+        return attempt is None or bool(attempt.ending or attempt.speakers.done or attempt.reports.pending)
 
     def _silent(self) -> None:
         attempt = self._attempt

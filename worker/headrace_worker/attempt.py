@@ -20,14 +20,11 @@ came before it.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-
-import psutil
 
 from headrace.bounds.sessions import LOG_TAIL, WARNING
 from headrace.checkpoints import (
@@ -47,7 +44,6 @@ from headrace_worker.code_cache import UnpreparedError
 from headrace_worker.disk import clear_away, is_full, size_bytes, when_there_is_room
 from headrace_worker.exits import Ending, Finished, LastSave, Verdict, not_started, without_folder
 from headrace_worker.gangs import RankMissing
-from headrace_worker.last_words import Heard, LastWords
 from headrace_worker.launch import file_name
 from headrace_worker.logs import AttemptLog, shows
 from headrace_worker.place import Place
@@ -59,6 +55,7 @@ from headrace_worker.retention import PruneOrder
 from headrace_worker.retries import trial_key
 from headrace_worker.run_as import pass_through
 from headrace_worker.running_code import RunningCode
+from headrace_worker.speakers import Speakers
 from headrace_worker.stacks import STACKS_S, ask_for_stacks
 
 log = logging.getLogger(__name__)
@@ -68,8 +65,6 @@ _Result = TypeVar("_Result")
 _LAST_REPORT_S = 60.0
 LAST_SAVE_S = 60.0
 """How long the store may take to take what a program saved at its own end, which its result does not depend on."""
-BETWEEN_STAGES_S = 600.0
-"""How long a command that is no process of the training may live after one that trained, or failed."""
 _FETCHES = 5
 _FULL_DISK_CAP_S = 5.0
 _STORED_TOLD = 64
@@ -145,9 +140,11 @@ class Attempt:
         self._taken = place.taken_dir / file_name(assign.lease.lease_id)
         self._restore_dir: Path | None = None
         self.ending: Ending | None = None
-        self._words = LastWords(is_gang=assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT)
-        # The process that trained has ended, and its program may have more to do.
-        self._between: asyncio.TimerHandle | None = None
+        self.speakers = Speakers(
+            is_gang=assign.grant.processes == spec_pb2.PROCESSES_PER_SLOT,
+            leader=lambda: host.leader,
+            end=lambda: host.finished(self),
+        )
         # The processes that print their stacks, each with the signal that asks for them.
         self.stacks: dict[int, int] = {}
         self.has_reported = False
@@ -249,16 +246,6 @@ class Attempt:
 
     # What the trial says.
 
-    def asked_by(self, pid: int, *, promises: bool) -> None:
-        """A process asks for the configuration. With `promises` it calls Finish at any end but a kill."""
-        self._words.asks(pid, self.host.leader, promises=promises)
-        self._no_longer_between()
-
-    def reported_by(self, pid: int) -> None:
-        """A process is about to report."""
-        self._words.reports(pid, self.host.leader)
-        self._no_longer_between()
-
     def attach(self) -> runtime_pb2.AttachResponse:
         """Answers with the configuration."""
         self.host.attached()
@@ -341,8 +328,7 @@ class Attempt:
             self.host.heard()  # the time that the answer took was not the trial's
 
     def finish(self, request: runtime_pb2.FinishRequest, pid: int | None = None) -> None:
-        """Notes what a process says of its own end (None: its own); its first word counts. A program at its end has its
-        grace to exit."""
+        """Notes what a process says of its own end; None: its own."""
         said = Finished(
             error=request.error,
             traceback=request.traceback,
@@ -355,49 +341,13 @@ class Attempt:
             exiting=request.exiting,
             infeasible=request.infeasible,
         )
-        over, leader = self._words.over, self.host.leader
-        match self._words.says(leader if pid is None else pid, leader, said):
-            case Heard.END if not over:
-                self._no_longer_between()
-                self.host.finished(self)
-            case Heard.STAGE:
-                self._wait_for_the_next()
+        self.speakers.says(said, pid)
         self.host.heard()
-
-    def exited(self, exit_code: int) -> None:
-        """Its program has ended."""
-        self._words.exits(exit_code)
 
     @property
     def finished(self) -> Finished | None:
         """What the program said of its end, if it did."""
-        return self._words.counted
-
-    @property
-    def finishes(self) -> bool:
-        """It has trained, and is about to end or to begin something else."""
-        return self._words.over or self._between is not None
-
-    @property
-    def trainer_lost(self) -> bool:
-        """Another process than its own trained, and ended without a word."""
-        return self._words.missing
-
-    def _wait_for_the_next(self) -> None:
-        self._no_longer_between()
-        loop = asyncio.get_running_loop()
-        self._between = loop.call_later(BETWEEN_STAGES_S, self._nothing_followed)
-
-    def _nothing_followed(self) -> None:
-        if self._words.works(_lives):
-            self._wait_for_the_next()
-        else:
-            self.host.finished(self)
-
-    def _no_longer_between(self) -> None:
-        if self._between is not None:
-            self._between.cancel()
-            self._between = None
+        return self.speakers.counted
 
     # Its life.
 
@@ -414,7 +364,7 @@ class Attempt:
             log.exception("%s: the attempt failed", self.lease.trial)
             verdict = Verdict(outcome=worker_pb2.EXIT_OUTCOME_LOST, error=f"the worker failed: {error}")
         finally:
-            self._no_longer_between()
+            self.speakers.close()
             if self._time_limit is not None:
                 self._time_limit.cancel()
             self.host.leave(self)
@@ -665,12 +615,6 @@ class Attempt:
         slots = ",".join(str(index) for index in self.assign.grant.slots)
         when = datetime.now(UTC).isoformat(timespec="seconds")
         return f"{when} {self.lease.trial} attempt {self.lease.attempt} on slot {slots} {start}"
-
-
-def _lives(pid: int) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def _last_save(request: runtime_pb2.FinishRequest) -> LastSave | None:

@@ -64,7 +64,7 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
         attempt = await self._attempt(request.lease_id, context)
         caller = self._callers.of(context.peer())
         if caller is not None:
-            attempt.asked_by(caller.pid, promises=request.finishes)
+            attempt.speakers.asks(caller.pid, promises=request.finishes)
             if request.stack_signal:
                 attempt.stacks[caller.pid] = request.stack_signal
         return attempt.attach()
@@ -84,7 +84,7 @@ class _Servicer(runtime_pb2_grpc.TrialRuntimeServiceServicer):
     ) -> runtime_pb2.ReportResponse:
         attempt = await self._attempt(request.lease_id, context)
         if (caller := self._callers.of(context.peer())) is not None:
-            attempt.reported_by(caller.pid)
+            attempt.speakers.reports(caller.pid)
         try:
             decision = await attempt.report(request)
         except (ReportInvalidError, CheckpointInvalidError) as error:

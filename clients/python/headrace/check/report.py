@@ -293,8 +293,8 @@ def _lines(report: CheckReport) -> Iterator[str]:
                 else ""
             )
             yield (
-                "  look for what the script reads in a step outside its variables: files, caches, processes"
-                f"{unread}; and for what it draws between t.track() and the loop, which a resumed run draws again"
+                "  look for what a step reads from outside the script's variables: files, caches, processes"
+                f"{unread}; and for what is drawn between t.track() and the loop, which a resumed run draws again"
             )
 
 
