@@ -219,7 +219,7 @@ def _running(group: int) -> bool:
         return False
     except PermissionError:
         pass
-    return any(_alive(process) for process in _members(group))
+    return any(alive(process) for process in _members(group))
 
 
 def _members(group: int) -> list[psutil.Process]:
@@ -250,13 +250,13 @@ def _kill_strays(marks: Collection[str], family: str, group: Group | None) -> li
     killed = []
     for pid in sorted(psutil.pids(), reverse=True):
         with suppress(OSError, psutil.Error):
-            if is_one(pid) and _alive(stray := psutil.Process(pid)):
+            if is_one(pid) and alive(stray := psutil.Process(pid)):
                 stray.kill()
                 killed.append(pid)
     return killed
 
 
-def _alive(process: psutil.Process) -> bool:
+def alive(process: psutil.Process) -> bool:
     """Whether a thread of it runs: the first may end before the others, and the process looks like a zombie then."""
     try:
         if process.status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}:

@@ -16,6 +16,7 @@ import psutil
 
 from headrace_worker.exits import Finished
 from headrace_worker.last_words import Heard, LastWords
+from headrace_worker.process import alive
 
 AFTER_STAGE_S = 600.0
 """How long a program may live, with none of its processes at work on the trial, after one of them trained or failed."""
@@ -89,5 +90,5 @@ class Speakers:
 
 def _runs(pid: int) -> bool:
     with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return alive(psutil.Process(pid))
     return False
