@@ -10,7 +10,7 @@ from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateColumn
 
-from headrace_services.scheduler.core.standing import Standing
+from headrace_services.scheduler.core.study_status import Standing
 from headrace_services.scheduler.store import rows
 from headrace_services.scheduler.store.database import open_engine
 from headrace_services.scheduler.store.migrate import alembic_config, migrate

@@ -8,7 +8,7 @@ from sqlalchemy import make_url
 from study_site import make_spec
 from test_stored_before_scopes import upgrade
 
-from headrace_services.scheduler.core.standing import Progress, Standing
+from headrace_services.scheduler.core.study_status import Progress, Standing
 from headrace_services.scheduler.store import rows
 from headrace_services.scheduler.store.database import open_engine
 

@@ -83,7 +83,7 @@ class Leaving:
         if not core.takes_leaving:
             self._stop()
             return
-        self._own = core.leaving = self._own or why
+        self._own = core.preemption = self._own or why
         self._session.beat_soon()
         self._within(self._settings.drain_grace_s)
         self._send_away()

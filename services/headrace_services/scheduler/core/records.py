@@ -10,7 +10,7 @@ from headrace.spec import StudySpec
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.lifecycle import LEASED, Reason, State, StudyState
 from headrace_services.scheduler.core.scales import ScaleChoice
-from headrace_services.scheduler.core.standing import Closing, Leaving, Speeds, Standing
+from headrace_services.scheduler.core.study_status import Closing, Leaving, Speeds, Standing
 
 Value = bool | int | float | str
 Params = dict[str, Value]
@@ -97,7 +97,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
 
 class Unread(Struct, frozen=True, kw_only=True):
-    """The attempts of a trial, since it last ran, that could not begin for want of its checkpoint (`core.unread`)."""
+    """A trial's attempts, since it last ran, that could not load its checkpoint (`core.unreadable_checkpoints`)."""
 
     tries: int = 0
     """All of them, also those whose store was away."""
@@ -186,8 +186,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     """That of the best value, where the study keeps it. Older than `best_step` where nothing was saved there."""
     lease_id: str | None = None
     lapsed: bool = False
-    """Whether its last lease was a client's and ended in silence alone. That client may take it up again (`core.gone`),
-    until the trial moves."""
+    """Whether its last lease was a client's and ended in silence alone. That client may take it up again, until
+    the trial moves (`core.stale_leases`)."""
     failures: int = 0
     interruptions: int = 0
     unread: Unread | None = None
@@ -375,7 +375,7 @@ class Slot(Struct, frozen=True, kw_only=True):
     used_memory_bytes: int = 0
     """The sum of the budgets of those who share it."""
     owner: str = ""
-    """The large job that an ephemeral slot belongs to: trials have it in that job's bubbles alone (`core.bubbles`)."""
+    """The large job that owns an ephemeral slot (`core.ephemeral_slots`); empty for any other slot."""
     stage: int = 0
     """Of an ephemeral slot: the stage of that job."""
     duty: float = 1.0

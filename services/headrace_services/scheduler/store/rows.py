@@ -11,7 +11,7 @@ from msgspec.structs import asdict, fields
 from sqlalchemy import Row
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core.finite import finite_json, json_number, metrics_of_json
+from headrace_services.scheduler.core.json_numbers import finite_json, json_number, metrics_of_json
 from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
 from headrace_services.scheduler.core.records import (
     Checkpoint,
@@ -32,7 +32,7 @@ from headrace_services.scheduler.core.records import (
     Unread,
 )
 from headrace_services.scheduler.core.scales import ScaleChoice
-from headrace_services.scheduler.core.standing import (
+from headrace_services.scheduler.core.study_status import (
     Closing,
     Leader,
     Leaving,

@@ -31,11 +31,11 @@ from headrace_services.scheduler.core.records import Lease, Trial
 from headrace_services.scheduler.store import (
     bundles,
     checkpoint_stores,
+    failed_starts,
     leases,
     machines,
     rows,
     tables,
-    unreached,
 )
 from headrace_services.scheduler.store.defects import Defect, each
 from headrace_services.scheduler.store.pipeline import given
@@ -174,7 +174,7 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
             **values,
             **{
                 name: case((w.c.incarnation == greeting.incarnation, w.c[name]), else_=nothing)
-                for name, nothing in unreached.NOTHING.items()
+                for name, nothing in failed_starts.NOTHING.items()
             },
             "session": w.c.session + 1,
         },

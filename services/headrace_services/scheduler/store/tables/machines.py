@@ -59,7 +59,7 @@ worker = Table(
     # Names the lock that its daemon holds on its home, which no copy of the home has; empty where it does not say.
     Column("home_lock", Text, nullable=False, server_default=""),
     # How many attempts in a row did not reach their programs, why and when the last one did not, and until when the
-    # worker is put aside for it (`store.unreached`).
+    # worker is put aside for it (`store.failed_starts`).
     Column("unreached", Integer, nullable=False, server_default="0"),
     Column("unreached_why", Text, nullable=False, server_default=""),
     time_column("unreached_time"),

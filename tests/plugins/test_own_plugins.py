@@ -18,7 +18,7 @@ from headrace.client.model import StudyState, TerminationReason
 from headrace.in_process.loop import CannotPauseError
 from headrace.spec import OwnPolicy, from_proto, parse_spec, to_proto
 from headrace_services.scheduler.core import plugins
-from headrace_services.scheduler.own.testing import check_policy, check_sampler
+from headrace_services.scheduler.plugins.testing import check_policy, check_sampler
 from headrace_services.scheduler.samplers import require_own
 from headrace_services.scheduler.samplers.own import OwnLearner
 from headrace_services.scheduler.simulator.command import simulate

@@ -117,7 +117,7 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class Unreached(Struct, frozen=True, kw_only=True):
-    """Attempts of a trial in a row that did not reach its program on one worker (`core.unreached`)."""
+    """Attempts of a trial in a row that did not reach its program on one worker (`core.failed_starts`)."""
 
     worker: str
     incarnation: str

@@ -14,7 +14,7 @@ def own_share(state: CycleState) -> Share:
 
 def own_claim(state: CycleState) -> Claim:
     """Return the study's place among others, as of now."""
-    return claim(own_share(state), state.room.totals, state.study.now_s)
+    return claim(own_share(state), state.cluster.totals, state.study.now_s)
 
 
 def leave_to(state: CycleState, other: int) -> None:
@@ -22,12 +22,12 @@ def leave_to(state: CycleState, other: int) -> None:
     left_to = state.study.standing.left_to
     if other not in left_to:
         state.stand(left_to={**left_to, other: state.study.now_s})
-    state.room.kicks.add(other)
+    state.cluster.kicks.add(other)
 
 
 def silent(state: CycleState) -> set[int]:
     """Studies that something was left to and that have not looked since: whatever ails them, slots do not idle."""
-    before, others = state.study.standing.left_to, state.room.others
+    before, others = state.study.standing.left_to, state.cluster.others
     left_to = {
         who: since_s
         for who, since_s in before.items()

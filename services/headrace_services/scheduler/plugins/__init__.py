@@ -2,7 +2,7 @@
 
     policies    subclass `StoppingRule` for a rule that stops trials on the way, or `Policy` for any other
     samplers    write a class with the method of `OwnSampler`
-    tests       `own.testing` has the contract suite
+    tests       `plugins.testing` has the contract suite
 
 `docs/how-to/own-policy.md` is the way in; `examples/own_policy` is a whole package.
 """

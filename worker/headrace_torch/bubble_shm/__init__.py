@@ -8,7 +8,7 @@ Each word has one writer, and no reader waits. A word is eight bytes, aligned, s
 of words is read in the order that `layout` says.
 """
 
-from headrace_torch.bubble_words.layout import (
+from headrace_torch.bubble_shm.layout import (
     AT,
     BEGINS,
     RINGS,
@@ -20,7 +20,7 @@ from headrace_torch.bubble_words.layout import (
     StepKind,
     is_control,
 )
-from headrace_torch.bubble_words.stage_file import (
+from headrace_torch.bubble_shm.stage_file import (
     FOLDER_VARIABLE,
     StageFile,
     StageFileError,

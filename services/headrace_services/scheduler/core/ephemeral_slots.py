@@ -27,7 +27,7 @@ computes is the same here and there, so the policy is not told.
 
 from collections.abc import Sequence
 
-from headrace_services.scheduler.core import claims, seats, sharing, surroundings
+from headrace_services.scheduler.core import cluster_view, precedence, seats, sharing
 from headrace_services.scheduler.core.inputs import Input
 from headrace_services.scheduler.core.needs import Candidates, Deciding, OwnSlots, ask
 from headrace_services.scheduler.core.placement import Placement, Request, suits, with_bubbles
@@ -54,11 +54,11 @@ def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement 
     request = with_bubbles(state.study.spec, waiting.request)
     suitable = [slot for slot in state.free if slot.owner and suits(slot, request)]
     for slot in sorted(suitable, key=lambda slot: (-slot.duty, slot.worker_name, slot.index)):
-        if (slot.worker_id, slot.index) in state.room.left_bubbles:
+        if (slot.worker_id, slot.index) in state.cluster.left_bubbles:
             continue
-        hopeless = claims.silent(state)
-        others = [other for who, other in state.room.others.items() if who not in hopeless]
-        first = sharing.first_for(slot, others, claims.own_share(state), state.study.now_s)
+        hopeless = precedence.silent(state)
+        others = [other for who, other in state.cluster.others.items() if who not in hopeless]
+        first = sharing.first_for(slot, others, precedence.own_share(state), state.study.now_s)
         if first is None:
             return Placement(key=waiting.key, slots=(slot,), milli=1000, memory_bytes=0, rule=RULE)
         sharing.leave_bubbles(state, slot, first)
@@ -76,22 +76,22 @@ def may_have(state: CycleState, milestone: int) -> Deciding[bool]:
 
 def has_own(state: CycleState) -> Deciding[bool]:
     """Whether a connected worker has slots for the study that are not ephemeral, whoever is on them."""
-    if state.room.has_own is None:
+    if state.cluster.has_own is None:
         request = Request.of(state.study.spec.resources.each[0], state.study.standing.avoided)
-        state.room.has_own = yield from ask(OwnSlots(request=request))
-    return state.room.has_own
+        state.cluster.has_own = yield from ask(OwnSlots(request=request))
+    return state.cluster.has_own
 
 
 def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     """Where members in bubbles come to a rung: see, before their reports are judged, what slots of its own the study
     could have instead."""
     if not state.study.spec.bubbles or not any(
-        lease.bubbles for lease in surroundings.at_a_rung(state, inputs)
+        lease.bubbles for lease in cluster_view.at_a_rung(state, inputs)
     ):
         return
     if not (yield from has_own(state)):
         return
-    yield from surroundings.look_around(state, SLOTS_AT_ONCE)
+    yield from cluster_view.look_around(state, SLOTS_AT_ONCE)
     if state.study.spec.fuse is not None:
         found = yield from ask(Candidates(now_s=state.study.now_s, limit=0, bundles=seats.BUNDLES_AT_ONCE))
         state.take_bundles(found.bundles)
@@ -99,20 +99,20 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
 
 def leaves(state: CycleState, lease: Lease, trial: Trial, target: int) -> str | None:
     """Say why a trial that goes on to `target` leaves its bubbles first; None where it stays, or is in none."""
-    if not lease.bubbles or not state.room.has_own:
+    if not lease.bubbles or not state.cluster.has_own:
         return None
     if target >= state.study.spec.max_steps:
         return f"it leaves the bubbles of {lease.bubbles}: the last rung has a slot of its own"
-    if state.room.moving >= _room_of_its_own(state, lease, trial):
+    if state.cluster.moving >= _room_of_its_own(state, lease, trial):
         return None
-    state.room.moving += 1
+    state.cluster.moving += 1
     return f"it leaves the bubbles of {lease.bubbles}: a slot of its own is free"
 
 
 def _room_of_its_own(state: CycleState, lease: Lease, trial: Trial) -> int:
     """How many members could go on outside of bubbles now, by what is free and nobody goes before."""
     spec = state.study.spec
-    free = surroundings.free_for_study(state)
+    free = cluster_view.free_for_study(state)
     grant = state.grants[lease.grant.id] if lease.grant is not None else None
     if spec.max_parallel and (grant is None or grant.leases > 1):
         free = []  # one grant more might be too many
@@ -126,7 +126,7 @@ def seat(state: CycleState, trial: Trial, params: Params, milestone: int) -> Dec
         return None
     found = seats.OpenSeats(state).of(trial, params, in_bubbles=True)
     if found is None:
-        state.room.wants_bubbles = with_bubbles(
+        state.cluster.wants_bubbles = with_bubbles(
             state.study.spec, Request.of(state.study.spec.resources)
         ).bubbles
     return found

@@ -1,8 +1,8 @@
 """A trial's process is gone, or its holder is silent: who is to blame, and what follows.
 
 Failures of the machine are never charged to the configuration: the trial goes on from its last checkpoint, or, where
-that cannot be loaded, from an earlier one or from the start (`core.unread`). So it does where its worker did not reach
-its program (`core.unreached`).
+that cannot be loaded, from an earlier one or from the start (`core.unreadable_checkpoints`). So it does where its
+worker did not reach its program (`core.failed_starts`).
 A worker that cannot prepare the study's program is avoided. Where none is left the study fails, and nobody is charged.
 Failures of the user's code are: a few retries, then the trial is over. Two kinds of failure that no retry can
 mend end the study with the reason: first trials that all fail before anything was reported, and a program
@@ -19,12 +19,12 @@ from headrace.spec import StudySpec
 from headrace_services.scheduler.core import (
     code_changes,
     events,
-    gone,
+    failed_starts,
     other_code,
     seats,
+    stale_leases,
     time_limits,
-    unreached,
-    unread,
+    unreadable_checkpoints,
     until,
 )
 from headrace_services.scheduler.core.inputs import (
@@ -77,10 +77,12 @@ def restored(state: CycleState, message: RestoredArrived) -> Outcome:
     """A resumed trial has loaded its checkpoint."""
     lease = state.lease(message)
     if lease is None or not lease.live:
-        return gone.gone(state, message)
+        return stale_leases.gone(state, message)
     if message.code is not None:
-        return Accepted() if code_changes.take(state, lease, message.code) else gone.gone(state, message)
-    unreached.over(state, lease.number)
+        return (
+            Accepted() if code_changes.take(state, lease, message.code) else stale_leases.gone(state, message)
+        )
+    failed_starts.over(state, lease.number)
     # Nothing is noted where nothing moves: a change without an event would be hidden from other replicas.
     if state.trials[lease.number].state is State.RESUMED and state.is_fresh(lease, message.sequence):
         before = state.trials[lease.number].read_s
@@ -93,8 +95,8 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
     """A trial's program ended without having been told to, or the worker let go of it."""
     lease = state.lease(message)
     if lease is None:
-        return gone.gone(state, message)
-    if not lease.live and gone.may_reclaim(state, lease):
+        return stale_leases.gone(state, message)
+    if not lease.live and stale_leases.may_reclaim(state, lease):
         lease = state.reclaim(lease)
     if not lease.live:
         trial = state.trials[lease.number]
@@ -108,7 +110,7 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
             and trial.reason in _TOLD_TO_LEAVE
         ):
             _ended_afterwards(state, trial, message.exit_code)
-        return Stale(over=True) if over else gone.gone(state, message)
+        return Stale(over=True) if over else stale_leases.gone(state, message)
     if not state.is_fresh(lease, message.sequence):
         return Accepted()
     number = lease.number
@@ -136,9 +138,9 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
         case "RELEASED":  # let go of by its holder: nothing points to its program
             state.close(lease)
             _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")
-        case outcome if outcome in unread.OUTCOMES:
+        case outcome if outcome in unreadable_checkpoints.OUTCOMES:
             state.close(lease)
-            unread.take(state, state.trials[number], lease, message)
+            unreadable_checkpoints.take(state, state.trials[number], lease, message)
         case "UNPREPARED":
             _unprepared(state, state.trials[number], lease, message.error or "it was not said why")
         case "UNREACHED":
@@ -319,7 +321,7 @@ def _unreached(state: CycleState, trial: Trial, lease: Lease, error: str) -> Non
     slots = state.slots.get(lease.id, ())
     worker = slots[0].worker_name if slots else "unknown"
     if slots:
-        unreached.note(state, trial.number, slots[0], error)
+        failed_starts.note(state, trial.number, slots[0], error)
     _interrupt(state, trial, f"worker {worker} did not reach its program: {error} (charged to nobody)")
 
 

@@ -4,11 +4,11 @@ import pickle
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace_services.apart import Limits, Pool, Run
+from headrace_services.sandbox import Limits, Pool, Run
 
 if TYPE_CHECKING:
     from headrace.spec import StudySpec
-    from headrace_services.scheduler.desk.figures import Preview
+    from headrace_services.scheduler.analysis.figures import Preview
     from headrace_services.scheduler.samplers.history import Result
     from headrace_services.scheduler.samplers.importance import Importance
 
@@ -20,7 +20,7 @@ SMALL_FRONT = 500
 """Vectors whose front takes a few milliseconds: less than the way to a process."""
 
 
-class Desk:
+class AnalysisPools:
     """Asks three processes of one replica, for previews, fronts and importances: a study is shown while others preview.
 
     Each starts with the first question that needs it.
@@ -75,12 +75,12 @@ class Desk:
 
 
 def _load() -> Run:
-    from headrace_services.scheduler.desk.work import run
+    from headrace_services.scheduler.analysis.work import run
 
     return run
 
 
 def _load_importances() -> Run:
-    from headrace_services.scheduler.desk.importances import run
+    from headrace_services.scheduler.analysis.importances import run
 
     return run

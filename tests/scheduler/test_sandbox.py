@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import InternalError, TooLargeError
-from headrace_services.apart import Limits, Pool, Run, Tell
-from headrace_services.apart.pool import Worker
-from headrace_services.apart.queue import Queue
+from headrace_services.sandbox import Limits, Pool, Run, Tell
+from headrace_services.sandbox.pool import Worker
+from headrace_services.sandbox.queue import Queue
 
 LIMITS = Limits(memory_bytes=256 * 1024 * 1024, time_s=20.0, wait_s=20.0, waiting=8, each=4)
 DEADLINE_S = 60.0
@@ -200,7 +200,7 @@ def test_a_process_whose_parent_was_killed_ends_when_the_time_of_its_call_is_ove
 
 STARVED = """
 import resource
-from headrace_services.apart import process
+from headrace_services.sandbox import process
 
 def hoard(task, request, tell):
     held = []

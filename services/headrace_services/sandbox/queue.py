@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from headrace.errors import TooLargeError
-from headrace_services.apart.limits import Limits
+from headrace_services.sandbox.limits import Limits
 
 _Item = TypeVar("_Item")
 

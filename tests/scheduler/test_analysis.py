@@ -17,8 +17,8 @@ from tiers import drawn
 
 from headrace.errors import InvalidFieldError, TooLargeError
 from headrace.spec import GridSampler, StudySpec
-from headrace_services.apart import Limits
-from headrace_services.scheduler.desk import SMALL_FRONT, Desk
+from headrace_services.sandbox import Limits
+from headrace_services.scheduler.analysis import SMALL_FRONT, AnalysisPools
 from headrace_services.scheduler.preview import preview
 from headrace_services.scheduler.samplers import make_sampler
 from headrace_services.scheduler.samplers.history import Result
@@ -43,9 +43,9 @@ def make_spec(points: int | None = None, **changes: Any) -> StudySpec:
 
 
 @pytest_asyncio.fixture
-async def desk() -> AsyncIterator[Desk]:
-    """A desk with little to spend."""
-    opened = Desk(previews=LIMITS, fronts=LIMITS)
+async def analysis() -> AsyncIterator[AnalysisPools]:
+    """Pools with little to spend."""
+    opened = AnalysisPools(previews=LIMITS, fronts=LIMITS)
     yield opened
     await opened.close()
 
@@ -87,8 +87,8 @@ def test_a_grid_that_has_to_be_rounded_is_refused() -> None:
     assert "10000" in refusal.value.violations[0].remedy
 
 
-async def test_a_preview_on_very_many_slots(desk: Desk) -> None:
-    found = await answer(desk.preview(make_spec(), INT32_MAX, None))
+async def test_a_preview_on_very_many_slots(analysis: AnalysisPools) -> None:
+    found = await answer(analysis.preview(make_spec(), INT32_MAX, None))
     few = preview(make_spec(), 1000)
     assert found.slots == INT32_MAX
     assert (found.rungs, found.steps, found.samples) == (few.rungs, few.steps, few.samples)
@@ -98,35 +98,35 @@ LARGE_TRIALS = {"max_trials": 2400, "template": {"callable": "t:t", "working_dir
 
 
 @pytest.mark.full
-async def test_what_a_preview_cannot_hold_is_refused_and_harms_nobody(desk: Desk) -> None:
+async def test_what_a_preview_cannot_hold_is_refused_and_harms_nobody(analysis: AnalysisPools) -> None:
     """Each simulated machine gets as many devices as a trial asks for."""
-    refusal = await answer(desk.preview(make_spec(**LARGE_TRIALS, resources={"gpus": 1024}), 2400, None))
+    refusal = await answer(analysis.preview(make_spec(**LARGE_TRIALS, resources={"gpus": 1024}), 2400, None))
     assert isinstance(refusal, TooLargeError), refusal
     assert "256 MiB of memory" in refusal.message or "5 s" in refusal.message
     assert refusal.remedy
-    assert (await answer(desk.preview(make_spec(), 1, None))).trials == 9
+    assert (await answer(analysis.preview(make_spec(), 1, None))).trials == 9
 
 
 @pytest.mark.full
-async def test_a_front_that_takes_too_long_is_refused(desk: Desk) -> None:
+async def test_a_front_that_takes_too_long_is_refused(analysis: AnalysisPools) -> None:
     vectors = [(float(place), float(-place), 0.0) for place in range(200_000)]
-    refusal = await answer(desk.front(vectors, [1.0, 1.0, 1.0]))
+    refusal = await answer(analysis.front(vectors, [1.0, 1.0, 1.0]))
     assert isinstance(refusal, TooLargeError), refusal
-    assert await answer(desk.front(vectors[: SMALL_FRONT + 1], [1.0, 1.0, 1.0])) == list(
+    assert await answer(analysis.front(vectors[: SMALL_FRONT + 1], [1.0, 1.0, 1.0])) == list(
         range(SMALL_FRONT + 1)
     )
 
 
 @pytest.mark.full
-async def test_previews_hold_no_front_up(desk: Desk) -> None:
+async def test_previews_hold_no_front_up(analysis: AnalysisPools) -> None:
     """A study is shown with its front while others preview."""
     previews = [
         asyncio.ensure_future(
-            desk.preview(make_spec(**LARGE_TRIALS, resources={"gpus": 1024}), 2400, None, caller=caller)
+            analysis.preview(make_spec(**LARGE_TRIALS, resources={"gpus": 1024}), 2400, None, caller=caller)
         )
         for caller in ("a", "b")
     ]
-    places = await answer(desk.front([(0.0, 0.0)] * (SMALL_FRONT + 1), [1.0, 1.0]))
+    places = await answer(analysis.front([(0.0, 0.0)] * (SMALL_FRONT + 1), [1.0, 1.0]))
     assert len(places) == SMALL_FRONT + 1
     assert not previews[-1].done()
     for preview_ in previews:
@@ -134,13 +134,13 @@ async def test_previews_hold_no_front_up(desk: Desk) -> None:
     await asyncio.gather(*previews, return_exceptions=True)
 
 
-async def test_work_stops_when_its_caller_has_gone(desk: Desk) -> None:
+async def test_work_stops_when_its_caller_has_gone(analysis: AnalysisPools) -> None:
     before = set(multiprocessing.active_children())
-    assert (await answer(desk.preview(make_spec(), 1, None))).trials == 9
+    assert (await answer(analysis.preview(make_spec(), 1, None))).trials == 9
     (process,) = {psutil.Process(child.pid) for child in set(multiprocessing.active_children()) - before}
     spent_s = process.cpu_times().user
     work = asyncio.ensure_future(
-        desk.preview(make_spec(**LARGE_TRIALS, resources={"gpus": 1024}), 2400, None)
+        analysis.preview(make_spec(**LARGE_TRIALS, resources={"gpus": 1024}), 2400, None)
     )
     async with asyncio.timeout(60):
         while process.cpu_times().user < spent_s + 0.1:
@@ -148,12 +148,12 @@ async def test_work_stops_when_its_caller_has_gone(desk: Desk) -> None:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
         assert not process.is_running()
-    assert (await answer(desk.preview(make_spec(), 1, None))).trials == 9
+    assert (await answer(analysis.preview(make_spec(), 1, None))).trials == 9
 
 
-async def test_too_many_callers_are_refused(desk: Desk) -> None:
+async def test_too_many_callers_are_refused(analysis: AnalysisPools) -> None:
     answers: Sequence[Any] = await asyncio.gather(
-        *(desk.preview(make_spec(), 1, None) for _ in range(6)), return_exceptions=True
+        *(analysis.preview(make_spec(), 1, None) for _ in range(6)), return_exceptions=True
     )
     refused = [one for one in answers if isinstance(one, TooLargeError)]
     assert len(refused) == 6 - LIMITS.waiting
@@ -162,11 +162,11 @@ async def test_too_many_callers_are_refused(desk: Desk) -> None:
 
 
 @pytest.mark.full
-async def test_importance_is_measured_beside_the_event_loop(desk: Desk) -> None:
+async def test_importance_is_measured_beside_the_event_loop(analysis: AnalysisPools) -> None:
     space = {name: {"type": "float", "low": 0.0, "high": 1.0} for name in ("x", "y")}
     spec = make_spec(space=space, max_trials=2000)
     drawn = [((7 * n % 2000) / 2000, (n % 13) / 13) for n in range(2000)]
     results = [Result(params={"x": x, "y": y}, values=(x,)) for x, y in drawn]
-    (found,) = await answer(desk.importances(spec, 3, results))
+    (found,) = await answer(analysis.importances(spec, 3, results))
     assert found.shares[0].parameter == "x"
     assert (found.level, found.trials) == (3, 2000)

@@ -5,12 +5,12 @@ never without a checkpoint. Others wait rather than work be lost.
 """
 
 from headrace.spec.resources import WHOLE
-from headrace_services.scheduler.core import bubbles, events, quotas, sharing, spreading
+from headrace_services.scheduler.core import ephemeral_slots, events, quotas, rebalancing, sharing
 from headrace_services.scheduler.core.inputs import Preemption, ReportArrived
 from headrace_services.scheduler.core.placement import Waiting, fit, request_at, spare_slots, with_parts
 from headrace_services.scheduler.core.records import Lease, Trial
-from headrace_services.scheduler.core.standing import Leaving
 from headrace_services.scheduler.core.state import CycleState
+from headrace_services.scheduler.core.study_status import Leaving
 
 
 def at_report(state: CycleState, lease: Lease, report: ReportArrived) -> str | None:
@@ -32,8 +32,8 @@ def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str |
     if asked is not None:
         return _preempted(state, lease, asked)
     if lease.bubbles:
-        return bubbles.leaves(state, lease, trial, target)
-    spreads = spreading.leaves(state, lease)
+        return ephemeral_slots.leaves(state, lease, trial, target)
+    spreads = rebalancing.leaves(state, lease)
     if spreads is not None:
         return spreads
     wanted = request_at(state.study.spec, trial.params, trial.step)
@@ -41,7 +41,7 @@ def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str |
     part = (len(lease.slots), lease.milli)
     held = len(lease.slots) if lease.milli == WHOLE else 0
     least = max(wanted.whole_slots, held)
-    if spare > least and state.room.nothing_waits:
+    if spare > least and state.cluster.nothing_waits:
         slots = _with_spare(state, lease, trial, target, least)
         if slots is not None:
             more = slots - held
@@ -60,7 +60,7 @@ def _with_spare(state: CycleState, lease: Lease, trial: Trial, target: int, leas
     most = quotas.most_slots(state, held_milli=len(lease.slots) * lease.milli)
     for slots in range(int(min(spare_slots(state.study.spec, target), len(devices), most)), least, -1):
         job = Waiting(key=(state.study.id, trial.number), request=request.grown(slots))
-        if fit(devices, job, state.room.reservations(state.study.now_s)) is not None:
+        if fit(devices, job, state.cluster.reservations(state.study.now_s)) is not None:
             return slots
     return None
 
@@ -76,7 +76,7 @@ def _asked(state: CycleState, lease: Lease) -> Leaving | None:
 
 
 def _preempted(state: CycleState, lease: Lease, asked: Leaving) -> str:
-    asking = state.room.others.get(asked.for_study_id) if asked.for_study_id is not None else None
+    asking = state.cluster.others.get(asked.for_study_id) if asked.for_study_id is not None else None
     named = asking.name if asking is not None and asking.project == state.study.project else ""
     state.emit(events.trial_preempted(lease.number, named, asked.why))
     return asked.why
@@ -84,7 +84,7 @@ def _preempted(state: CycleState, lease: Lease, asked: Leaving) -> str:
 
 def preemptions(state: CycleState) -> list[Preemption]:
     """What workers are told of trials, of any study, that are to leave at their next report."""
-    running = {run.grant_id: run for run in state.room.running}
+    running = {run.grant_id: run for run in state.cluster.running}
     return [
         Preemption(worker_id=run.worker_id, lease=lease, reason=asked.why)
         for grant_id, asked in state.changes.asks.items()

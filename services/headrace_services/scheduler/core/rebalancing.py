@@ -12,7 +12,7 @@ emptiest seat. What it computes stays the same.
 
 from collections.abc import Sequence
 
-from headrace_services.scheduler.core import seats, surroundings
+from headrace_services.scheduler.core import cluster_view, seats
 from headrace_services.scheduler.core.inputs import Input
 from headrace_services.scheduler.core.needs import AnyRunnable, Candidates, Deciding, ask
 from headrace_services.scheduler.core.records import Lease
@@ -26,34 +26,34 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     """Where members of bundles come to a rung and no configuration is left: see, before their reports are judged, how
     many slots are idle."""
     spec = state.study.spec
-    if spec.fuse is None or state.more or not any(map(_shares, surroundings.at_a_rung(state, inputs))):
+    if spec.fuse is None or state.more or not any(map(_shares, cluster_view.at_a_rung(state, inputs))):
         return
-    yield from surroundings.look_around(state, SLOTS_AT_ONCE)
-    state.room.nothing_waits = not state.room.others_wait and not (yield from ask(AnyRunnable()))
-    if not state.room.nothing_waits:
+    yield from cluster_view.look_around(state, SLOTS_AT_ONCE)
+    state.cluster.nothing_waits = not state.cluster.others_wait and not (yield from ask(AnyRunnable()))
+    if not state.cluster.nothing_waits:
         return
     found = yield from ask(Candidates(now_s=state.study.now_s, limit=0, bundles=seats.BUNDLES_AT_ONCE))
     state.take_bundles(found.bundles)
-    idle = surroundings.free_for_study(state)
+    idle = cluster_view.free_for_study(state)
     most = max(0, spec.max_parallel - found.live) if spec.max_parallel else len(idle)
-    state.room.idle = tuple(idle[:most])
+    state.cluster.idle = tuple(idle[:most])
 
 
 def leaves(state: CycleState, lease: Lease) -> str | None:
     """Say why a member leaves its bundle at a rung; None where it stays, or has its slots to itself."""
-    if not state.room.nothing_waits or not _shares(lease):
+    if not state.cluster.nothing_waits or not _shares(lease):
         return None
     assert lease.grant is not None
-    own, room = state.grants[lease.grant.id], state.room
+    own, cluster = state.grants[lease.grant.id], state.cluster
     peers = seats.open_beside(state, own)
-    members = own.leases + sum(grant.leases for grant in peers) + room.spread
-    processes = 1 + len(peers) + len(room.idle)
+    members = own.leases + sum(grant.leases for grant in peers) + cluster.spread
+    processes = 1 + len(peers) + len(cluster.idle)
     elsewhere = sum(seats.open_in(state, grant) for grant in peers)
-    elsewhere += sum(seats.room_for(state, own, slot) for slot in room.idle)
-    if own.leases <= -(-members // processes) or room.spread >= elsewhere:
+    elsewhere += sum(seats.room_for(state, own, slot) for slot in cluster.idle)
+    if own.leases <= -(-members // processes) or cluster.spread >= elsewhere:
         return None
-    room.spread += 1
-    where = "a slot is idle" if room.idle else "another has fewer members"
+    cluster.spread += 1
+    where = "a slot is idle" if cluster.idle else "another has fewer members"
     return f"it leaves its bundle of {own.leases}: {where}, and no trial waits"
 
 

@@ -1,6 +1,6 @@
 """What a cycle knows of the cluster beyond its own study.
 
-Empty, it means that the study is alone: then the first trial that fits gets the slots. `surroundings` fills it before
+Empty, it means that the study is alone: then the first trial that fits gets the slots. `cluster_view` fills it before
 placing; the slow part (`devices`, `running`) only when a trial fits nowhere and slots may have to be kept for it.
 
 Of many other studies it knows the first that wait for slots, until `sharing` asks for the next ones.
@@ -17,7 +17,7 @@ from headrace_services.scheduler.core.records import Slot
 
 
 @dataclass(slots=True)
-class Room:
+class ClusterState:
     """The cluster as one study's cycle sees it."""
 
     passed_over: bool = False

@@ -13,8 +13,8 @@ answer. What time is trusted for: the limit of an answer, by this process's own 
 the others end too: at once where they are idle, otherwise by an alarm when the time of their call is over.
 """
 
-from headrace_services.apart.limits import Limits
-from headrace_services.apart.pool import Pool
-from headrace_services.apart.process import Answer, Run, Tell
+from headrace_services.sandbox.limits import Limits
+from headrace_services.sandbox.pool import Pool
+from headrace_services.sandbox.process import Answer, Run, Tell
 
 __all__ = ["Answer", "Limits", "Pool", "Run", "Tell"]

@@ -1,8 +1,8 @@
-"""What a process of the desk does, from bytes to bytes."""
+"""What an analysis process does, from bytes to bytes."""
 
 import pickle
 
-from headrace_services.apart import Tell
+from headrace_services.sandbox import Tell
 from headrace_services.scheduler.preview import preview
 from headrace_services.scheduler.samplers.front import front
 

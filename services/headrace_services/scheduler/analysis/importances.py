@@ -2,7 +2,7 @@
 
 import pickle
 
-from headrace_services.apart import Tell
+from headrace_services.sandbox import Tell
 from headrace_services.scheduler.samplers.ped_anova import importances
 
 

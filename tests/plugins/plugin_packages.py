@@ -15,7 +15,7 @@ def install(folder: Path, package: str, source: str, *, policies: str = "", samp
 
 
 WAITS = """
-from headrace_services.scheduler.own import Action, StoppingRule
+from headrace_services.scheduler.plugins import Action, StoppingRule
 
 
 class Waits(StoppingRule):

@@ -1,6 +1,6 @@
 """The contract suite: what every policy and every sampler must do, whichever it is. Call it in your package's tests.
 
-    from headrace_services.scheduler.own.testing import check_policy, check_sampler
+    from headrace_services.scheduler.plugins.testing import check_policy, check_sampler
 
     def test_my_policy():
         check_policy("patience", {"looks": 2})
@@ -19,7 +19,7 @@ from headrace.spec.space import draw
 from headrace_services.scheduler.core.policies import make_policy
 from headrace_services.scheduler.core.policies.protocol import RungResult, Verdict
 from headrace_services.scheduler.core.sampling import draw_value
-from headrace_services.scheduler.own.histories import History
+from headrace_services.scheduler.plugins.histories import History
 from headrace_services.scheduler.samplers import make_learner
 from headrace_services.scheduler.samplers.history import Result
 

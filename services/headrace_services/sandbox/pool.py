@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.errors import InternalError, TooLargeError
-from headrace_services.apart.limits import Limits
-from headrace_services.apart.process import Answer, Run, serve
-from headrace_services.apart.queue import Queue, busy
+from headrace_services.sandbox.limits import Limits
+from headrace_services.sandbox.process import Answer, Run, serve
+from headrace_services.sandbox.queue import Queue, busy
 
 log = logging.getLogger(__name__)
 

@@ -2,14 +2,14 @@
 
 That says something of the worker and nothing of the trial, which is charged nothing: neither a failure nor a loss.
 After the second time in a row on one worker the trial is placed on others, where there are any, for `SHUNNED_S`. The
-worker itself is put aside after the third time in a row, no matter whose trials they were (`store.unreached`). Where it
-is the only one its trials wait until it is tried again, each time for longer, and none of them fails for it.
+worker itself is put aside after the third time in a row, no matter whose trials they were (`store.failed_starts`).
+Where it is the only one its trials wait until it is tried again, each time for longer, and none of them fails for it.
 """
 
 from headrace_services.scheduler.core import events
 from headrace_services.scheduler.core.records import Slot, Study
-from headrace_services.scheduler.core.standing import Unreached
 from headrace_services.scheduler.core.state import CycleState
+from headrace_services.scheduler.core.study_status import Unreached
 
 TIMES = 2
 """So often in a row a trial is not reached on a worker before it is placed on others."""

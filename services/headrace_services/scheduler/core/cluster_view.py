@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from headrace.spec.resources import WHOLE
-from headrace_services.scheduler.core import claims, quotas, sharing
+from headrace_services.scheduler.core import precedence, quotas, sharing
 from headrace_services.scheduler.core.inputs import Input, ReportArrived
 from headrace_services.scheduler.core.needs import (
     AnyRunnable,
@@ -19,8 +19,8 @@ from headrace_services.scheduler.core.needs import (
 from headrace_services.scheduler.core.placement import Request, fit, requests_of, suits, with_bubbles
 from headrace_services.scheduler.core.placement.fit import has_room
 from headrace_services.scheduler.core.records import Lease, Slot
-from headrace_services.scheduler.core.standing import Standing
 from headrace_services.scheduler.core.state import CycleState
+from headrace_services.scheduler.core.study_status import Standing
 
 FIRST_IN_LINE = 32
 """Of how many studies that wait a cycle learns at first."""
@@ -28,7 +28,7 @@ FIRST_IN_LINE = 32
 
 def look_around(state: CycleState, limit: int) -> Deciding[None]:
     """Offer the study free slots, and note how the other active studies on workers stand."""
-    study, room = state.study, state.room
+    study, cluster = state.study, state.cluster
     spec, standing = study.spec, study.standing
     smallest, *larger = requests = requests_of(spec, standing.avoided)
     least = with_bubbles(spec, _least(smallest, larger))
@@ -41,19 +41,19 @@ def look_around(state: CycleState, limit: int) -> Deciding[None]:
             now_s=study.now_s,
             waiting=FIRST_IN_LINE,
             named=frozenset(standing.left_to.keys() | asked_by),
-            joining=claims.own_share(state).idle or standing.held_off > 0,
+            joining=precedence.own_share(state).idle or standing.held_off > 0,
             beyond=standing.held_off > 0,
         )
     )
     state.offer_found(found.free)
-    room.passed_over = found.passed_over or (found.quota is not None and found.quota.is_taken)
+    cluster.passed_over = found.passed_over or (found.quota is not None and found.quota.is_taken)
     if len(found.free) >= limit:  # a gang's slots may lie behind so many
         for request in larger if wanted is least else requests:
             state.offer_found((yield from ask(FreeSlots(request=request, limit=limit))))
-    room.crowded, room.totals, room.least_s = found.crowded, found.totals, found.least_s
-    room.quota = found.quota
-    room.extend(found.line)
-    room.meet(found.further)
+    cluster.crowded, cluster.totals, cluster.least_s = found.crowded, found.totals, found.least_s
+    cluster.quota = found.quota
+    cluster.extend(found.line)
+    cluster.meet(found.further)
 
 
 def _least(smallest: Request, larger: Iterable[Request]) -> Request:
@@ -87,7 +87,7 @@ def look_for_spare(state: CycleState) -> Deciding[None]:
     if own.milli < WHOLE:  # so many slots may all be shared
         whole = FreeSlots(request=own.grown(1), limit=elastic.spare)
         state.offer_found((yield from ask(whole)))
-    state.room.nothing_waits = not state.room.others_wait and not (yield from ask(AnyRunnable()))
+    state.cluster.nothing_waits = not state.cluster.others_wait and not (yield from ask(AnyRunnable()))
 
 
 def at_a_rung(state: CycleState, inputs: Iterable[Input]) -> Iterator[Lease]:
@@ -101,11 +101,11 @@ def at_a_rung(state: CycleState, inputs: Iterable[Input]) -> Iterator[Lease]:
 
 def free_for_study(state: CycleState) -> list[Slot]:
     """The slots that a trial of the study could have now, on none of which another study goes before."""
-    room, now_s, own = state.room, state.study.now_s, claims.own_claim(state)
-    if room.ahead_of(own, now_s) or room.others_may_go_before(own):
+    cluster, now_s, own = state.cluster, state.study.now_s, precedence.own_claim(state)
+    if cluster.ahead_of(own, now_s) or cluster.others_may_go_before(own):
         return []
     request = Request.of(state.study.spec.resources, state.study.standing.avoided)
-    kept = room.reservations(now_s)
+    kept = cluster.reservations(now_s)
     found = [
         slot
         for slot in state.free
@@ -118,19 +118,19 @@ def free_for_study(state: CycleState) -> list[Slot]:
 
 def keep_slots(state: CycleState, every_s: float) -> Deciding[None]:
     """Look whether slots are to be kept for a trial that fits nowhere, at most every `every_s` for each size."""
-    room, now_s = state.room, state.study.now_s
-    if room.blocked is None or not sharing.may_need_keeping(state):
+    cluster, now_s = state.cluster, state.study.now_s
+    if cluster.blocked is None or not sharing.may_need_keeping(state):
         return
-    size = room.blocked.request.size
+    size = cluster.blocked.request.size
     if every_s:
         kept = state.study.standing.kept
         if kept[0] == size and now_s - kept[1] < every_s:
             return
         state.stand(kept=(size, now_s))
-    found = yield from ask(Devices(request=room.blocked.request))
-    room.devices = tuple(_as_of_this_cycle(state, slot) for slot in found.devices)
-    room.running = (*found.running, *sharing.just_granted(state))
-    room.meet(found.shares)
+    found = yield from ask(Devices(request=cluster.blocked.request))
+    cluster.devices = tuple(_as_of_this_cycle(state, slot) for slot in found.devices)
+    cluster.running = (*found.running, *sharing.just_granted(state))
+    cluster.meet(found.shares)
     sharing.keep(state)
 
 
@@ -151,7 +151,7 @@ def left_over(state: CycleState, before: Standing, freed: list[Slot]) -> bool:
     Those are slots that the cycle freed, slots that were kept for the study, and, where the study waited for slots and
     does so no longer, any free ones: others left them to it. `before` is the study's standing before the cycle.
     """
-    withheld = {(s.worker_id, s.index) for placement in state.room.withheld for s in placement.slots}
+    withheld = {(s.worker_id, s.index) for placement in state.cluster.withheld for s in placement.slots}
     free = {(slot.worker_id, slot.index) for slot in state.free} - withheld
     after = state.study.standing
     if before.wants_slots and not after.wants_slots:
@@ -165,7 +165,7 @@ def left_over(state: CycleState, before: Standing, freed: list[Slot]) -> bool:
 
 def more_fits(state: CycleState) -> bool:
     """Whether another trial of the study would find slots among those that are left."""
-    if state.room.blocked is not None:
+    if state.cluster.blocked is not None:
         return False
     request = Request.of(state.study.spec.resources.each[0], state.study.standing.avoided)
     job = sharing.any_trial(state, request)

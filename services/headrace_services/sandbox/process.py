@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from headrace.errors import HeadraceError, InternalError, TooLargeError
-from headrace_services.apart.limits import Limits
+from headrace_services.sandbox.limits import Limits
 
 Tell = Callable[[bytes], None]
 """Sends progress."""

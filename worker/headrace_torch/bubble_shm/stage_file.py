@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace_torch.bubble_words.layout import (
+from headrace_torch.bubble_shm.layout import (
     HEADER_WORDS,
     MAGIC,
     RECORD,
