@@ -69,7 +69,6 @@ def study(row: AnyRow, known: KnownSpec | None = None) -> Study:
         cursor=row.cursor,
         next_number=row.next_number,
         planned=row.planned,
-        distinct_points=row.distinct_points,
         after=row.after,
         scale_choice=scale_choice(row.scale_choice),
         code_files={path: tuple(versions) for path, versions in row.code_files.items()},

@@ -61,7 +61,6 @@ CREATE TABLE study (
     cursor BIGINT NOT NULL DEFAULT 0,
     next_number BIGINT NOT NULL DEFAULT 0,
     planned BIGINT,
-    distinct_points BOOLEAN NOT NULL DEFAULT false,
     after TEXT,
     scale_choice JSONB,
     checks TEXT,
