@@ -1,7 +1,5 @@
 """What is said of a trial that ran other code than its study began with."""
 
-from dataclasses import replace
-
 import pytest
 
 from headrace.client.convert import trial as client_trial
@@ -34,5 +32,7 @@ def test_a_result_from_before_an_edit_is_not_doubted(doubted: bool) -> None:
     ],
 )
 def test_a_version_that_is_not_known_is_told_as_such(listed: tuple[str, ...], said: str) -> None:
-    trial = replace(client_trial(trial_pb2.Trial(name="studies/s/trials/0")), code_changed=listed)
+    trial = client_trial(
+        trial_pb2.Trial(name="studies/s/trials/0", code_changed=listed, result_of_other_code=True)
+    )
     assert other_code(trial) == said
