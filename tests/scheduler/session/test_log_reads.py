@@ -232,17 +232,6 @@ async def test_who_does_not_answer_is_told(engine: AsyncEngine, monkeypatch: pyt
         await Reader(far, assign.lease.trial).until_told("which runs the trial, is not connected now")
 
 
-async def test_an_older_worker_sends_no_logs(engine: AsyncEngine) -> None:
-    async with serving(engine, TIMING) as replica, worker(replica) as scripted:
-        await scripted.hello()
-        site = await study(engine)
-        replica.hub.kick(site.study_id)
-        assign = await scripted.hears("assign")
-        with pytest.raises(WorkerAwayError, match="of a release that sends no logs") as refusal:
-            await Reader(replica, assign.lease.trial).read()
-        assert refusal.value.remedy == "Update the worker."
-
-
 ODD_TRIALS = (
     "", "STUDY", "STUDY/trials/", "STUDY/trials/1", "STUDY/trials/999999999999999999", "STUDY/trials/9" + "9" * 18,
     "STUDY/trials/-1", "STUDY/trials/+0", "STUDY/trials/0x0", "STUDY/trials/1e0", "STUDY/trials/0\n",

@@ -44,9 +44,6 @@ class Study(Struct, frozen=True, kw_only=True):
     planned: int | None = None
     """How many configurations are to be tried, without the baseline and what users add: a grid may have fewer than
     asked for, and the study that `best_of` names fewer results. Counted when the study is created."""
-    distinct_points: bool = False
-    """Whether it tries each point of a finite space once while there are untried ones. False in studies that were
-    created before there was such a rule: their order stays."""
     after: str | None = None
     """The study that has to complete before anything of this one is placed; None where there is none, or it has."""
     scale_choice: ScaleChoice | None = None
@@ -432,9 +429,9 @@ class Lease(Struct, frozen=True, kw_only=True):
     """The step that this attempt has reached: the resumed one at first."""
     resume: Checkpoint | None = None
     budget: int | None = None
-    """The full budget that the attempt was told. None in rows of earlier versions: the study's first one."""
+    """The full budget that the attempt was told; None: the study's first one."""
     ended: str = ""
-    """What ended it: an action of the lifecycle, or `lapse`. Empty while it is live, and in rows of before."""
+    """What ended it: an action of the lifecycle, or `lapse`. Empty while it is live."""
 
     @property
     def name(self) -> "LeaseName":
