@@ -18,7 +18,9 @@ def compact(svg: str) -> str:
 
 def rounded(attribute: str) -> str:
     """Coordinates with two decimals, on one line."""
-    short = re.sub(r"-?\d+\.\d+(?![\d.e])", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), attribute)
+    short = re.sub(
+        r"-?\d+\.\d+(?![\d.e])", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), attribute
+    )
     return re.sub(r"\s+", " ", short).replace(' "', '"')
 
 

@@ -3,7 +3,7 @@
 Run it:  python benchmarks/bubbles/predictor.py             (two minutes)
          python benchmarks/bubbles/predictor.py --steps 60 --real 20 --out /tmp    (a short run)
 
-It writes predictor.json into benchmarks/results. The simulated clock runs s = 2 to 8 stages with m = s to 4s micro-batches, a
+It writes predictor.json to ../results. The simulated clock runs s = 2 to 8 stages with m = s to 4s micro-batches, a
 forward pass of 10 ms and a backward pass of 20 ms, each drawn anew from a lognormal distribution; the slowest passes
 take five times as long. The real run is the GPT of examples/bubbles without trials, by the history
 alone.

@@ -3,7 +3,7 @@
 Run it:  python benchmarks/bubbles/slowdown.py               (20 rounds: about an hour of two quiet cores)
          python benchmarks/bubbles/slowdown.py --rounds 2 --steps 20 --out /tmp   (a short run, to see that it works)
 
-It writes slowdown.json into benchmarks/results. SIGTERM ends it after the round that runs, with the record of what was measured.
+It writes slowdown.json to ../results. SIGTERM ends it after the round that runs, with the record of what was measured.
 A round has four blocks of steps for each of three kinds, in turns off, on, on,
 off, so that a drift of the machine falls on both alike:
 

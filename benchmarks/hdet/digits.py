@@ -1,7 +1,7 @@
 """Weight decay and dropout explored on the handwritten digits, beside a direct sweep of each; ten seeds.
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/digits.py
-It writes digits.json and digits.svg into benchmarks/results.
+It writes digits.json and digits.svg to ../results.
 
 The task is made so that regularisation matters: 200 images to learn from, four labels in ten replaced by random
 ones, so that a network without it learns wrong labels by heart. What is left is split once more: HDET's probe sees

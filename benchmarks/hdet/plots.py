@@ -1,7 +1,7 @@
 """Draws the records of these benchmarks; each benchmark calls `draw` when its record is written.
 
 Run it:  python benchmarks/hdet/plots.py [NAME …]
-It reads NAME.json and writes NAME.svg, both in benchmarks/results, for every record or the named ones. Nothing is run again.
+It reads NAME.json and writes NAME.svg, both in ../results, for every record or the named ones. Nothing is run again.
 """
 
 import json

@@ -1,7 +1,7 @@
 """How far a learning rate that starts wrong is moved in 60 syncs: the noisy quadratic of the tests, 10 seeds, 4 ranks.
 
 Run it:  python benchmarks/hdet/quadratic.py
-It writes quadratic.json and quadratic.svg into benchmarks/results: every factor, medians, and their 95 % bootstrap
+It writes quadratic.json and quadratic.svg to ../results: every factor, medians, and their 95 % bootstrap
 intervals.
 """
 

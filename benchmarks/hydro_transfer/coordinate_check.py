@@ -1,7 +1,7 @@
 """The coordinate check over a factor of 16 in width, three seeds: our parametrization, and two that must fail.
 
 Run it:  python benchmarks/hydro_transfer/coordinate_check.py     (5 minutes on one core; the ResNet 20 more)
-It writes coordinate_check.json and coordinate_check.svg into benchmarks/results. The controls are the standard
+It writes coordinate_check.json and coordinate_check.svg to ../results. The controls are the standard
 parametrization, and the rule for SGD of the published Hydro code. The base is the widest model.
 """
 

@@ -1,7 +1,7 @@
 """How far the best learning rate moves when a model becomes 8 times deeper, from 2 residual blocks to 16.
 
 Run it:  python benchmarks/hydro_transfer/depth_transfer.py     (3 minutes on one core)
-It writes depth_transfer.json and depth_transfer.svg into benchmarks/results. With our parametrization a block adds 1/depth as
+It writes depth_transfer.json and depth_transfer.svg to ../results. With our parametrization a block adds 1/depth as
 much, relative to the base of 16 blocks; the control adds as much at any depth. Rates are on a grid of factors of two.
 
 Three tasks. A residual MLP and a GPT with norms, to the end of learning: there the best rate hardly depends on the

@@ -1,7 +1,7 @@
 """The example over three seeds: what tuning on a copy 16 times narrower saves, and what it loses.
 
 Run it:  python benchmarks/hydro_transfer/end_to_end.py     (5 minutes on one core)
-It writes end_to_end.json and end_to_end.svg into benchmarks/results. Every configuration is trained on the surrogate, fused,
+It writes end_to_end.json and end_to_end.svg to ../results. Every configuration is trained on the surrogate, fused,
 and, for the comparison, on the target too. The regret of the top k is the loss of the best of them less that of the
 best of all.
 """

@@ -6,7 +6,7 @@ A change of form that is judged by the models left out must not be chosen by the
 on several nodes, its rows are set aside and two errors of the rest are added: the mean error of the other such model's
 rows, not fitted (five folds, drawn twice), and the mean error at a width that was not fitted, each width in turn (a
 new model's width is new). Lower is better; a form is better when it is so for both. Decision 0027 compares forms by it.
-Writes `inner_score.json` into benchmarks/results. Takes 15 s on one core.
+Writes `inner_score.json` to ../results. Takes 15 s on one core.
 """
 
 import json

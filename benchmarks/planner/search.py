@@ -2,8 +2,8 @@
 
     python benchmarks/planner/search.py
 
-Writes `search.json` into benchmarks/results. All iteration times are simulations. H²O's paper gives no shape, batch or sequence for its
-141B model, so its ratio of 1.367 to D-Rec is set beside an ensemble and not reproduced.
+Writes `search.json` to ../results. All iteration times are simulations. H²O's paper gives no shape, batch or
+sequence for its 141B model, so its ratio of 1.367 to D-Rec is set beside an ensemble and not reproduced.
 """
 
 import csv

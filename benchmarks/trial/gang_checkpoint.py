@@ -113,7 +113,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results/gang_checkpoint.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parents[1] / "results/gang_checkpoint.json"
+    )
     out = parser.parse_args().out
     folder = Path(tempfile.mkdtemp(prefix="hr-gang-"))
     context = multiprocessing.get_context("spawn")
