@@ -1,6 +1,7 @@
 """The measured figures that pages claim, each a row of figures.csv.
 
-    python benchmarks/figures.py    (print the rows that the pages claim and figures.csv lacks)
+    python benchmarks/figures.py            (print the rows that the pages claim and figures.csv lacks)
+    python benchmarks/figures.py --reword   (rows whose words alone changed on the page get the new claim)
 
 A table, paragraph or list with measured figures follows a line that names what measured them:
 
@@ -123,8 +124,30 @@ def _interval(found: re.Match[str]) -> str:
     return found["range"] or found["error"] or found["ends"] or ""
 
 
+def reworded() -> list[Row]:
+    """The rows; one that is on its page in other words, with the same value, has the new claim."""
+    known = rows()
+    on_pages = Counter(figure for page in pages() for figure in claimed(page))
+    missing = list((on_pages - Counter(row.figure for row in known)).elements())
+    kept = []
+    for row in known:
+        on_pages[row.figure] -= 1
+        if on_pages[row.figure] < 0:
+            same = (one for one in missing if one._replace(claim=row.claim) == row.figure)
+            if (found := next(same, None)) is not None:
+                missing.remove(found)
+                row = row._replace(claim=found.claim)
+        kept.append(row)
+    return kept
+
+
 def main() -> None:
-    """Prints the rows that are missing, with this machine and commit."""
+    """Prints the rows that are missing, with this machine and commit; or rewrites claims."""
+    if sys.argv[1:] == ["--reword"]:
+        lines = reworded()
+        with TABLE.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([Row._fields, *lines])
+        return
     known = Counter(row.figure for row in rows())
     command = ["git", "rev-parse", "--short=8", "HEAD"]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout.strip()

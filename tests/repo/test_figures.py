@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from figures import MARK, Figure, Row, claimed, pages, rows
+from figures import MARK, Figure, Row, claimed, pages, reworded, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,6 +65,19 @@ def test_a_changed_figure_an_interval_and_a_label_are_noticed(
             ("It cost 3 %.", "3 %", ""),
         )
     ]
+
+
+def test_a_row_keeps_its_commit_when_the_words_of_its_page_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "README.md").write_text("<!-- measured: by hand -->\n\nA step now takes 1.5 s, not 2 s.\n")
+    monkeypatch.setattr("figures.ROOT", tmp_path)
+    old = [
+        Row("README.md", "A step takes 1.5 s.", value, "", "by hand", "01234567", "one H100")
+        for value in ("1.5 s", "3 s")
+    ]
+    monkeypatch.setattr("figures.rows", lambda: old)
+    assert reworded() == [old[0]._replace(claim="A step now takes 1.5 s, not 2 s."), old[1]]
 
 
 def test_no_record_and_no_picture_is_tracked_beside_the_scripts() -> None:
