@@ -62,7 +62,7 @@ pytest: setup
 	@# Many tests wait: a third process fills two cores.
 	@.ci/pytest.sh -n 3 --dist worksteal --tier $(TIER) $(ARGS)
 
-costs: setup ## Print the processor time of the tests, by file and by fixture (TIER=first)
+costs: setup ## Print the processor time of the tests, by file, test and fixture (TIER=first)
 	@.ci/pytest.sh -q -n 3 --dist worksteal --tier $(TIER) --costs $(ARGS)
 
 faults: setup ## Put forty faults into a copy, one at a time, and say which the first tier finds (an hour)
@@ -81,12 +81,9 @@ types: setup ## Types, strictly (mypy)
 verify: setup ## Stubs, contract, import layers and documents agree with their sources
 	@$(BESIDE) .ci/verify.sh
 
-proto: setup ## Generate the stubs of all clients from protos/: TypeScript's after `make node-modules`, Go's after clients/go/toolchain.sh
+proto: setup ## Generate the tracked stubs from protos/: Python's, and Go's after clients/go/toolchain.sh
 	@.ci/proto.sh clients/python
 	@echo "proto: clients/python/headrace/v1"
-	@if [ -x clients/typescript/node_modules/.bin/protoc-gen-es ]; then \
-		.ci/proto-typescript.sh clients/typescript/src/gen && echo "proto: clients/typescript/src/gen"; \
-		else echo "proto: TypeScript's stubs are left as they are: 'make node-modules' was not run"; fi
 	@clients/go/proto.sh clients/go && echo "proto: clients/go/headrace/v1" || test $$? = 3
 
 node-modules: clients/typescript/node_modules/.package-lock.json ## Install what the TypeScript client is built with

@@ -8,6 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TOP_LEVEL = {
     ".ci",
     ".dockerignore",
+    ".gitattributes",
     ".gitignore",
     "CONTRIBUTING.md",
     "LICENSE",
