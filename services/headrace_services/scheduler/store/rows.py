@@ -334,7 +334,7 @@ def _grant(row: AnyRow) -> Grant:
         seats=row.seats,
         key=row.key,
         closed=row.closed,
-        bubbles=row.bubbles,
+        owner_stage=row.bubbles,
         leases=row.sharing,
     )
 
@@ -351,7 +351,7 @@ def bundle_grant(row: AnyRow) -> Grant:
         model=row.learnt_by,
         seats=row.seats,
         key=row.key,
-        bubbles=row.bubbles,
+        owner_stage=row.bubbles,
         leases=row.members,
     )
 
