@@ -23,6 +23,7 @@ PROJECT: Final = {
 PICTURES: Final = {".png", ".svg"}
 LINK: Final = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 FENCES: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+NUMBERED: Final = re.compile(r"\d+\. ")
 ENTRY: Final = re.compile(r"^- \[(?P<title>[^\]]+)\]\((?P<target>[^)#\s]+)\)")
 
 
@@ -111,7 +112,17 @@ def page(source: Path) -> str:
         return f"{link['image']}[{link['text']}]({relative}{hash_sign}{anchor})"
 
     parts = FENCES.split(rewritten(source.read_text(encoding="utf-8"), site=True))
-    return "".join(part if part.startswith("```") else LINK.sub(moved, part) for part in parts)
+    return "".join(part if part.startswith("```") else LINK.sub(moved, _indented(part)) for part in parts)
+
+
+def _indented(text: str) -> str:
+    """The text with one column more below the items of numbered lists: Python-Markdown asks for four, GitHub for three."""
+    lines, inside = [], False
+    for line in text.splitlines(keepends=True):
+        if line.strip() and not line.startswith(" "):
+            inside = bool(NUMBERED.match(line))
+        lines.append(f" {line}" if inside and line.startswith("   ") else line)
+    return "".join(lines)
 
 
 def _pages(entries: list[Entry]) -> list[dict[str, str]]:

@@ -86,6 +86,20 @@ def test_a_link_out_of_the_documentation_names_the_file(site: ModuleType) -> Non
     assert "`examples/own_policy`" in text
 
 
+def test_what_is_below_a_numbered_item_stays_there(texts: dict[str, str]) -> None:
+    assert "\n    ```sh\n    createdb headrace\n" in texts["how-to/back-up-and-restore.md"]
+    assert "\n    - Every call is O(log n)." in texts["how-to/add-a-policy.md"]
+
+
+def test_the_glossary_is_short_and_in_order() -> None:
+    text = (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
+    terms = re.findall(r"^## (\w+)\n\n(.+?)\n(?=\n## |\Z)", text, re.MULTILINE | re.DOTALL)
+    names = [name for name, _ in terms]
+    assert len(names) > 30
+    assert names == sorted(names) == re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert [name for name, meaning in terms if len(re.findall(r"\.(?=\s|$)", meaning)) > 2] == []
+
+
 def test_an_index_of_decisions_has_the_titles_of_the_pages(site: ModuleType) -> None:
     listed = [entry for entries in site.decisions().values() for entry in entries]
     assert sorted(entry.source for entry in listed) == sorted(DECISIONS.glob("[0-9]*.md"))
