@@ -115,7 +115,7 @@ diagram: setup ## Draw the generated parts of the documents anew
 	@python .ci/documents.py --write
 
 docs: $(DOCS_STAMP) ## Build the documentation as a site in build/docs, which needs no network; warnings fail
-	@mkdocs build --quiet --strict --clean --config-file .ci/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict --clean --config-file .ci/mkdocs.yml
 	@echo "docs: build/docs/index.html; search needs a server: python -m http.server -d build/docs"
 
 $(DOCS_STAMP): $(STAMP)

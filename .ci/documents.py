@@ -72,7 +72,9 @@ def broken_links() -> Iterator[str]:
             there = (path.parent / target).resolve() if target else path
             if not there.exists():
                 yield f"{_name(path)}: {link['target']} leads nowhere"
-            elif anchor and there.suffix == ".md" and anchor not in anchors(there.read_text(encoding="utf-8")):
+            elif (
+                anchor and there.suffix == ".md" and anchor not in anchors(there.read_text(encoding="utf-8"))
+            ):
                 yield f"{_name(path)}: {link['target']}: no such heading"
 
 

@@ -143,7 +143,7 @@ GENERATORS: Final[dict[str, Callable[[], str]]] = {
 
 
 SITE_ONLY: Final = {"commands", "limits"}
-"""Parts of a thousand lines, which a command can print. In the repository a sentence says how; the site has them in full."""
+"""Parts of a thousand lines, which a command can print. In the repository a sentence says how; the site has them."""
 
 
 def rewritten(text: str, *, site: bool = False) -> str:

@@ -15,7 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file by its 
 import documents
 import site_pages
 
-FETCHED: Final = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=\"?(?P<url>(?:https?:)?//[^\"> ]+)")
+FETCHED: Final = re.compile(
+    r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=\"?(?P<url>(?:https?:)?//[^\"> ]+)"
+)
 
 
 def on_config(config: Any) -> Any:
@@ -36,7 +38,7 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_read_source(page: Any, config: Any) -> str | None:
+def on_page_read_source(page: Any, **_: Any) -> str | None:
     """The text of a page of docs/."""
     source = page.file.abs_src_path
     return None if source is None else site_pages.page(Path(source))

@@ -1,7 +1,7 @@
 """The documentation as a site: its navigation, and how its pages differ from the files in docs/.
 
-The repository shows each file of docs/ as it is. The site has tables that the repository has not (`generated.SITE_ONLY`),
-and nothing outside docs/ but README, CONTRIBUTING and the pictures that pages show. This module needs no mkdocs.
+The repository shows each file of docs/ as it is. The site adds tables that only it has (`generated.SITE_ONLY`), and has
+nothing outside docs/ but README, CONTRIBUTING and the pictures that pages show. This module needs no mkdocs.
 """
 
 import os
@@ -116,7 +116,7 @@ def page(source: Path) -> str:
 
 
 def _indented(text: str) -> str:
-    """The text with one column more below the items of numbered lists: Python-Markdown asks for four, GitHub for three."""
+    """The text with a fourth column below the items of numbered lists: Python-Markdown asks for it, GitHub does not."""
     lines, inside = [], False
     for line in text.splitlines(keepends=True):
         if line.strip() and not line.startswith(" "):
