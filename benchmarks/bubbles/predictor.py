@@ -34,7 +34,7 @@ import run as example  # noqa: E402  the example beside it, found by the line ab
 from headrace_services.bubble_agent import pipeline  # noqa: E402  behind it, in order
 from headrace_services.bubble_agent.predictor import Predictor  # noqa: E402  behind it, in order
 from headrace_services.bubble_agent.stage import REAL_WAIT_NS  # noqa: E402  behind it, in order
-from headrace_torch.bubble_words import AT, StageFile  # noqa: E402  behind it, in order
+from headrace_torch.bubble_shm import AT, StageFile  # noqa: E402  behind it, in order
 
 QUANTILES = (0.05, 0.2, 0.4)
 JITTERS = (0.0, 0.02, 0.1, 0.3)

@@ -100,7 +100,9 @@ class Side:
         async with grpc.aio.insecure_channel(address) as channel:
             call = WorkerServiceStub(channel).Session()
             device = worker_pb2.Device(index=0, kind=worker_pb2.DEVICE_KIND_CPU, model="simulated")
-            hello = worker_pb2.Hello(worker="start", incarnation="1", devices=[device], log_dir="/simulated")
+            hello = worker_pb2.Hello(
+                protocol=1, worker="start", incarnation="1", devices=[device], log_dir="/simulated"
+            )
             await call.write(worker_pb2.SessionRequest(hello=hello))
             held = [self.lease] if self.lease is not None else []
             await call.write(worker_pb2.SessionRequest(heartbeat=worker_pb2.Heartbeat(held=held)))

@@ -29,7 +29,9 @@ class OneSlot:
     async def _open(self, name: str, address: str) -> None:
         self._call = WorkerServiceStub(grpc.aio.insecure_channel(address)).Session()
         device = worker_pb2.Device(index=0, kind=worker_pb2.DEVICE_KIND_CPU, model="simulated")
-        hello = worker_pb2.Hello(worker=name, incarnation="1", devices=[device], log_dir="/simulated")
+        hello = worker_pb2.Hello(
+            protocol=1, worker=name, incarnation="1", devices=[device], log_dir="/simulated"
+        )
         await self._call.write(worker_pb2.SessionRequest(hello=hello))
         await self._beat()
 

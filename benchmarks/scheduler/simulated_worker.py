@@ -90,7 +90,9 @@ class SimulatedWorker:
                 worker_pb2.Device(index=index, kind=self.kind, model="simulated")
                 for index in range(self._slots)
             ]
-            hello = worker_pb2.Hello(worker=self.name, incarnation="1", devices=devices, log_dir="/simulated")
+            hello = worker_pb2.Hello(
+                protocol=1, worker=self.name, incarnation="1", devices=devices, log_dir="/simulated"
+            )
             self._say(hello=hello)
             tasks: set[asyncio.Task[None]] = set()
             for work in (self._write(call), self._beat()):

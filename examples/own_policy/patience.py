@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from headrace_services.scheduler.own import (
+from headrace_services.scheduler.plugins import (
     Action,
     Domain,
     OwnSampler,

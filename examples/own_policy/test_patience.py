@@ -1,6 +1,6 @@
 """The contract suite of Headrace, on this package. Install it first: `pip install .`, then `pytest`."""
 
-from headrace_services.scheduler.own.testing import check_policy, check_sampler
+from headrace_services.scheduler.plugins.testing import check_policy, check_sampler
 
 
 def test_the_policy_keeps_the_contract() -> None:

@@ -93,7 +93,7 @@ OUTSIDE: list[tuple[Message, str, str]] = [
         "0 s to 1000000000 s",
     ),
     (
-        worker_pb2.SessionRequest(hello=worker_pb2.Hello(devices=[worker_pb2.Device()] * 10_000)),
+        worker_pb2.SessionRequest(hello=worker_pb2.Hello(protocol=1, devices=[worker_pb2.Device()] * 10_000)),
         "hello.devices",
         "10000 entries",
     ),

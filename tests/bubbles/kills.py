@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from agent_site import AgentProcess
 from primary_site import Primary, Running, until
 
-from headrace_torch.bubble_words import AT, StageFile
+from headrace_torch.bubble_shm import AT, StageFile
 
 TRIAL = """
 import sys, time

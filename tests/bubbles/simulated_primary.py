@@ -15,7 +15,7 @@ import pytest
 
 from headrace_services.bubble_agent import pipeline
 from headrace_services.bubble_agent.agent import GUARD_NS, Agent
-from headrace_torch.bubble_words import AT, Awaits, StageFile, StageHeader, started_ticks
+from headrace_torch.bubble_shm import AT, Awaits, StageFile, StageHeader, started_ticks
 from headrace_torch.bubbles import hook as hooks
 
 MS: Final = 1_000_000

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace_torch.bubble_words import AT, Awaits, StageFile, StageHeader, started_ticks
-from headrace_torch.bubble_words.layout import BEGINS, TABLE
+from headrace_torch.bubble_shm import AT, Awaits, StageFile, StageHeader, started_ticks
+from headrace_torch.bubble_shm.layout import BEGINS, TABLE
 from headrace_torch.bubbles.hook import Hook
 
 MS = 1_000_000

@@ -18,8 +18,8 @@ from headrace_services.bubble_agent.convert import timeline_message
 from headrace_services.bubble_agent.hints import Progress, Waiting, advanced, hinted
 from headrace_services.bubble_agent.job import MOST_PEERS, PeerSaid
 from headrace_services.bubble_agent.stage import StretchSeen
-from headrace_torch.bubble_words import AT, Alarm, Awaits, StageFile, started_ticks
-from headrace_torch.bubble_words.layout import TABLE
+from headrace_torch.bubble_shm import AT, Alarm, Awaits, StageFile, started_ticks
+from headrace_torch.bubble_shm.layout import TABLE
 
 PLACE = ("gpt", 0, 0)
 

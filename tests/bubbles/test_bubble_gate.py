@@ -15,7 +15,7 @@ from stage_site import FAR, MS, Stage, until
 from torch import nn
 
 from headrace_torch import hydro
-from headrace_torch.bubble_words import AT, Alarm, StepKind, started_ticks
+from headrace_torch.bubble_shm import AT, Alarm, StepKind, started_ticks
 from headrace_torch.bubbles import Gate, GateError, join, watch
 from headrace_torch.bubbles.gate import PATIENCE
 

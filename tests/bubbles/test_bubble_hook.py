@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from primary_site import Primary
 
-from headrace_torch.bubble_words import AT, StageFile, StageFileError, StageHeader, StepKind, started_ticks
-from headrace_torch.bubble_words.layout import is_control
+from headrace_torch.bubble_shm import AT, StageFile, StageFileError, StageHeader, StepKind, started_ticks
+from headrace_torch.bubble_shm.layout import is_control
 from headrace_torch.bubbles.attach import attach
 
 WINDOW = 0

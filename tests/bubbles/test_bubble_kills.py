@@ -7,7 +7,7 @@ from kills import Scene, play, unlearnt
 from primary_site import Primary
 
 from headrace_services.bubble_agent.predictor import LEAST
-from headrace_torch.bubble_words import AT
+from headrace_torch.bubble_shm import AT
 
 pytestmark = pytest.mark.full
 

@@ -20,8 +20,8 @@ from headrace.v1 import bubble_pb2_grpc
 from headrace_services.bubble_agent.certificate import OPTIONS, WorkerCertificate
 from headrace_services.bubble_agent.process import CALLERS, Settings, check
 from headrace_services.identity import authority
-from headrace_torch.bubble_words import AT, Awaits
-from headrace_torch.bubble_words.layout import TABLE
+from headrace_torch.bubble_shm import AT, Awaits
+from headrace_torch.bubble_shm.layout import TABLE
 
 
 class Player(threading.Thread):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.v1 import event_pb2, spec_pb2, worker_pb2
-from headrace_torch.bubble_words import started_ticks
+from headrace_torch.bubble_shm import started_ticks
 from headrace_worker.daemon import Daemon
 from headrace_worker.launch import launch_of
 from headrace_worker.settings import WorkerSettings

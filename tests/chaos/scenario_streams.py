@@ -176,7 +176,7 @@ async def never_read(address: str) -> None:
     """Be a worker without slots that asks for answers and reads none."""
     async with grpc.aio.insecure_channel(address, options=_SMALL_WINDOW) as channel:
         call: Any = WorkerServiceStub(channel).Session()
-        hello = worker_pb2.Hello(worker=DEAF, incarnation="1", log_dir="/simulated")
+        hello = worker_pb2.Hello(protocol=1, worker=DEAF, incarnation="1", log_dir="/simulated")
         await call.write(worker_pb2.SessionRequest(hello=hello))
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             for sequence in itertools.count(1):

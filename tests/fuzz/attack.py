@@ -212,6 +212,7 @@ class Attack:
         wild = draw.chance.choice([0, 0.1, 0.5])
         number = draw.chance.randrange(3)
         hello = worker_pb2.Hello(
+            protocol=1,
             worker=self.lines.worker or f"fuzz-{number}",
             incarnation=str(draw.chance.randrange(3)),
             cpus=4,

@@ -246,7 +246,7 @@ def channel(site: JoinedSite, name: str) -> grpc.Channel:
 
 def test_a_worker_cannot_speak_for_another(site: JoinedSite) -> None:
     with channel(site, "mine") as line:
-        hello = worker_pb2.Hello(worker="through", incarnation="1")
+        hello = worker_pb2.Hello(protocol=1, worker="through", incarnation="1")
         stream = worker_pb2_grpc.WorkerServiceStub(line).Session(
             iter([worker_pb2.SessionRequest(hello=hello)]), timeout=60
         )

@@ -20,7 +20,7 @@ from headrace_services.scheduler.core.inputs import (
 from headrace_services.scheduler.core.needs import Surroundings
 from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.core.records import Lease
-from headrace_services.scheduler.core.standing import Leaving
+from headrace_services.scheduler.core.study_status import Leaving
 from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.store import heartbeats, placement, rows, studies, tables
 from headrace_services.scheduler.store.database import open_engine, transaction

@@ -32,7 +32,7 @@ def test_the_numbers_are_those_of_the_contract() -> None:
 
 def test_a_joint_of_a_later_contract_counts_as_unknown() -> None:
     gpu = worker_pb2.Device(kind=worker_pb2.DEVICE_KIND_GPU, links=[0, 7, 4])  # type: ignore[list-item]
-    hello = worker_pb2.Hello(worker="w", incarnation="1", log_dir="/l", devices=[gpu])
+    hello = worker_pb2.Hello(protocol=1, worker="w", incarnation="1", log_dir="/l", devices=[gpu])
     assert messages.greeting(hello).devices[0].links == (Link.UNKNOWN, Link.UNKNOWN, Link.MACHINE)
 
 

@@ -6,7 +6,7 @@ import pytest
 from many_studies import ManyStudies, gpus
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import surroundings
+from headrace_services.scheduler.core import cluster_view
 from headrace_services.scheduler.core.needs import Devices
 from headrace_services.scheduler.core.placement import shares
 
@@ -49,7 +49,7 @@ def test_the_claims_of_a_placement_grow_with_the_number_of_studies(monkeypatch: 
 
 def test_who_runs_where_is_read_only_by_the_study_that_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 0
-    devices = surroundings.Devices
+    devices = cluster_view.Devices
 
     def counted(**fields: Any) -> Devices:
         nonlocal asked
@@ -59,6 +59,6 @@ def test_who_runs_where_is_read_only_by_the_study_that_goes_first(monkeypatch: p
     many = ManyStudies(gpus(1, 4))
     for _ in range(48):
         many.add(SPEC)
-    monkeypatch.setattr(surroundings, "Devices", counted)
+    monkeypatch.setattr(cluster_view, "Devices", counted)
     many.run(until_s=5)
     assert not asked

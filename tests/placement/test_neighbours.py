@@ -13,13 +13,13 @@ from placement_site import spec
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headrace_services.scheduler.core import sharing, surroundings
+from headrace_services.scheduler.core import cluster_view, sharing
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.needs import NextInLine, Surroundings
 from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.core.placement.shares import Share, Totals, in_order, least_s
 from headrace_services.scheduler.core.records import Event
-from headrace_services.scheduler.core.standing import Reserved, Standing, Usage
+from headrace_services.scheduler.core.study_status import Reserved, Standing, Usage
 from headrace_services.scheduler.store import neighbours, rows, studies, tables, workers
 from headrace_services.scheduler.store.database import open_engine, transaction
 from headrace_services.scheduler.store.load import load
@@ -144,7 +144,7 @@ def test_decisions_do_not_depend_on_how_many_are_learnt_of_at_first(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def events(first: int, further: int) -> list[list[Any]]:
-        monkeypatch.setattr(surroundings, "FIRST_IN_LINE", first)
+        monkeypatch.setattr(cluster_view, "FIRST_IN_LINE", first)
         monkeypatch.setattr(sharing, "NEXT_IN_LINE", further)
         chance = random.Random(seed)
         many = ManyStudies(gpus(1, 4), gpus(2, 2), seed=seed)
@@ -163,7 +163,7 @@ def test_decisions_do_not_depend_on_how_many_are_learnt_of_at_first(
 
 def test_slots_that_the_first_in_line_cannot_use_go_to_one_behind_them() -> None:
     many = ManyStudies(gpus(1, 2), gpus(2, 1))
-    for _ in range(surroundings.FIRST_IN_LINE + 8):
+    for _ in range(cluster_view.FIRST_IN_LINE + 8):
         many.add(spec("walk:train", resources={"gpus": 2}, max_trials=50, max_steps=1))
     last = many.add(spec("walk:train", resources={"gpus": 1}, max_trials=50, max_steps=1, priority=-1))
     assert len(last.leases) == 1

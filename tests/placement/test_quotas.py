@@ -13,7 +13,7 @@ from headrace_services.scheduler.core.inputs import PlaceNow
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.placement.quotas import Quota, left
 from headrace_services.scheduler.core.placement.shares import BEHIND_ALL, Share, Totals, claim
-from headrace_services.scheduler.core.standing import Usage
+from headrace_services.scheduler.core.study_status import Usage
 
 TOTALS = Totals(gpu_milli=16_000, cpu_slots=0)
 

@@ -22,7 +22,7 @@ from headrace.spec import (
     SuccessiveHalvingPolicy,
     TpeSampler,
 )
-from headrace_services.scheduler.own import histories
+from headrace_services.scheduler.plugins import histories
 
 KINDS = {
     "auto": [

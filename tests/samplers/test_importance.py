@@ -164,7 +164,7 @@ def test_why_nothing_is_compared() -> None:
 
 
 def test_many_results_take_little_time_of_the_process() -> None:
-    """The newest 2,000 results of a wide space, which is the most that is asked: within the limit of the desk."""
+    """The newest 2,000 results of a wide space, which is the most that is asked: within the limit of the pool."""
     space = {f"x{place}": {"type": "float", "low": 0.0, "high": 1.0} for place in range(30)}
     spec = make_spec(space=space)
     rng = np.random.default_rng(0)

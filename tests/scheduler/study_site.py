@@ -93,7 +93,6 @@ class StudySite:
             "state": "ACTIVE",
             "spec": self.spec.model_dump(mode="json"),
             "planned": expected_trials(self.spec),
-            "distinct_points": True,
         }
         async with transaction(self.engine) as conn:
             query = insert(tables.study).values(**columns).returning(tables.study.c.id)

@@ -6,7 +6,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
-from headrace_services.scheduler.core.endings import MAX_LOSSES_IN_ROW
+from headrace_services.scheduler.core.exits import MAX_LOSSES_IN_ROW
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     LeaseExpired,

@@ -21,7 +21,7 @@ from headrace_services.scheduler.core.inputs import (
     Suggested,
 )
 from headrace_services.scheduler.core.records import Lease
-from headrace_services.scheduler.core.standing import Progress
+from headrace_services.scheduler.core.study_status import Progress
 from headrace_services.scheduler.replay.replaying import replay
 from headrace_services.scheduler.rpc import convert
 from headrace_services.scheduler.store import rows, studies

@@ -13,7 +13,7 @@ from headrace.client.convert import trial as client_trial
 from headrace.client.lineage import schedule
 from headrace.client.model import TrialInfo
 from headrace.client.records import trial_rows
-from headrace.client.wording import best_of_other_code, other_code, result_of_other_code
+from headrace.client.wording import best_of_other_code, other_code
 from headrace_services.scheduler.rpc import convert as rpc_convert
 from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.store import studies, trials
@@ -115,7 +115,7 @@ async def test_a_trial_that_resumes_from_its_own_checkpoint_of_edited_code_stays
     assert again.resume is not None
     await site.step(site.running(again, 3, 0.3, OWN))
     found = await seen(site, 0)
-    assert (found.code_changed, result_of_other_code(found)) == (("h.py",), True)
+    assert (found.code_changed, found.result_of_other_code) == (("h.py",), True)
     assert [(one.first_step, one.last_step) for one in (await seen(site, 0)).other_code] == [(2, 2)]
     assert [one["first_step"] for one in (await site.trial(0)).checkpoint["other_code"]] == [2]
 
@@ -141,20 +141,20 @@ async def test_a_best_value_from_before_an_edit_is_not_doubted(
     await site.step(by_steps(18))
     again = await lease_of(site, 0)
     await site.step(site.loaded(again, EDITED))
-    assert result_of_other_code(await seen(site, 0)) is False  # it has reported nothing since
+    assert (await seen(site, 0)).result_of_other_code is False  # it has reported nothing since
     await site.step(site.running(again, 12, 0.25, code()))
     found = await seen(site, 0)
     assert found.code_changed == ("h.py",)
     by_last = found.counted_end is None
-    assert result_of_other_code(found) is (doubted and by_last)
+    assert found.result_of_other_code is (doubted and by_last)
     assert (", after the result that counts" in other_code(found)) is not (doubted and by_last)
     # What it comes to at its next end is of the edit as far as its best report was.
     await site.step(site.running(again, 18, 0.15, code()))
-    assert result_of_other_code(await seen(site, 0)) is True
+    assert (await seen(site, 0)).result_of_other_code is True
     await site.step(by_steps(27))
     third = await lease_of(site, 0)
     await site.step(site.running(third, 27, 0.9, code()))
-    assert result_of_other_code(await seen(site, 0)) is True
+    assert (await seen(site, 0)).result_of_other_code is True
     study, _ = await shown(site)
     assert best_of_other_code(study) == "the best trial, 0, ran other code than the first"
 

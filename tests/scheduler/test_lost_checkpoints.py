@@ -10,7 +10,11 @@ from headrace.v1 import event_pb2, worker_pb2
 from headrace_services.scheduler.core.inputs import ExitedArrived, RetryTrials
 from headrace_services.scheduler.core.needs import Named
 from headrace_services.scheduler.core.records import Lease
-from headrace_services.scheduler.core.unread import DAMAGED_TRIES, FIRST_PAUSE_S, LONGEST_PAUSE_S
+from headrace_services.scheduler.core.unreadable_checkpoints import (
+    DAMAGED_TRIES,
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+)
 from headrace_services.scheduler.replay.replaying import replay
 from headrace_services.scheduler.rpc.waiting import waits_for
 from headrace_services.scheduler.session.messages import checked_input

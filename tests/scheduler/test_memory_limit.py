@@ -129,7 +129,9 @@ def hello(devices: int) -> worker_pb2.SessionRequest:
         worker_pb2.Device(index=index, kind=worker_pb2.DEVICE_KIND_CPU, model="cpu")
         for index in range(devices)
     ]
-    return worker_pb2.SessionRequest(hello=worker_pb2.Hello(worker="w", incarnation="1", devices=described))
+    return worker_pb2.SessionRequest(
+        hello=worker_pb2.Hello(protocol=1, worker="w", incarnation="1", devices=described)
+    )
 
 
 def poison(lease: event_pb2.LeaseRef) -> Iterator[worker_pb2.SessionRequest]:

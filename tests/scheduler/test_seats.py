@@ -10,7 +10,7 @@ from study_site import ASHA, StudySite, gone, make_spec
 
 from headrace_services.scheduler.core import seats
 from headrace_services.scheduler.core.capacity import Measured, Profile, TurnCost
-from headrace_services.scheduler.core.endings import MAX_LOSSES_IN_ROW
+from headrace_services.scheduler.core.exits import MAX_LOSSES_IN_ROW
 from headrace_services.scheduler.core.inputs import (
     LeaseExpired,
     PauseTrial,

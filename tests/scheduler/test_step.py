@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
-from headrace_services.scheduler.core.endings import MAX_KILLS_IN_ROW, MAX_LOSSES_IN_ROW
+from headrace_services.scheduler.core.exits import MAX_KILLS_IN_ROW, MAX_LOSSES_IN_ROW
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     Assignment,

@@ -4,7 +4,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, gone, make_spec
 
 from headrace.v1 import event_pb2, worker_pb2
-from headrace_services.scheduler.core import endings
+from headrace_services.scheduler.core import exits
 from headrace_services.scheduler.core.inputs import ExitedArrived
 from headrace_services.scheduler.core.records import Lease
 from headrace_services.scheduler.rpc.waiting import waits_for
@@ -28,7 +28,7 @@ async def test_nothing_is_charged_however_often(engine: AsyncEngine) -> None:
     await site.connect(slots=1)
     (first,) = await site.kick()
     lease: Lease | None = first
-    for _ in range(2 * endings.MAX_LOSSES_IN_ROW):
+    for _ in range(2 * exits.MAX_LOSSES_IN_ROW):
         assert lease is not None, "with this worker alone it is tried there again"
         lease = await misses(site, lease)
     trial = await site.trial(0)

@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
-from headrace_services.scheduler.core import decide, room
+from headrace_services.scheduler.core import cluster_state, decide
 from headrace_services.scheduler.core.inputs import Assignment, Order, PauseTrial, PlaceNow, StopStudy
 from headrace_services.scheduler.engine.cycle import CycleResult, run_cycle
 from headrace_services.scheduler.engine.hub import Hub
@@ -54,14 +54,14 @@ async def test_leaving_many_slots_to_many_studies_orders_them_once(
     studies = [await StudySite(engine, make_spec(max_trials=4)).create() for _ in range(20)]
     for study in studies:
         assert await study.kick() == []
-    orders, in_order = 0, room.in_order
+    orders, in_order = 0, cluster_state.in_order
 
     def counted(*arguments: Any) -> Any:
         nonlocal orders
         orders += 1
         return in_order(*arguments)
 
-    monkeypatch.setattr(room, "in_order", counted)
+    monkeypatch.setattr(cluster_state, "in_order", counted)
     await studies[0].connect(slots=40)
     last = studies[-1]
     assert len(await last.kick()) == 2, "the others go first by age, each as often as it"

@@ -2,7 +2,9 @@
 
 Each scenario is drawn from its number alone: a policy, a cluster, one to three studies that share it, machines that
 fail, trials whose program fails, and what users do meanwhile. `logs` runs it on virtual time and returns every event
-of every study. `python tests/simulator/logged_studies.py --write` keeps the digests of today's code.
+of every study. Two digests of each scenario are kept: one of everything, and one without the sentences for people. A
+change that only rewords sentences changes the first and not the second. `python tests/simulator/logged_studies.py
+--write` keeps the digests of today's code.
 """
 
 import argparse
@@ -12,7 +14,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.errors import HeadraceError
 from headrace.spec import StudySpec
@@ -36,6 +38,8 @@ from headrace_services.scheduler.simulator.study import StudySimulation
 
 KEPT = Path(__file__).with_name("event_logs.json")
 COUNT = 300
+SENTENCES = frozenset({"detail", "reason", "sentence"})
+"""The keys of an event's detail that hold a sentence for people; its message is one too."""
 POLICIES: tuple[dict[str, Any], ...] = (
     {"kind": "run_all"},
     {"kind": "asha", "eta": 3},
@@ -78,10 +82,45 @@ def logs(number: int) -> dict[str, list[list[Any]]]:
     }
 
 
-def digest(number: int) -> str:
-    """Of a scenario's logs: equal where they are, but for the last digits that machines differ in."""
-    text = json.dumps(_rounded(logs(number)), sort_keys=True, ensure_ascii=False)
+class Digests(NamedTuple):
+    """Two digests of the same logs. Neither sees the last digits of a number, in which machines differ."""
+
+    everything: str
+    without_sentences: str
+
+
+def digests(number: int) -> Digests:
+    """The digests of a scenario's logs."""
+    return digests_of(logs(number))
+
+
+def digests_of(found: dict[str, list[list[Any]]]) -> Digests:
+    """The digests of these logs."""
+    found = _rounded(found)
+    bare = {
+        study: [[trial, kind, _without_sentences(detail)] for trial, kind, _, detail in events]
+        for study, events in found.items()
+    }
+    return Digests(_digest(found), _digest(bare))
+
+
+def kept() -> dict[int, Digests]:
+    """The digests that were kept, by scenario."""
+    return {int(number): Digests(*pair) for number, pair in json.loads(KEPT.read_text()).items()}
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_sentences(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _without_sentences(one) for key, one in value.items() if key not in SENTENCES}
+        case list():
+            return [_without_sentences(one) for one in value]
+    return value
 
 
 def _rounded(value: Any) -> Any:
@@ -238,16 +277,23 @@ def main() -> int:
     if options.show is not None:
         print(json.dumps(logs(options.show), indent=1, sort_keys=True, ensure_ascii=False))
         return 0
-    found = {str(number): digest(number) for number in range(COUNT)}
+    found = {number: digests(number) for number in range(COUNT)}
     if options.write:
-        KEPT.write_text(json.dumps(found, indent=0) + "\n")
-        print(f"{KEPT.name}: {COUNT} digests")
+        KEPT.write_text("{\n" + ",\n".join(f'"{n}": {json.dumps(one)}' for n, one in found.items()) + "\n}\n")
+        print(f"{KEPT.name}: {COUNT} scenarios, two digests each")
         return 0
-    changed = [number for number, kept in json.loads(KEPT.read_text()).items() if found[number] != kept]
+    before = kept()
+    decided = [n for n in found if found[n].without_sentences != before[n].without_sentences]
+    worded = [n for n in found if found[n] != before[n] and n not in decided]
     print(
-        f"{COUNT - len(changed)} of {COUNT} logs are as they were kept; others: {', '.join(changed) or 'none'}"
+        f"{COUNT - len(decided)} of {COUNT} logs are as they were kept, sentences apart; others: {_listed(decided)}"
     )
-    return bool(changed)
+    print(f"{len(worded)} logs changed in their sentences only: {_listed(worded)}")
+    return bool(decided or worded)
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"
 
 
 if __name__ == "__main__":

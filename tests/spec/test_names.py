@@ -41,7 +41,9 @@ def test_on_the_command_line_of_a_worker(option, tmp_path, monkeypatch):
 
 def test_of_a_worker_that_connects():
     with pytest.raises(InvalidFieldError) as raised:
-        messages.greeting(worker_pb2.Hello(worker="x y", incarnation="1", labels={"my zone": "a"}))
+        messages.greeting(
+            worker_pb2.Hello(protocol=1, worker="x y", incarnation="1", labels={"my zone": "a"})
+        )
     assert [violation.field for violation in raised.value.violations] == ["hello.worker", "hello.labels"]
     assert "hello.worker: invalid worker name 'x y': use letters" in str(raised.value)
     assert "invalid label name 'my zone': use letters" in str(raised.value)

@@ -117,12 +117,11 @@ class Worker:
         *,
         name: str = "requirements.txt",
         python: str = "",
-        study: str = "u",
     ) -> Path:
         """The interpreter of a project's study that ships these files."""
         template = spec_pb2.TrialTemplate(working_dir="/nowhere", requirements=name, python=python)
         template.code.CopyFrom(spec_pb2.Code(ship=True, digest=self.ship(files)))
-        assign = worker_pb2.Assign(template=template, project=project, study_uid=study)
+        assign = worker_pb2.Assign(template=template, project=project, study_uid="u")
         prepared = await self.programs.prepare(assign, self.notes.append, self.printed.append)
         assert prepared.python is not None
         self.programs.release(prepared)

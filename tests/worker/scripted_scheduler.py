@@ -60,15 +60,12 @@ class Stream:
         held: Iterable[event_pb2.LeaseRef] | None = None,
         interval_s: float = 0.2,
         *,
-        takes_batches: bool = False,
-        takes_leaving: bool = False,
         store: worker_pb2.StoreOrder | None = None,
     ) -> None:
         welcome = worker_pb2.Welcome(
+            protocol=1,
             held=self.hello.held if held is None else held,
             scheduler="scripted",
-            takes_batches=takes_batches,
-            takes_leaving=takes_leaving,
             store=store,
         )
         welcome.heartbeat_interval.FromMilliseconds(int(interval_s * 1000))
@@ -97,8 +94,6 @@ class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
         self.streams: list[Stream] = []
         self.welcomes = True
         self.acks = True
-        self.takes_batches = False
-        self.takes_leaving = False
         self.store: worker_pb2.StoreOrder | None = None
         self.interval_s = 0.2
         self.address = ""
@@ -126,12 +121,7 @@ class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
         stream = Stream(first.hello, context)
         self.streams.append(stream)
         if self.welcomes:
-            stream.welcome(
-                interval_s=self.interval_s,
-                takes_batches=self.takes_batches,
-                takes_leaving=self.takes_leaving,
-                store=self.store,
-            )
+            stream.welcome(interval_s=self.interval_s, store=self.store)
         reader = asyncio.create_task(self._read(stream, context))
         try:
             while (response := await stream.outgoing.get()) is not None:

@@ -13,10 +13,8 @@ STOP = event_pb2.DECISION_ACTION_STOP
 RELEASED = worker_pb2.EXIT_OUTCOME_RELEASED
 
 
-async def test_reports_that_wait_are_one_message_to_a_scheduler_that_takes_it(
-    site: Site, scheduler: ScriptedScheduler
-) -> None:
-    scheduler.takes_batches, scheduler.acks = True, False
+async def test_reports_that_wait_are_one_message(site: Site, scheduler: ScriptedScheduler) -> None:
+    scheduler.acks = False
     bundle = await started(site, scheduler)
     members = [bundle.start(n, milestone=2) for n in (1, 2, 3)]
     for member in members:

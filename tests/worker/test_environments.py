@@ -81,17 +81,10 @@ async def test_an_edit_of_the_code_neither_resolves_nor_installs_again(worker: W
     assert await worker.python("a", asks("numpy>2\n")) != first
 
 
-async def test_each_project_has_its_own_and_each_study_of_an_older_scheduler(
-    worker: Worker, index: Index
-) -> None:
+async def test_each_project_has_its_own(worker: Worker, index: Index) -> None:
     found = await asyncio.gather(*(worker.python(project, asks()) for project in ("a", "b", "a", "b")))
     assert (found[0] == found[2], found[1] == found[3], len(set(found))) == (True, True, 2)
     assert (index.resolved, len(index.installed)) == (2, 2)
-    # What a project is called cannot make it another one's, nor a study's.
-    found += [await worker.python("", asks(), study=study) for study in ("x", "y", "x")]
-    found.append(await worker.python("study x", asks()))
-    assert found[4] == found[6]
-    assert len(set(found)) == 5
 
 
 async def test_code_belongs_to_the_question_where_the_requirements_refer_to_it(

@@ -217,7 +217,6 @@ async def test_a_home_of_which_a_file_was_deleted_is_completed(
 async def test_a_daemon_whose_home_another_one_has_taken_leaves(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
-    scheduler.takes_leaving = True
     site.start()
     stream = await scheduler.stream()
     shutil.rmtree(site.settings.home)

@@ -23,7 +23,7 @@ def _answer_s(backlog: int) -> float:
         for n in range(LEASES)
     ]
     core.connect()
-    core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome()))
+    core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome(protocol=1)))
     for n, lease in enumerate(leases):
         assign = worker_pb2.Assign(lease=lease, grant=worker_pb2.Grant(slots=[n]))
         core.receive(worker_pb2.SessionResponse(assign=assign))

@@ -94,7 +94,7 @@ def test_a_refusal_that_comes_twice_or_for_nothing_known_changes_nothing() -> No
     core = SessionCore(IDENTITY)
     core.appended(1, LEASE)
     core.connect()
-    core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome()))
+    core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome(protocol=1)))
     refused = worker_pb2.SessionResponse(refused=worker_pb2.Refused(sequence=1, reason="no"))
     assert core.receive(refused) == [PutAside(sequence=1, reason="no")]
     assert core.receive(refused) == []
@@ -120,7 +120,7 @@ def _drained_s(messages: int) -> float:
     for sequence in range(1, messages + 1):
         core.appended(sequence, LEASE)
     core.connect()
-    core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome()))
+    core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome(protocol=1)))
     acks = [worker_pb2.SessionResponse(ack=worker_pb2.Ack(sequences=[n])) for n in range(1, messages + 1)]
     began = time.perf_counter()
     for ack in acks:

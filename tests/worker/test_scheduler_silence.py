@@ -17,7 +17,7 @@ def opened() -> SessionCore:
 
 def welcome(core: SessionCore) -> None:
     """Open the session."""
-    message = worker_pb2.Welcome()
+    message = worker_pb2.Welcome(protocol=1)
     message.heartbeat_interval.FromMilliseconds(INTERVAL_MS)
     message.lease_ttl.FromMilliseconds(TTL_MS)
     core.receive(worker_pb2.SessionResponse(welcome=message))

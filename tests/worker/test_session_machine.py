@@ -189,7 +189,7 @@ class SessionMachine(RuleBasedStateMachine):
         named = {ref.lease_id for ref in hello.held}
         assert set(self.live) & set(self.ever_started) <= named, "named until its end is committed"
         held = [ref for ref in hello.held if ref.lease_id in self.live]
-        self.say(welcome=worker_pb2.Welcome(held=held))
+        self.say(welcome=worker_pb2.Welcome(protocol=1, held=held))
         for lease_id, ref in self.live.items():
             if lease_id not in named:
                 self.say(assign=worker_pb2.Assign(lease=ref))

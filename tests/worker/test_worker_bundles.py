@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -18,7 +16,6 @@ from headrace.bundle_logs import LogReader
 from headrace.v1 import event_pb2, spec_pb2, worker_pb2
 from headrace_worker.exits import Verdict, for_all
 from headrace_worker.launch import Launch, launch_of
-from headrace_worker.outbox import Outbox
 from headrace_worker.session_core import Identity, SessionCore
 from headrace_worker.standby import _nameless, _names
 
@@ -365,7 +362,7 @@ if os.fork() == 0:
 def test_members_of_one_bundle_do_not_crowd_their_slot() -> None:
     core = SessionCore(Identity(worker="w", incarnation="i", devices=(), labels={}, version="", log_dir="/"))
     core.connect()
-    core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome()))
+    core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome(protocol=1)))
 
     def assign(lease: str, grant: str) -> None:
         held = worker_pb2.Assign(
@@ -399,24 +396,6 @@ def test_a_process_that_stands_by_for_a_bundle_is_for_any_bundle_and_no_lone_tri
     assert "HEADRACE_BUNDLE" not in alone.env
     assert _nameless(bundle) == _nameless(launch("bb", 4)) != _nameless(alone)
     assert "HEADRACE_BUNDLE" in _names(bundle)
-
-
-def test_an_outbox_of_an_older_worker_learns_by_what_a_process_is_known(tmp_path: Path) -> None:
-    path = tmp_path / "outbox.sqlite"
-    with closing(sqlite3.connect(path)) as old:
-        old.execute(
-            "CREATE TABLE leases (lease_id TEXT PRIMARY KEY, trial TEXT NOT NULL, attempt INTEGER NOT NULL,"
-            " pid INTEGER, started REAL)"
-        )
-        old.execute("INSERT INTO leases VALUES ('old', 't', 1, 7, 1.5)")
-        old.commit()
-    outbox = Outbox(path)
-    outbox.hold(event_pb2.LeaseRef(lease_id="new"), "first")
-    assert [(one.lease.lease_id, one.carried) for one in outbox.leases()] == [
-        ("old", "old"),
-        ("new", "first"),
-    ]
-    outbox.close()
 
 
 def test_a_bundle_s_end_charges_nobody() -> None:

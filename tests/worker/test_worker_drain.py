@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -28,11 +27,6 @@ for step in range(1, 1000):
     milestone = decision.next_milestone
     mark("trains", step)
 """
-
-
-@pytest.fixture(autouse=True)
-def heeding(scheduler: ScriptedScheduler) -> None:
-    scheduler.takes_leaving = True
 
 
 async def ended(scheduler: ScriptedScheduler, count: int = 1) -> worker_pb2.Exited:
@@ -214,17 +208,3 @@ async def test_a_file_that_is_there_already_is_refused(tmp_path: Path) -> None:
     _, said = await process.communicate()
     assert process.returncode == 2
     assert b"is there already" in said
-
-
-@pytest.mark.full
-async def test_a_scheduler_that_knows_of_no_drain_sees_a_stop(
-    site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
-) -> None:
-    scheduler.takes_leaving = False
-    daemon = await daemons.start()
-    stream = await scheduler.stream()
-    stream.send(assign=site.assign(site.program("report(1); mark('up'); time.sleep(100)")))
-    await until(lambda: (site.marks / "up").exists())
-    daemon.send_signal(signal.SIGTERM)
-    exited = await ended(scheduler)
-    assert (exited.outcome, exited.error) == (worker_pb2.EXIT_OUTCOME_LOST, "the worker was stopped")

@@ -12,7 +12,7 @@ from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site
 
 from headrace.v1 import bubble_pb2, bubble_pb2_grpc, spec_pb2, worker_pb2
-from headrace_torch.bubble_words import AT, StageFile, StageHeader, started_ticks
+from headrace_torch.bubble_shm import AT, StageFile, StageHeader, started_ticks
 from headrace_worker import bubble_watch, daemon
 from headrace_worker.bubble_slots import AWAY_S, FIRST_INDEX, FORGET_S, BubbleSlots
 from headrace_worker.devices import discover

@@ -2,11 +2,9 @@
 
 import random
 import signal
-import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
@@ -445,7 +443,7 @@ def test_an_upload_ends_with_its_report_and_a_lease_with_its_exit(tmp_path: Path
 def _core() -> SessionCore:
     core = SessionCore(Identity(worker="w", incarnation="i", devices=(), labels={}, version="", log_dir="/"))
     core.connect()
-    core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome()))
+    core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome(protocol=1)))
     return core
 
 
@@ -472,7 +470,7 @@ def test_two_leases_on_one_slot_reopen_the_session_less_and_less_often() -> None
 def test_a_scheduler_that_breaks_the_protocol_is_left() -> None:
     core = _core()
     with pytest.raises(SessionProtocolError, match="a second Welcome"):
-        core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome()))
+        core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome(protocol=1)))
     core.disconnect()
     core.connect()
     with pytest.raises(SessionProtocolError, match="ack before Welcome"):
@@ -493,18 +491,3 @@ def test_workers_that_lose_a_replica_spread_over_the_others() -> None:
     first = Counter(turns_after(["a", "b", "c"], "a")[0] for _ in range(300))
     assert min(first["b"], first["c"]) > 90, first
     assert first["a"] == 0
-
-
-def test_the_outbox_of_an_older_worker_is_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / "outbox.sqlite"
-    Outbox(path).close()
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("ALTER TABLE leases RENAME COLUMN attempt TO epoch")  # what it was called before
-        db.execute("INSERT INTO leases (lease_id, trial, epoch) VALUES ('u.3.2', 's/3', 2)")
-    outbox = Outbox(path)
-    outbox.hold(event_pb2.LeaseRef(lease_id="u.4.1", trial="s/4", attempt=1))
-    assert [(held.lease.lease_id, held.lease.attempt) for held in outbox.leases()] == [
-        ("u.3.2", 2),
-        ("u.4.1", 1),
-    ]
-    outbox.close()

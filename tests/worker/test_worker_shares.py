@@ -244,7 +244,7 @@ def test_a_trial_is_asked_to_leave_once_it_is_held_and_not_after() -> None:
         Identity(worker="w", incarnation="i", devices=devices, labels={}, version="", log_dir="/l")
     )
     core.connect()
-    core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome()))
+    core.receive(worker_pb2.SessionResponse(welcome=worker_pb2.Welcome(protocol=1)))
     vacate = worker_pb2.SessionResponse(vacate=worker_pb2.Vacate(lease=_assign().lease, reason="others"))
     assert core.receive(vacate) == []
     core.receive(worker_pb2.SessionResponse(assign=_assign(slots=[0])))

@@ -157,7 +157,6 @@ class Attempt:
         self._restored = False
         # It has a checkpoint to load, and the scheduler was not told yet that it has.
         self._loads = assign.HasField("checkpoint")
-        self._code_due = False
         self._no_room = ""
         self._preparing = ""
         # What fails now is the store's doing, or the checkpoint's.
@@ -288,8 +287,6 @@ class Attempt:
         message = worker_pb2.Restored(lease=self.lease, read_time=request.read_time)
         await self._place.courier.post(self.lease, worker_pb2.SessionRequest(restored=message))
         self._loads = False
-        if self._code_due:
-            await self.announce_code()
 
     async def loaded(self, files: Iterable[SourceFile]) -> None:
         """Takes source files that the process has imported, or is to run."""
@@ -298,19 +295,10 @@ class Attempt:
             await self.announce_code()
 
     async def announce_code(self) -> None:
-        """Tells the scheduler what runs, where it is to hear of it before the first report.
-
-        A scheduler that knows nothing of code, and so guards none, takes the message for that of a loaded checkpoint:
-        it gets that one first.
-        """
+        """Tells the scheduler what runs, where it is to hear of it before the first report."""
         code = self.host.code
-        guards = self.assign.guards_code
         changed = self._place.told_code.take(self.assign.study_uid, code.files)
-        self._code_due = self._code_due or changed or guards
-        if not self._code_due or (self._loads and not guards):
-            return
-        self._code_due = False
-        if (said := code.since(0)) is not None:
+        if (changed or self.assign.guards_code) and (said := code.since(0)) is not None:
             message = worker_pb2.Restored(lease=self.lease, code=said)
             await self._place.courier.post(self.lease, worker_pb2.SessionRequest(restored=message))
 
@@ -319,7 +307,7 @@ class Attempt:
     ) -> event_pb2.Decision:
         """Takes a report; see `Reports.report`."""
         self.has_reported = True
-        self._loads = self._code_due = False  # the report says both
+        self._loads = False
         self.host.heard()
         self.host.trains()
         try:

@@ -16,7 +16,7 @@ import grpc
 
 from headrace.target import proxy_options
 from headrace.v1 import bubble_pb2, bubble_pb2_grpc
-from headrace_torch.bubble_words import AT, StageFile, StageFileError, folder
+from headrace_torch.bubble_shm import AT, StageFile, StageFileError, folder
 from headrace_worker.bubble_slots import BubbleSlots
 from headrace_worker.session_core import SessionCore
 from headrace_worker.slots import Slots

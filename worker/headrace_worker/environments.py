@@ -11,8 +11,8 @@ worker's settings of pip and uv. Where the text refers to files, the code's dige
 as long as it is asked for: a trial's start does not resolve, an index that has newer packages changes no study, and an
 environment that was deleted is made again as it was. So an edit of the code alone installs nothing again.
 
-Nothing is shared between projects, so that none can choose what another one imports. An older scheduler names no
-project: then each study has its own. Who installs, and with which rights, is in `build_folder`.
+Nothing is shared between projects, so that none can choose what another one imports. Who installs, and with which
+rights, is in `build_folder`.
 
 It extends the environment of its Python: what is not required is found there, so a trial always has Headrace itself.
 The task belongs to the daemon, not to an attempt: one that is told to end meanwhile leaves it to the next. One daemon

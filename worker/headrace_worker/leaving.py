@@ -78,12 +78,8 @@ class Leaving:
             self.by_itself("SIGTERM")
 
     def by_itself(self, why: str) -> None:
-        """Drains. A scheduler that does not know of it would place on: then it is a stop."""
-        core = self._courier.core
-        if not core.takes_leaving:
-            self._stop()
-            return
-        self._own = core.leaving = self._own or why
+        """Drains."""
+        self._own = self._courier.core.leaving = self._own or why
         self._session.beat_soon()
         self._within(self._settings.drain_grace_s)
         self._send_away()

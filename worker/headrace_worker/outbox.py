@@ -49,8 +49,8 @@ CREATE TABLE IF NOT EXISTS leases (
   attempt INTEGER NOT NULL,
   pid INTEGER,
   started REAL,
-  mark TEXT NOT NULL DEFAULT '',
-  proof TEXT NOT NULL DEFAULT ''
+  mark TEXT NOT NULL,
+  proof TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS uploads (
   uri TEXT PRIMARY KEY,
@@ -96,7 +96,6 @@ class Outbox:
         self.aside = Aside(path.parent / "aside")
         self._db = _opened(path)
         self._file = path.stat() if path != _NO_FILE else None
-        self._upgrade()
 
     @property
     def is_there(self) -> bool:
@@ -130,15 +129,6 @@ class Outbox:
                 raise
         before, self._db = self._db, again
         before.close()  # SQLite sees that its file is gone, and leaves the new one's alone
-
-    def _upgrade(self) -> None:
-        """Takes over the file of an older worker. There an attempt was called `epoch`, without mark or proof."""
-        columns = {name for _, name, *_ in self._db.execute("PRAGMA table_info(leases)")}
-        if "epoch" in columns:
-            self._db.execute("ALTER TABLE leases RENAME COLUMN epoch TO attempt")
-        for column in ("mark", "proof"):
-            if column not in columns:
-                self._db.execute(f"ALTER TABLE leases ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
 
     def append(self, lease_id: str, request: worker_pb2.SessionRequest, *, upload: str = "") -> int:
         """Adds a `Report` or `Restored` and returns its sequence; its checkpoint's upload is complete with it."""

@@ -103,8 +103,8 @@ class Programs:
 
 
 def owner_of(assign: worker_pb2.Assign) -> str:
-    """Whose trials share what lies here: a project's. An older scheduler names none: then each study is alone."""
-    return f"project {assign.project}" if assign.project else f"study {assign.study_uid}"
+    """Whose trials share what lies here: a project's."""
+    return f"project {assign.project}"
 
 
 def _unpacked(archive: Path, place: Path, owner: str) -> Path:

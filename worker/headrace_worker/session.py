@@ -284,7 +284,7 @@ class Session:
                 )
                 await call.write(worker_pb2.SessionRequest(heartbeat=beat))
             entries, more = await self._courier.unsent(_BATCH)
-            for together in _batches(entries) if self._core.batches else ([entry] for entry in entries):
+            for together in _batches(entries):
                 await self._send(call, together)
             if self._chunks and not more:  # behind all that the scheduler waits for, one at a time
                 await call.write(worker_pb2.SessionRequest(log_chunk=self._chunks.popleft()))

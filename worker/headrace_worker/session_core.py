@@ -122,11 +122,8 @@ class SessionCore:
         # Slots in the bubbles of large jobs; the devices that such jobs own are no ordinary slots meanwhile.
         self.ephemeral: tuple[worker_pb2.Device, ...] = ()
         self.owned: frozenset[str] = frozenset()
-        # The scheduler takes several reports in one message.
-        self.batches = False
-        # Why the daemon leaves; and whether the scheduler that it spoke with last heeds that.
+        # Why the daemon leaves.
         self.leaving = ""
-        self.takes_leaving = False
         self._withdrawn = False
         # The worker's store, as it is now.
         self.store: worker_pb2.Store | None = None
@@ -203,7 +200,6 @@ class SessionCore:
             host=self._identity.host,
             home=self._identity.home,
             home_lock=self._identity.home_lock,
-            takes_batches=True,
             leaving=self.leaving,
             withdrawn=self._withdrawn,
             protocol=self._identity.speaks.newest,
@@ -337,8 +333,6 @@ class SessionCore:
             raise SessionProtocolError(reason)
         self.phase = Phase.OPEN
         self.sent_through = 0
-        self.batches = welcome.takes_batches
-        self.takes_leaving = welcome.takes_leaving
         interval_s = welcome.heartbeat_interval.ToTimedelta().total_seconds()
         lease_ttl_s = welcome.lease_ttl.ToTimedelta().total_seconds()
         self._answers_heartbeats = False

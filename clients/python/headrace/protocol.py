@@ -3,8 +3,6 @@
 Each says the newest version that it speaks, and the oldest that it still understands of the other. They go on by the
 older of the two newest. Where that is too old for one of them, the session does not open, and both say who is to be
 updated. Additions that the other may ignore need no new version.
-
-0 is what programs speak that were made before there were versions.
 """
 
 from dataclasses import dataclass
@@ -30,8 +28,8 @@ def _release() -> str:
         return ""
 
 
-SPOKEN: Final = Spoken(newest=1, oldest=0, release=_release())
-"""What this release speaks. Version 1: versions are told, and workers send logs."""
+SPOKEN: Final = Spoken(newest=1, oldest=1, release=_release())
+"""What this release speaks. Version 1 is that of release 0.1.0."""
 
 
 def why_not(ours: Spoken, theirs: Spoken, *, we: str, they: str) -> str:

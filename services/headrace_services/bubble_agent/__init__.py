@@ -4,7 +4,7 @@ Words. The *primary* is the training job; a rank of it runs one *stage*. A *wind
 neighbours. A *slot* is the place of a communication instruction in the rank's step: the same slot waits about as long
 in every step. A *trial* runs beside a stage and works only while the stage's *gate* is open.
 
-Who writes what. Each stage has one file in shared memory (`headrace_torch.bubble_words`), and each word in it has one
+Who writes what. Each stage has one file in shared memory (`headrace_torch.bubble_shm`), and each word in it has one
 writer. The rank writes its progress, and opens and closes the gate from the table of lengths that the agent has
 written. The agent writes that table, its permission with a lease, and orders to the trial. The trial writes what it
 does. Nobody waits for anybody.

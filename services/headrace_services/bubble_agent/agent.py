@@ -19,8 +19,8 @@ from headrace_services.bubble_agent.job import Job, Key, PeerSaid, problem
 from headrace_services.bubble_agent.link import Link
 from headrace_services.bubble_agent.stage import Orders, Stage, TrialSeen
 from headrace_services.bubble_agent.watchman import Watchman
-from headrace_torch.bubble_words import AT, Alarm, StageFile, StageFileError
-from headrace_torch.bubble_words.stage_file import SUFFIX
+from headrace_torch.bubble_shm import AT, Alarm, StageFile, StageFileError
+from headrace_torch.bubble_shm.stage_file import SUFFIX
 
 log = logging.getLogger(__name__)
 

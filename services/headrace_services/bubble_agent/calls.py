@@ -12,7 +12,7 @@ from headrace.target import proxy_options
 from headrace.v1 import bubble_pb2 as pb
 from headrace.v1 import bubble_pb2_grpc
 from headrace_services.bubble_agent.process import socket_of
-from headrace_torch.bubble_words import folder as default_folder
+from headrace_torch.bubble_shm import folder as default_folder
 
 TIMEOUT_S: Final = 5.0
 LARGEST: Final = 64 * 1024 * 1024

@@ -63,7 +63,7 @@ def bubble_agent(
     headrace bubble-agent --listen 10.0.0.5:7444 --worker-home DIR --peer 10.0.0.6:7444
     """
     from headrace_services.bubble_agent.process import Settings, serve
-    from headrace_torch.bubble_words import folder as default_folder
+    from headrace_torch.bubble_shm import folder as default_folder
 
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,

@@ -16,8 +16,8 @@ from headrace_services.bubble_agent.stage import (
     TrialSeen,
     WindowSeen,
 )
-from headrace_torch.bubble_words import AT, BEGINS, SLOTS, TABLE, Awaits, StageFile, StepKind
-from headrace_torch.bubble_words.futex import Futex
+from headrace_torch.bubble_shm import AT, BEGINS, SLOTS, TABLE, Awaits, StageFile, StepKind
+from headrace_torch.bubble_shm.futex import Futex
 
 WHOLE: Final = 1 << 16
 STARTING_NS: Final = 30_000_000_000

@@ -32,7 +32,7 @@ from headrace_services.identity.listening import is_loopback
 from headrace_services.serving.admission import AdmissionInterceptor
 from headrace_services.serving.limits import Known
 from headrace_services.serving.server import Server
-from headrace_torch.bubble_words import StageFileError, make_folder
+from headrace_torch.bubble_shm import StageFileError, make_folder
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import signal
 import time
 from contextlib import suppress
 
-from headrace_torch.bubble_words import started_ticks
+from headrace_torch.bubble_shm import started_ticks
 
 _CPU_CLOCK = 2
 """The kernel's number for the clock of a whole process's computing (`clock_getcpuclockid`)."""

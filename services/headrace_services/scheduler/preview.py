@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from headrace.spec import Nsga2Sampler, Nsga3Sampler, OwnSampler, RandomSampler, Resources, StudySpec
 from headrace.spec.resources import WHOLE
 from headrace.spec.rungs import GeometricPolicy
+from headrace_services.scheduler.analysis.figures import Preview, PreviewRung, PreviewSize
 from headrace_services.scheduler.core.placement import sizes_differ
 from headrace_services.scheduler.core.policies import make_policy
-from headrace_services.scheduler.desk.figures import Preview, PreviewRung, PreviewSize
 from headrace_services.scheduler.preview_beside import companions, size
 from headrace_services.scheduler.samplers import Params, expected_trials, make_sampler
 from headrace_services.scheduler.simulator.cluster import machines_for, most_slots

@@ -10,8 +10,8 @@ from collections import Counter
 from headrace.spec import StudySpec
 from headrace.spec.pilot import SCALE
 from headrace.spec.resources import WHOLE
+from headrace_services.scheduler.analysis.figures import PreviewCompanion
 from headrace_services.scheduler.core.placement import requests_of, sizes_differ
-from headrace_services.scheduler.desk.figures import PreviewCompanion
 from headrace_services.scheduler.samplers.spread import pilot_configurations
 
 NAME = "previewed"

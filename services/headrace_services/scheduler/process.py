@@ -32,7 +32,7 @@ from headrace_services.identity.listening import asks_for_tokens, at_one_address
 from headrace_services.identity.roles import Auth
 from headrace_services.instance import tell_instance
 from headrace_services.monitoring.registry import REGISTRY
-from headrace_services.scheduler.desk import Desk
+from headrace_services.scheduler.analysis import AnalysisPools
 from headrace_services.scheduler.engine.budgets import Budgets
 from headrace_services.scheduler.engine.followers import Followers
 from headrace_services.scheduler.engine.hub import Hub
@@ -259,7 +259,7 @@ async def _serve_bound(
         heartbeats = Heartbeats(engine, settings.timing.lease_ttl_s)
         loads = Loads(engine)
         hub.deliver_with(registry.deliver)
-        desk = Desk()
+        analysis = AnalysisPools()
         pool = Pool(settings.sampler_processes, limit_s=settings.proposal_limit_s)
         suggester = Suggester(hub, pool, tasks)
         hub.propose_with(suggester.want)
@@ -275,7 +275,7 @@ async def _serve_bound(
             settings.ages,
             certified=for_workers is not None,
         )
-        studies = StudyServicer(hub, desk, janitor)
+        studies = StudyServicer(hub, analysis, janitor)
         studies.logs = logs = LogReads(engine, registry.find, tasks)
         registry.hear(log_reads.CHANNEL, logs.heard)
         studies.info = _info(metrics)
@@ -336,7 +336,7 @@ async def _serve_bound(
         for task in background:
             task.cancel()
         suggester.close()
-        await desk.close()
+        await analysis.close()
 
 
 def _info(metrics: str) -> study_pb2.GetServerInfoResponse:

@@ -21,9 +21,9 @@ from headrace.v1.project_pb2_grpc import ProjectServiceStub
 from headrace.v1.project_pb2_grpc import add_ProjectServiceServicer_to_server as add_project_service
 from headrace.v1.study_pb2_grpc import StudyServiceStub
 from headrace.v1.study_pb2_grpc import add_StudyServiceServicer_to_server as add_study_service
+from headrace_services.scheduler.analysis import AnalysisPools
+from headrace_services.scheduler.analysis.pools import IMPORTANCES
 from headrace_services.scheduler.core.inputs import LeaseExpired
-from headrace_services.scheduler.desk import Desk
-from headrace_services.scheduler.desk.desk import IMPORTANCES
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.rpc.code_service import CodeServicer
@@ -232,8 +232,8 @@ async def serving(engine: AsyncEngine) -> AsyncIterator[Replica]:
     running = asyncio.create_task(run_hub())
     hub = await ready
     # The machine may be busy: a fit of a second is to end.
-    desk = Desk(importances=replace(IMPORTANCES, time_s=120, wait_s=120))
-    add_study_service(StudyServicer(hub, desk), server)
+    analysis = AnalysisPools(importances=replace(IMPORTANCES, time_s=120, wait_s=120))
+    add_study_service(StudyServicer(hub, analysis), server)
     add_project_service(ProjectServicer(hub), server)
     add_code_service(CodeServicer(engine), server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -247,6 +247,6 @@ async def serving(engine: AsyncEngine) -> AsyncIterator[Replica]:
             projects=ProjectServiceStub(channel),
         )
     await server.stop(0)
-    await desk.close()
+    await analysis.close()
     over.set()
     await running

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from headrace import errors
 from headrace.error_status import from_rpc_error
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.desk.desk import FRONTS, IMPORTANCES, PREVIEWS
+from headrace_services.scheduler.analysis.pools import FRONTS, IMPORTANCES, PREVIEWS
 from headrace_services.scheduler.engine.log_reads import PATIENCE_S
 from headrace_services.scheduler.rpc import caller, interceptors
 from headrace_services.scheduler.rpc.ask_tell_calls import LONGEST_WAIT_S

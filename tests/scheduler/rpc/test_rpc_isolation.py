@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from headrace.errors import InternalError
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.desk import Desk
+from headrace_services.scheduler.analysis import AnalysisPools
 from headrace_services.scheduler.store.database import transaction
 
 INT64_MAX = 2**63 - 1
@@ -140,7 +140,7 @@ async def test_a_study_is_shown_though_the_process_that_finds_its_front_dies(
     async def dies(*_: object) -> None:
         raise InternalError("the process of this call died")
 
-    monkeypatch.setattr(Desk, "front", dies)
+    monkeypatch.setattr(AnalysisPools, "front", dies)
     study = await site.study("s")
     assert study.status.best.number == 0
     assert not study.status.front

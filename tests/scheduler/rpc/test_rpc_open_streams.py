@@ -31,7 +31,7 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 REQUESTS = {
     "/headrace.v1.StudyService/WatchStudy": study_pb2.WatchStudyRequest(name="studies/s"),
     "/headrace.v1.WorkerService/Session": worker_pb2.SessionRequest(
-        hello=worker_pb2.Hello(worker="w", incarnation="1", log_dir="/l")
+        hello=worker_pb2.Hello(protocol=1, worker="w", incarnation="1", log_dir="/l")
     ),
     "/headrace.v1.CodeService/PutCode": code_pb2.PutCodeRequest(digest=DIGEST),
     REFLECTION: reflection_pb2.ServerReflectionRequest(list_services=""),

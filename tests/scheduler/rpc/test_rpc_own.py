@@ -14,7 +14,7 @@ from headrace.v1 import study_pb2 as pb
 from headrace_services.scheduler.core import plugins
 from headrace_services.scheduler.rpc import new_studies
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "own"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "plugins"))
 
 import plugin_packages as packages
 

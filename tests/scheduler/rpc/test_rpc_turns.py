@@ -13,7 +13,7 @@ from headrace.spec import to_proto
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import study_pb2_grpc
 from headrace_services.identity.roles import Role
-from headrace_services.scheduler.desk import Desk
+from headrace_services.scheduler.analysis import AnalysisPools
 
 
 async def test_a_token_has_one_turn_over_all_its_connections(
@@ -25,7 +25,7 @@ async def test_a_token_has_one_turn_over_all_its_connections(
         callers.append(caller)
         raise TooLargeError("noted")
 
-    monkeypatch.setattr(Desk, "preview", noted)
+    monkeypatch.setattr(AnalysisPools, "preview", noted)
     async with guarded(engine) as site:
         address = site.address
         request = pb.PreviewStudyRequest(spec=to_proto(make_spec()), slots=1)

@@ -12,7 +12,7 @@ from headrace.ages import KINDS, Ages
 from headrace.errors import StudyNotFoundError
 from headrace.v1 import study_pb2 as pb
 from headrace_services.identity.roles import Role
-from headrace_services.scheduler.desk import Desk
+from headrace_services.scheduler.analysis import AnalysisPools
 from headrace_services.scheduler.engine.janitor import Done, Janitor
 from headrace_services.scheduler.rpc.caller import Caller, let_call
 from headrace_services.scheduler.rpc.study_service import StudyServicer
@@ -52,7 +52,7 @@ async def test_a_member_sees_what_is_due_of_the_own_project(site: RpcSite) -> No
                 await conn.exec_driver_sql("UPDATE study SET project = 'vision' WHERE id = %s", (study,))
             if name == "c":
                 await removal.mark_deleted(conn, study)
-    servicer = StudyServicer(site.replicas[0].hub, Desk(), Janitor(site.engine))
+    servicer = StudyServicer(site.replicas[0].hub, AnalysisPools(), Janitor(site.engine))
 
     async def seen(role: Role, project: str) -> pb.GetUpkeepResponse:
         let_call(Caller(peer="p", role=role, project=project, token="t"))
@@ -151,7 +151,7 @@ async def test_a_call_has_the_janitor_begin_now(site: RpcSite) -> None:
     async with transaction(site.engine) as conn:
         study = await past_study(conn, "old", make_spec(), ago_s=1)
         await removal.mark_deleted(conn, study)
-    servicer = StudyServicer(site.replicas[0].hub, Desk(), janitor)
+    servicer = StudyServicer(site.replicas[0].hub, AnalysisPools(), janitor)
     let_call(Caller(peer="p"))
     await servicer.CleanUp(pb.CleanUpRequest(), None)  # type: ignore[arg-type]  # it looks at no context
     async with asyncio.timeout(60):

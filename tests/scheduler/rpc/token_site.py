@@ -30,7 +30,7 @@ from headrace_services import reflecting
 from headrace_services.identity.gate import Gate
 from headrace_services.identity.known import KnownTokens
 from headrace_services.identity.roles import Role
-from headrace_services.scheduler.desk import Desk
+from headrace_services.scheduler.analysis import AnalysisPools
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.rpc.code_service import CodeServicer
 from headrace_services.scheduler.rpc.identity_service import IdentityServicer, make
@@ -139,9 +139,9 @@ async def guarded(engine: AsyncEngine, asked_again_s: float = 60.0) -> AsyncIter
         asyncio.TaskGroup() as tasks,
     ):
         site = Site(engine=engine, channel=channel, address=f"127.0.0.1:{port}")
-        hub, desk = Hub(engine, tasks), Desk()
+        hub, analysis = Hub(engine, tasks), AnalysisPools()
         workers = WorkerServicer(hub, Heartbeats(engine, 15), Loads(engine), Registry(engine), Timing())
-        study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub, desk), server)
+        study_pb2_grpc.add_StudyServiceServicer_to_server(StudyServicer(hub, analysis), server)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(workers, server)
         identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityServicer(engine), server)
         health_pb2_grpc.add_HealthServicer_to_server(Health(), server)
@@ -151,4 +151,4 @@ async def guarded(engine: AsyncEngine, asked_again_s: float = 60.0) -> AsyncIter
         yield site
         await server.stop(0)
         await hub.drain()
-        await desk.close()
+        await analysis.close()

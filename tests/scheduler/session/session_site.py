@@ -9,6 +9,7 @@ import grpc
 from sqlalchemy.ext.asyncio import AsyncEngine
 from study_site import StudySite, make_spec
 
+from headrace.protocol import SPOKEN
 from headrace.v1 import event_pb2, worker_pb2
 from headrace.v1.worker_pb2_grpc import WorkerServiceStub, add_WorkerServiceServicer_to_server
 from headrace_services.scheduler.engine.hub import Hub
@@ -125,8 +126,7 @@ class ScriptedWorker:
         home_lock: str = "",
         name: str = "w",
         *,
-        takes_batches: bool = False,
-        protocol: int = 0,
+        protocol: int = SPOKEN.newest,
     ) -> None:
         """Open the session, as worker `w` unless another name is given."""
         devices = [
@@ -143,7 +143,6 @@ class ScriptedWorker:
                 host=host,
                 home=home,
                 home_lock=home_lock,
-                takes_batches=takes_batches,
                 protocol=protocol,
             )
         )

@@ -22,7 +22,7 @@ from headrace.errors import (
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import worker_pb2
-from headrace_services.scheduler.desk import Desk
+from headrace_services.scheduler.analysis import AnalysisPools
 from headrace_services.scheduler.engine import log_reads
 from headrace_services.scheduler.rpc import log_calls
 from headrace_services.scheduler.rpc.caller import Caller, let_call
@@ -67,7 +67,7 @@ class Reader:
     def __init__(self, replica: Replica, trial: str, project: str = DEFAULT_PROJECT) -> None:
         self.trial = trial
         self.project = project
-        self.servicer = StudyServicer(replica.hub, Desk())
+        self.servicer = StudyServicer(replica.hub, AnalysisPools())
         self.servicer.logs = replica.logs
 
     async def read(self, cursor: str = "", within_s: float | None = None) -> pb.ReadLogResponse:
@@ -230,17 +230,6 @@ async def test_who_does_not_answer_is_told(engine: AsyncEngine, monkeypatch: pyt
             assert not (await conn.execute(select(tables.log_read))).all()
         await scripted.hang_up()
         await Reader(far, assign.lease.trial).until_told("which runs the trial, is not connected now")
-
-
-async def test_an_older_worker_sends_no_logs(engine: AsyncEngine) -> None:
-    async with serving(engine, TIMING) as replica, worker(replica) as scripted:
-        await scripted.hello()
-        site = await study(engine)
-        replica.hub.kick(site.study_id)
-        assign = await scripted.hears("assign")
-        with pytest.raises(WorkerAwayError, match="of a release that sends no logs") as refusal:
-            await Reader(replica, assign.lease.trial).read()
-        assert refusal.value.remedy == "Update the worker."
 
 
 ODD_TRIALS = (

@@ -167,7 +167,9 @@ async def test_a_device_that_failed_gets_no_trials_until_its_worker_starts_again
     async with worker(replica) as w:
         devices = [worker_pb2.Device(index=n, kind=worker_pb2.DEVICE_KIND_CPU) for n in range(2)]
         devices[failed].defect = ecc
-        hello = worker_pb2.Hello(worker="w", incarnation="1", devices=devices, held=[second.lease])
+        hello = worker_pb2.Hello(
+            protocol=1, worker="w", incarnation="1", devices=devices, held=[second.lease]
+        )
         await w.say(hello=hello)
         await w.hears("welcome")
         assert [row.present for row in await _slots(engine)] == [n != failed for n in range(2)]

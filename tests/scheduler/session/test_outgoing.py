@@ -66,7 +66,6 @@ async def test_what_is_acknowledged_is_acknowledged_behind_the_last_answer() -> 
 
 async def test_decisions_that_are_there_at_once_go_as_one_message_in_their_place() -> None:
     messages = outgoing()
-    messages.batches = True
     for sequence in (1, 2):
         messages.put(decision(sequence))
         messages.acknowledge(sequence)

@@ -147,7 +147,7 @@ async def test_a_heartbeat_out_of_bounds_still_says_that_the_worker_lives(replic
 
 
 def hello(**fields: Any) -> worker_pb2.Hello:
-    return worker_pb2.Hello(**{"worker": "w", "incarnation": "1", **fields})
+    return worker_pb2.Hello(protocol=1, **{"worker": "w", "incarnation": "1", **fields})
 
 
 def devices(count: int) -> list[worker_pb2.Device]:

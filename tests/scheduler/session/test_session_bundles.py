@@ -74,8 +74,7 @@ async def test_a_turn_of_several_members_is_one_message_each_way(
 ) -> None:
     site = await study(engine, **FUSED)
     async with worker(replica) as w:
-        await w.hello(takes_batches=True)
-        assert (await w.hears("welcome")).takes_batches
+        await w.hello()
         replica.hub.kick(site.study_id)
         await w.hears("assign", count=3)
         members = [

@@ -18,7 +18,7 @@ async def greet(
     """Let a worker say what it finds at the address; returns what it is told. It stays for one heartbeat at most."""
     async with worker(replica) as scripted:
         said = worker_pb2.Store(url=URL, id=found, unseen=unseen)
-        await scripted.say(hello=worker_pb2.Hello(worker=name, incarnation="1", store=said))
+        await scripted.say(hello=worker_pb2.Hello(protocol=1, worker=name, incarnation="1", store=said))
         order: worker_pb2.StoreOrder = (await scripted.hears("welcome")).store
         if beats is not None:
             await scripted.say(heartbeat=worker_pb2.Heartbeat(sequence=1, store_id=beats))
@@ -42,7 +42,9 @@ async def test_the_first_worker_at_an_address_makes_the_marker_and_no_other_one_
 
 async def test_while_the_first_worker_is_at_it_a_second_one_waits(engine: AsyncEngine) -> None:
     async with serving(engine, TIMING) as replica, worker(replica) as first:
-        await first.say(hello=worker_pb2.Hello(worker="a", incarnation="1", store=worker_pb2.Store(url=URL)))
+        await first.say(
+            hello=worker_pb2.Hello(protocol=1, worker="a", incarnation="1", store=worker_pb2.Store(url=URL))
+        )
         order = (await first.hears("welcome")).store
         assert await greet(replica, "b") == worker_pb2.StoreOrder(id=order.id)
         await first.hang_up()

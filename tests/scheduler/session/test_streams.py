@@ -82,7 +82,7 @@ async def test_whoever_never_reads_is_cut_off(engine: AsyncEngine) -> None:
         grpc.aio.insecure_channel(replica.address, options=small_window) as channel,
     ):
         call: Any = WorkerServiceStub(channel).Session()
-        hello = worker_pb2.Hello(worker="w", incarnation="1", log_dir="/l")
+        hello = worker_pb2.Hello(protocol=1, worker="w", incarnation="1", log_dir="/l")
         await call.write(worker_pb2.SessionRequest(hello=hello))
 
         async def is_there() -> bool:

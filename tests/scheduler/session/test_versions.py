@@ -10,7 +10,7 @@ from headrace.protocol import SPOKEN, Spoken, why_not
 from headrace.v1 import worker_pb2
 from headrace_worker.session_core import Identity, SessionCore, SessionProtocolError
 
-OLD, NEW = Spoken(newest=1, oldest=0, release="0.1"), Spoken(newest=4, oldest=3, release="0.9")
+OLD, NEW = Spoken(newest=1, oldest=1, release="0.1"), Spoken(newest=4, oldest=3, release="0.9")
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,6 @@ OLD, NEW = Spoken(newest=1, oldest=0, release="0.1"), Spoken(newest=4, oldest=3,
     [
         (OLD, OLD, ""),
         (OLD, Spoken(newest=9, oldest=1), ""),
-        (OLD, Spoken(newest=0, oldest=0), ""),
         (NEW, OLD, "update w"),
         (OLD, NEW, "update me"),
     ],
@@ -43,7 +42,16 @@ async def test_a_worker_that_needs_a_newer_scheduler_is_told(engine: AsyncEngine
         assert "worker 'w' (headrace 7.0) needs at least version 8" in refused.message
 
 
-async def test_a_worker_of_before_there_were_versions_goes_on(engine: AsyncEngine) -> None:
+async def test_a_worker_that_tells_no_version_is_refused(engine: AsyncEngine) -> None:
+    async with serving(engine, TIMING) as replica, worker(replica) as scripted:
+        await scripted.hello(protocol=0)
+        await scripted.ended.wait()
+        refused = from_rpc_error(scripted.error)
+        assert isinstance(refused, VersionMismatchError)
+        assert refused.message.endswith("update worker 'w'")
+
+
+async def test_a_scheduler_tells_what_it_speaks(engine: AsyncEngine) -> None:
     async with serving(engine, TIMING) as replica, worker(replica) as scripted:
         await scripted.hello()
         welcome = await scripted.hears("welcome")

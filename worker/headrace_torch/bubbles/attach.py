@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from headrace_torch.bubble_words import (
+from headrace_torch.bubble_shm import (
     Alarm,
     Awaits,
     StageFile,

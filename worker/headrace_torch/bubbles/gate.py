@@ -29,9 +29,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from headrace_torch.bubble_words import AT, StageFile, StageFileError, is_alive, started_ticks
-from headrace_torch.bubble_words.futex import Futex
-from headrace_torch.bubble_words.layout import RECORD, RINGS, STRETCH_RING
+from headrace_torch.bubble_shm import AT, StageFile, StageFileError, is_alive, started_ticks
+from headrace_torch.bubble_shm.futex import Futex
+from headrace_torch.bubble_shm.layout import RECORD, RINGS, STRETCH_RING
 
 log = logging.getLogger("headrace.bubbles")
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from headrace_torch.bubble_words import (
+from headrace_torch.bubble_shm import (
     AT,
     BEGINS,
     RINGS,
@@ -31,8 +31,8 @@ from headrace_torch.bubble_words import (
     StageFile,
     StepKind,
 )
-from headrace_torch.bubble_words.futex import Futex
-from headrace_torch.bubble_words.layout import RECORD, STEP_RING, WINDOW_RING, is_control
+from headrace_torch.bubble_shm.futex import Futex
+from headrace_torch.bubble_shm.layout import RECORD, STEP_RING, WINDOW_RING, is_control
 
 log = logging.getLogger("headrace.bubbles")
 now: Final = time.monotonic_ns

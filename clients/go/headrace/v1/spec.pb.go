@@ -4815,7 +4815,7 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	"population\";\n" +
 	"\rBestOfSampler\x12\x14\n" +
 	"\x05study\x18\x01 \x01(\tR\x05study\x12\x14\n" +
-	"\x05eager\x18\x02 \x01(\x01R\x05eager\"\xf3\x04\n" +
+	"\x05eager\x18\x02 \x01(\x01R\x05eager\"\xdd\x04\n" +
 	"\x06Policy\x124\n" +
 	"\arun_all\x18\x01 \x01(\v2\x19.headrace.v1.RunAllPolicyH\x00R\x06runAll\x12-\n" +
 	"\x04asha\x18\x02 \x01(\v2\x17.headrace.v1.AshaPolicyH\x00R\x04asha\x12U\n" +
@@ -4830,7 +4830,7 @@ const file_headrace_v1_spec_proto_rawDesc = "" +
 	" \x01(\v2\x16.headrace.v1.OwnPolicyH\x00R\x03own\x12-\n" +
 	"\x04auto\x18\v \x01(\v2\x17.headrace.v1.AutoPolicyH\x00R\x04auto\x12!\n" +
 	"\fprice_pauses\x18\x14 \x01(\bR\vpricePausesB\x06\n" +
-	"\x04kindJ\x04\b\b\x10\tR\x0elearning_curve\"\x0e\n" +
+	"\x04kind\"\x0e\n" +
 	"\fRunAllPolicy\"y\n" +
 	"\n" +
 	"AutoPolicy\x12\x1b\n" +

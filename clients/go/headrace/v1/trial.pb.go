@@ -304,8 +304,8 @@ type Trial struct {
 	Schedules []*Schedule `protobuf:"bytes,57,rep,name=schedules,proto3" json:"schedules,omitempty"`
 	// The steps that such code trained: those of this trial, and those of others whose state it took over.
 	OtherCode []*OtherCode `protobuf:"bytes,58,rep,name=other_code,json=otherCode,proto3" json:"other_code,omitempty"`
-	// Whether the result that counts was reported once the trial had `code_changed`. Absent from older schedulers.
-	ResultOfOtherCode *bool `protobuf:"varint,59,opt,name=result_of_other_code,json=resultOfOtherCode,proto3,oneof" json:"result_of_other_code,omitempty"`
+	// Whether the result that counts was reported once the trial had `code_changed`.
+	ResultOfOtherCode bool `protobuf:"varint,59,opt,name=result_of_other_code,json=resultOfOtherCode,proto3" json:"result_of_other_code,omitempty"`
 	// Every metric in the report with the best value, where that report counts: with `SCOPE_BEST` and one objective. An
 	// earlier end that counts goes before it.
 	BestMetrics   map[string]float64 `protobuf:"bytes,60,rep,name=best_metrics,json=bestMetrics,proto3" json:"best_metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
@@ -687,8 +687,8 @@ func (x *Trial) GetOtherCode() []*OtherCode {
 }
 
 func (x *Trial) GetResultOfOtherCode() bool {
-	if x != nil && x.ResultOfOtherCode != nil {
-		return *x.ResultOfOtherCode
+	if x != nil {
+		return x.ResultOfOtherCode
 	}
 	return false
 }
@@ -1360,7 +1360,7 @@ var File_headrace_v1_trial_proto protoreflect.FileDescriptor
 
 const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\n" +
-	"\x17headrace/v1/trial.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\"\xb4\x12\n" +
+	"\x17headrace/v1/trial.proto\x12\vheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/spec.proto\"\x96\x12\n" +
 	"\x05Trial\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12-\n" +
@@ -1426,8 +1426,8 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"countedEnd\x88\x01\x01\x123\n" +
 	"\tschedules\x189 \x03(\v2\x15.headrace.v1.ScheduleR\tschedules\x125\n" +
 	"\n" +
-	"other_code\x18: \x03(\v2\x16.headrace.v1.OtherCodeR\totherCode\x124\n" +
-	"\x14result_of_other_code\x18; \x01(\bH\bR\x11resultOfOtherCode\x88\x01\x01\x12F\n" +
+	"other_code\x18: \x03(\v2\x16.headrace.v1.OtherCodeR\totherCode\x12/\n" +
+	"\x14result_of_other_code\x18; \x01(\bR\x11resultOfOtherCode\x12F\n" +
 	"\fbest_metrics\x18< \x03(\v2#.headrace.v1.Trial.BestMetricsEntryR\vbestMetrics\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -1446,8 +1446,7 @@ const file_headrace_v1_trial_proto_rawDesc = "" +
 	"\t_feasibleB\r\n" +
 	"\v_generationB\t\n" +
 	"\a_sourceB\x0e\n" +
-	"\f_counted_endB\x17\n" +
-	"\x15_result_of_other_code\"\x80\x01\n" +
+	"\f_counted_end\"\x80\x01\n" +
 	"\tOtherCode\x12!\n" +
 	"\ftrial_number\x18\x01 \x01(\x03R\vtrialNumber\x12\x1d\n" +
 	"\n" +

@@ -427,7 +427,6 @@ type SessionRequest_LogChunk struct {
 }
 
 type SessionRequest_Reports struct {
-	// Only to a scheduler whose `Welcome` takes batches.
 	Reports *Reports `protobuf:"bytes,40,opt,name=reports,proto3,oneof"`
 }
 
@@ -657,7 +656,6 @@ type SessionResponse_Vacate struct {
 }
 
 type SessionResponse_ReadLog struct {
-	// Only to a worker whose `Hello` says protocol 1 or newer.
 	ReadLog *ReadLog `protobuf:"bytes,9,opt,name=read_log,json=readLog,proto3,oneof"`
 }
 
@@ -666,7 +664,6 @@ type SessionResponse_Refused struct {
 }
 
 type SessionResponse_Decisions struct {
-	// Only to a worker whose `Hello` takes batches.
 	Decisions *Decisions `protobuf:"bytes,41,opt,name=decisions,proto3,oneof"`
 }
 
@@ -724,19 +721,16 @@ type Hello struct {
 	// Identifies the worker's home, where its outbox is: drawn when the home is made. A lock admits one daemon to a home, so
 	// one with the same home is the same worker again. Another one of the same name is refused while this one is there.
 	Home string `protobuf:"bytes,41,opt,name=home,proto3" json:"home,omitempty"`
-	// The worker understands `Decisions`.
-	TakesBatches bool `protobuf:"varint,42,opt,name=takes_batches,json=takesBatches,proto3" json:"takes_batches,omitempty"`
 	// As in Heartbeat.
 	Leaving string `protobuf:"bytes,43,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	// A `Withdraw` holds, as far as the worker knows.
 	Withdrawn bool `protobuf:"varint,44,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`
-	// The newest version of this protocol that the worker speaks; 0: one of before there were versions.
+	// The newest version of this protocol that the worker speaks.
 	Protocol int32 `protobuf:"varint,45,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// The oldest that it understands of a scheduler.
 	OldestProtocol int32 `protobuf:"varint,46,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
 	// Names the lock that the daemon holds on its home: the file, on this machine, since it was booted. A copy of a home has
-	// another one. A worker of the same home and lock is the same again, and the daemon before it is gone. Empty: it is of
-	// a release that does not say, and `home` alone decides.
+	// another one. A worker of the same home and lock is the same again, and the daemon before it is gone.
 	HomeLock string `protobuf:"bytes,47,opt,name=home_lock,json=homeLock,proto3" json:"home_lock,omitempty"`
 	// The worker's store of checkpoints, as it finds it now.
 	Store         *Store `protobuf:"bytes,48,opt,name=store,proto3" json:"store,omitempty"`
@@ -842,13 +836,6 @@ func (x *Hello) GetHome() string {
 		return x.Home
 	}
 	return ""
-}
-
-func (x *Hello) GetTakesBatches() bool {
-	if x != nil {
-		return x.TakesBatches
-	}
-	return false
 }
 
 func (x *Hello) GetLeaving() string {
@@ -964,7 +951,7 @@ type StoreOrder struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The worker is to write the marker if there is none: no worker has used this address before.
 	SetUp bool `protobuf:"varint,2,opt,name=set_up,json=setUp,proto3" json:"set_up,omitempty"`
-	// Checkpoints were stored there before there were markers, so an empty place is not the store.
+	// Checkpoints were stored there already, so an empty place is not the store.
 	Used          bool `protobuf:"varint,3,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1854,16 +1841,12 @@ type Welcome struct {
 	Held []*LeaseRef `protobuf:"bytes,3,rep,name=held,proto3" json:"held,omitempty"`
 	// The replica's host and process id, for the worker's log.
 	Scheduler string `protobuf:"bytes,4,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
-	// This replica understands `Reports`.
-	TakesBatches bool `protobuf:"varint,40,opt,name=takes_batches,json=takesBatches,proto3" json:"takes_batches,omitempty"`
-	// This replica understands `Heartbeat.leaving`.
-	TakesLeaving bool `protobuf:"varint,41,opt,name=takes_leaving,json=takesLeaving,proto3" json:"takes_leaving,omitempty"`
 	// As in Hello: what the scheduler speaks. A worker that cannot speak with it says so and asks the next one.
 	Protocol       int32 `protobuf:"varint,42,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	OldestProtocol int32 `protobuf:"varint,43,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
 	// The scheduler's release.
 	Version string `protobuf:"bytes,44,opt,name=version,proto3" json:"version,omitempty"`
-	// Absent from a scheduler of before there were markers, and for a worker that names no store.
+	// Absent for a worker that names no store.
 	Store         *StoreOrder `protobuf:"bytes,45,opt,name=store,proto3" json:"store,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1925,20 +1908,6 @@ func (x *Welcome) GetScheduler() string {
 		return x.Scheduler
 	}
 	return ""
-}
-
-func (x *Welcome) GetTakesBatches() bool {
-	if x != nil {
-		return x.TakesBatches
-	}
-	return false
-}
-
-func (x *Welcome) GetTakesLeaving() bool {
-	if x != nil {
-		return x.TakesLeaving
-	}
-	return false
 }
 
 func (x *Welcome) GetProtocol() int32 {
@@ -2011,7 +1980,7 @@ type Assign struct {
 	EndsStudy *EndsStudy `protobuf:"bytes,25,opt,name=ends_study,json=endsStudy,proto3" json:"ends_study,omitempty"`
 	// Changed code is not let pass (`on_code_change`): each attempt says what it runs as soon as it has imported it.
 	GuardsCode bool `protobuf:"varint,30,opt,name=guards_code,json=guardsCode,proto3" json:"guards_code,omitempty"`
-	// The project of the trial's study. No other project gets what is installed for it. Older schedulers leave it empty.
+	// The project of the trial's study. No other project gets what is installed for it.
 	Project string `protobuf:"bytes,31,opt,name=project,proto3" json:"project,omitempty"`
 	// How long the attempt may run, with all attempts before it within the template's timeout; absent: no limit.
 	TimeLeft      *durationpb.Duration `protobuf:"bytes,32,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`
@@ -3156,7 +3125,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\bwithdraw\x18* \x01(\v2\x15.headrace.v1.WithdrawH\x00R\bwithdraw\x123\n" +
 	"\buncordon\x18+ \x01(\v2\x15.headrace.v1.UncordonH\x00R\buncordon\x12\"\n" +
 	"\facknowledged\x18\b \x03(\x03R\facknowledgedB\t\n" +
-	"\amessage\"\xe6\x04\n" +
+	"\amessage\"\xc1\x04\n" +
 	"\x05Hello\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12-\n" +
@@ -3167,8 +3136,7 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"\alog_dir\x18\a \x01(\tR\x06logDir\x12\x12\n" +
 	"\x04cpus\x18\b \x01(\x05R\x04cpus\x12\x12\n" +
 	"\x04host\x18( \x01(\tR\x04host\x12\x12\n" +
-	"\x04home\x18) \x01(\tR\x04home\x12#\n" +
-	"\rtakes_batches\x18* \x01(\bR\ftakesBatches\x12\x18\n" +
+	"\x04home\x18) \x01(\tR\x04home\x12\x18\n" +
 	"\aleaving\x18+ \x01(\tR\aleaving\x12\x1c\n" +
 	"\twithdrawn\x18, \x01(\bR\twithdrawn\x12\x1a\n" +
 	"\bprotocol\x18- \x01(\x05R\bprotocol\x12'\n" +
@@ -3258,14 +3226,12 @@ const file_headrace_v1_worker_proto_rawDesc = "" +
 	"checkpoint\x12\x18\n" +
 	"\aunsaved\x18+ \x01(\tR\aunsaved\x12\x1b\n" +
 	"\tby_itself\x18, \x01(\bR\bbyItself\x12\x16\n" +
-	"\x06stored\x18. \x03(\tR\x06stored\"\xac\x03\n" +
+	"\x06stored\x18. \x03(\tR\x06stored\"\xe2\x02\n" +
 	"\aWelcome\x12H\n" +
 	"\x12heartbeat_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x126\n" +
 	"\tlease_ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bleaseTtl\x12)\n" +
 	"\x04held\x18\x03 \x03(\v2\x15.headrace.v1.LeaseRefR\x04held\x12\x1c\n" +
-	"\tscheduler\x18\x04 \x01(\tR\tscheduler\x12#\n" +
-	"\rtakes_batches\x18( \x01(\bR\ftakesBatches\x12#\n" +
-	"\rtakes_leaving\x18) \x01(\bR\ftakesLeaving\x12\x1a\n" +
+	"\tscheduler\x18\x04 \x01(\tR\tscheduler\x12\x1a\n" +
 	"\bprotocol\x18* \x01(\x05R\bprotocol\x12'\n" +
 	"\x0foldest_protocol\x18+ \x01(\x05R\x0eoldestProtocol\x12\x18\n" +
 	"\aversion\x18, \x01(\tR\aversion\x12-\n" +

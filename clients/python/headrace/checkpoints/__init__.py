@@ -75,8 +75,8 @@ class CheckpointStore(Protocol):
         ...
 
     def set_up(self, identity: str, *, used: bool) -> None:
-        """Writes the marker, unless there is one. `used`: checkpoints were stored at this address before there were
-        markers, and must be there. Raises `StoreUnavailableError`, `OSError`."""
+        """Writes the marker, unless there is one. `used`: checkpoints were stored at this address, and must be
+        there. Raises `StoreUnavailableError`, `OSError`."""
         ...
 
     def uri(self, trial: str, name: str) -> str:

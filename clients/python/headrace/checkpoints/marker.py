@@ -66,8 +66,8 @@ class Marked(ABC):
             )
 
     def set_up(self, identity: str, *, used: bool) -> None:
-        """Writes the marker, unless there is one. `used`: checkpoints were stored at this address before there were
-        markers, so they must be there: an empty place is then not the store. Raises `StoreUnavailableError`, `OSError`.
+        """Writes the marker, unless there is one. `used`: checkpoints were stored at this address, so they
+        must be there: an empty place is then not the store. Raises `StoreUnavailableError`, `OSError`.
         """
         if self.identity():
             return

@@ -69,7 +69,7 @@ def best(context: typer.Context, study: StudyArgument, as_json: AsJson = False) 
             )
         if said := wording.other_code(trial):
             compares = "Its value may not compare with those of other trials."
-            doubt = f" {compares}" if wording.result_of_other_code(trial) else ""
+            doubt = f" {compares}" if trial.result_of_other_code else ""
             session.output.note(f"Trial {trial.number} {said}.{doubt}")
         value = f"{info.spec.objective.metric} {wording.scored(trial, info.spec.objective)}"
         session.output.line(f"# trial {trial.number}: {value}")

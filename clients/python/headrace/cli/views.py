@@ -25,7 +25,6 @@ from headrace.client.model import (
     TrialInfo,
 )
 from headrace.client.transfer import Transferred
-from headrace.client.wording import result_of_other_code
 from headrace.spec import TrialPlan
 from headrace.spec.code import Code
 
@@ -156,7 +155,7 @@ def trial(info: TrialInfo) -> Json:
         "counts_as": info.counts_as.value if info.counts_as else None,
         "schedules": [schedule(one) for one in info.schedules],
         "other_code": [asdict(one) for one in info.other_code],
-        "result_of_other_code": result_of_other_code(info),
+        "result_of_other_code": info.result_of_other_code,
     }
 
 

@@ -320,8 +320,8 @@ class TrialInfo:
     which version ran. Empty: none."""
     other_code: tuple[OtherCode, ...] = ()
     """The steps that such code trained: its own, and those of trials whose state it took over."""
-    result_of_other_code: bool | None = None
-    """Whether the result that counts was reported once it had `code_changed`. None: the scheduler is an older one."""
+    result_of_other_code: bool = False
+    """Whether the result that counts was reported once it had `code_changed`."""
 
     @property
     def kept_checkpoint(self) -> Checkpoint | None:
@@ -516,8 +516,7 @@ class UntilProgress:
     """When its hours are over if trials run without a break until then. None where none are set, and while no trial
     runs: then no time counts."""
     time_left_s: float | None = None
-    """How much of its hours is left, in seconds, as of some seconds ago; None where none are set, and from a scheduler
-    of an earlier release."""
+    """How much of its hours is left, in seconds, as of some seconds ago; None where none are set."""
     ends_study: bool = False
     """One of its conditions came true: it ends the study, or has."""
 

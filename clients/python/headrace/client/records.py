@@ -35,7 +35,7 @@ from headrace.client.missing import MissingExtraError
 from headrace.client.model import Listing, Report, StudyInfo, TrialInfo, Value
 from headrace.client.outcome import Outcome
 from headrace.client.warning import warn
-from headrace.client.wording import left_out, result_of_other_code, steps_of_other_code
+from headrace.client.wording import left_out, steps_of_other_code
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +134,7 @@ def _trial_row(study: StudyInfo, trial: TrialInfo, metrics: Sequence[str], chang
         "code": trial.code or None,
         "code_changed": " ".join(trial.code_changed) or None,
         "other_code": steps_of_other_code(trial.other_code) or None,
-        "result_of_other_code": result_of_other_code(trial),
+        "result_of_other_code": trial.result_of_other_code,
         "detail": trial.detail or None,
         **{f"param.{name}": trial.params.get(name) for name in study.spec.space},
         **{f"last_param.{name}": trial.last_params.get(name) for name in changed},

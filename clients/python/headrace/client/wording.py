@@ -236,7 +236,7 @@ def other_code(trial: TrialInfo) -> str:
         what = f"{was} trained in part by other code than the study began with, {shown}"
     else:
         what = f"{ran} other code than the study began with, and took over {shown}"
-    after = "" if result_of_other_code(trial) else ", after the result that counts"
+    after = "" if trial.result_of_other_code else ", after the result that counts"
     return f"{what}{after}: {not_known.listing(trial.code_changed)}"
 
 
@@ -245,21 +245,13 @@ def steps_of_other_code(stretches: Sequence[OtherCode]) -> str:
     return first_few([f"{in_words(one.first_step, one.last_step)} of trial {one.trial}" for one in stretches])
 
 
-def result_of_other_code(trial: TrialInfo) -> bool:
-    """Whether the result that counts may be of other code than the study began with."""
-    if trial.result_of_other_code is not None:
-        return trial.result_of_other_code
-    end = trial.counted_end  # an older scheduler says no more
-    return bool(trial.code_changed if end is None else end.code_changed)
-
-
 def best_of_other_code(study: StudyInfo) -> str:
     """`the best trial, 2, is of other code than the first`: what an edit has to do with the best result, or with those
     on the front; empty where that is nothing."""
     several = bool(study.spec.further_objectives)
     best = study.front if several else (study.leader,)
     marked = [trial for trial in best if trial is not None and trial.code_changed]
-    doubted = [trial for trial in marked if result_of_other_code(trial)]
+    doubted = [trial for trial in marked if trial.result_of_other_code]
     shown = doubted or marked
     if not shown:
         return ""

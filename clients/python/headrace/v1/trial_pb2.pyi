@@ -294,7 +294,7 @@ class Trial(_message.Message):
     where what it has come to counts.
     """
     result_of_other_code: _builtins.bool
-    """Whether the result that counts was reported once the trial had `code_changed`. Absent from older schedulers."""
+    """Whether the result that counts was reported once the trial had `code_changed`."""
     @_builtins.property
     def parameters(self) -> _spec_pb2.ParameterAssignment: ...
     @_builtins.property
@@ -418,12 +418,12 @@ class Trial(_message.Message):
         counted_end: _builtins.int | None = ...,
         schedules: _abc.Iterable[Global___Schedule] | None = ...,
         other_code: _abc.Iterable[Global___OtherCode] | None = ...,
-        result_of_other_code: _builtins.bool | None = ...,
+        result_of_other_code: _builtins.bool = ...,
         best_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_result_of_other_code", b"_result_of_other_code", "_score", b"_score", "_source", b"_source", "_value", b"_value", "best_checkpoint", b"best_checkpoint", "best_value", b"best_value", "checkpoint", b"checkpoint", "counted_end", b"counted_end", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "result_of_other_code", b"result_of_other_code", "score", b"score", "source", b"source", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "best_checkpoint", b"best_checkpoint", "best_value", b"best_value", "checkpoint", b"checkpoint", "counted_end", b"counted_end", "create_time", b"create_time", "end_time", b"end_time", "feasible", b"feasible", "generation", b"generation", "milestone", b"milestone", "parameters", b"parameters", "score", b"score", "source", b"source", "start_time", b"start_time", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_result_of_other_code", b"_result_of_other_code", "_score", b"_score", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_metrics", b"best_metrics", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "code", b"code", "code_changed", b"code_changed", "counted_end", b"counted_end", "create_time", b"create_time", "detail", b"detail", "earlier_ends", b"earlier_ends", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "other_code", b"other_code", "parameters", b"parameters", "result_of_other_code", b"result_of_other_code", "rung_results", b"rung_results", "schedules", b"schedules", "score", b"score", "score_step", b"score_step", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_value", b"_best_value", "_counted_end", b"_counted_end", "_feasible", b"_feasible", "_generation", b"_generation", "_milestone", b"_milestone", "_score", b"_score", "_source", b"_source", "_value", b"_value", "attempt", b"attempt", "baseline", b"baseline", "best_checkpoint", b"best_checkpoint", "best_metrics", b"best_metrics", "best_step", b"best_step", "best_value", b"best_value", "bracket", b"bracket", "bubbles", b"bubbles", "bundle", b"bundle", "bundle_members", b"bundle_members", "bundle_seats", b"bundle_seats", "checkpoint", b"checkpoint", "code", b"code", "code_changed", b"code_changed", "counted_end", b"counted_end", "create_time", b"create_time", "detail", b"detail", "earlier_ends", b"earlier_ends", "end_time", b"end_time", "failures", b"failures", "feasible", b"feasible", "generation", b"generation", "interruptions", b"interruptions", "last_worker", b"last_worker", "lineage", b"lineage", "log_path", b"log_path", "log_tail", b"log_tail", "metrics", b"metrics", "milestone", b"milestone", "name", b"name", "number", b"number", "objective_values", b"objective_values", "other_code", b"other_code", "parameters", b"parameters", "result_of_other_code", b"result_of_other_code", "rung_results", b"rung_results", "schedules", b"schedules", "score", b"score", "score_step", b"score_step", "slot_milli", b"slot_milli", "slots", b"slots", "source", b"source", "start_time", b"start_time", "state", b"state", "step", b"step", "steps_spent", b"steps_spent", "termination_reason", b"termination_reason", "unshown", b"unshown", "value", b"value", "waits_for", b"waits_for", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_value: _TypeAlias = _typing.Literal["best_value"]  # noqa: Y015
     _WhichOneofArgType__best_value: _TypeAlias = _typing.Literal["_best_value", b"_best_value"]  # noqa: Y015
@@ -435,8 +435,6 @@ class Trial(_message.Message):
     _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
     _WhichOneofReturnType__milestone: _TypeAlias = _typing.Literal["milestone"]  # noqa: Y015
     _WhichOneofArgType__milestone: _TypeAlias = _typing.Literal["_milestone", b"_milestone"]  # noqa: Y015
-    _WhichOneofReturnType__result_of_other_code: _TypeAlias = _typing.Literal["result_of_other_code"]  # noqa: Y015
-    _WhichOneofArgType__result_of_other_code: _TypeAlias = _typing.Literal["_result_of_other_code", b"_result_of_other_code"]  # noqa: Y015
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
     _WhichOneofReturnType__source: _TypeAlias = _typing.Literal["source"]  # noqa: Y015
@@ -453,8 +451,6 @@ class Trial(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__milestone) -> _WhichOneofReturnType__milestone | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__result_of_other_code) -> _WhichOneofReturnType__result_of_other_code | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
     @_typing.overload

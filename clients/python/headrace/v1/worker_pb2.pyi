@@ -195,9 +195,7 @@ class SessionRequest(_message.Message):
     @_builtins.property
     def log_chunk(self) -> Global___LogChunk: ...
     @_builtins.property
-    def reports(self) -> Global___Reports:
-        """Only to a scheduler whose `Welcome` takes batches."""
-
+    def reports(self) -> Global___Reports: ...
     def __init__(
         self,
         *,
@@ -253,15 +251,11 @@ class SessionResponse(_message.Message):
     @_builtins.property
     def vacate(self) -> Global___Vacate: ...
     @_builtins.property
-    def read_log(self) -> Global___ReadLog:
-        """Only to a worker whose `Hello` says protocol 1 or newer."""
-
+    def read_log(self) -> Global___ReadLog: ...
     @_builtins.property
     def refused(self) -> Global___Refused: ...
     @_builtins.property
-    def decisions(self) -> Global___Decisions:
-        """Only to a worker whose `Hello` takes batches."""
-
+    def decisions(self) -> Global___Decisions: ...
     @_builtins.property
     def withdraw(self) -> Global___Withdraw: ...
     @_builtins.property
@@ -335,7 +329,6 @@ class Hello(_message.Message):
     CPUS_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
     HOME_FIELD_NUMBER: _builtins.int
-    TAKES_BATCHES_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     WITHDRAWN_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
@@ -359,20 +352,17 @@ class Hello(_message.Message):
     """Identifies the worker's home, where its outbox is: drawn when the home is made. A lock admits one daemon to a home, so
     one with the same home is the same worker again. Another one of the same name is refused while this one is there.
     """
-    takes_batches: _builtins.bool
-    """The worker understands `Decisions`."""
     leaving: _builtins.str
     """As in Heartbeat."""
     withdrawn: _builtins.bool
     """A `Withdraw` holds, as far as the worker knows."""
     protocol: _builtins.int
-    """The newest version of this protocol that the worker speaks; 0: one of before there were versions."""
+    """The newest version of this protocol that the worker speaks."""
     oldest_protocol: _builtins.int
     """The oldest that it understands of a scheduler."""
     home_lock: _builtins.str
     """Names the lock that the daemon holds on its home: the file, on this machine, since it was booted. A copy of a home has
-    another one. A worker of the same home and lock is the same again, and the daemon before it is gone. Empty: it is of
-    a release that does not say, and `home` alone decides.
+    another one. A worker of the same home and lock is the same again, and the daemon before it is gone.
     """
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]: ...
@@ -399,7 +389,6 @@ class Hello(_message.Message):
         cpus: _builtins.int = ...,
         host: _builtins.str = ...,
         home: _builtins.str = ...,
-        takes_batches: _builtins.bool = ...,
         leaving: _builtins.str = ...,
         withdrawn: _builtins.bool = ...,
         protocol: _builtins.int = ...,
@@ -409,7 +398,7 @@ class Hello(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "home_lock", b"home_lock", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "leaving", b"leaving", "log_dir", b"log_dir", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "store", b"store", "takes_batches", b"takes_batches", "version", b"version", "withdrawn", b"withdrawn", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "devices", b"devices", "held", b"held", "home", b"home", "home_lock", b"home_lock", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "leaving", b"leaving", "log_dir", b"log_dir", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "store", b"store", "version", b"version", "withdrawn", b"withdrawn", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -460,7 +449,7 @@ class StoreOrder(_message.Message):
     set_up: _builtins.bool
     """The worker is to write the marker if there is none: no worker has used this address before."""
     used: _builtins.bool
-    """Checkpoints were stored there before there were markers, so an empty place is not the store."""
+    """Checkpoints were stored there already, so an empty place is not the store."""
     def __init__(
         self,
         *,
@@ -929,18 +918,12 @@ class Welcome(_message.Message):
     LEASE_TTL_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     SCHEDULER_FIELD_NUMBER: _builtins.int
-    TAKES_BATCHES_FIELD_NUMBER: _builtins.int
-    TAKES_LEAVING_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
     OLDEST_PROTOCOL_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
     scheduler: _builtins.str
     """The replica's host and process id, for the worker's log."""
-    takes_batches: _builtins.bool
-    """This replica understands `Reports`."""
-    takes_leaving: _builtins.bool
-    """This replica understands `Heartbeat.leaving`."""
     protocol: _builtins.int
     """As in Hello: what the scheduler speaks. A worker that cannot speak with it says so and asks the next one."""
     oldest_protocol: _builtins.int
@@ -958,7 +941,7 @@ class Welcome(_message.Message):
 
     @_builtins.property
     def store(self) -> Global___StoreOrder:
-        """Absent from a scheduler of before there were markers, and for a worker that names no store."""
+        """Absent for a worker that names no store."""
 
     def __init__(
         self,
@@ -967,8 +950,6 @@ class Welcome(_message.Message):
         lease_ttl: _duration_pb2.Duration | None = ...,
         held: _abc.Iterable[_event_pb2.LeaseRef] | None = ...,
         scheduler: _builtins.str = ...,
-        takes_batches: _builtins.bool = ...,
-        takes_leaving: _builtins.bool = ...,
         protocol: _builtins.int = ...,
         oldest_protocol: _builtins.int = ...,
         version: _builtins.str = ...,
@@ -976,7 +957,7 @@ class Welcome(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease_ttl", b"lease_ttl", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "held", b"held", "lease_ttl", b"lease_ttl", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "scheduler", b"scheduler", "store", b"store", "takes_batches", b"takes_batches", "takes_leaving", b"takes_leaving", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "held", b"held", "lease_ttl", b"lease_ttl", "oldest_protocol", b"oldest_protocol", "protocol", b"protocol", "scheduler", b"scheduler", "store", b"store", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1036,7 +1017,7 @@ class Assign(_message.Message):
     guards_code: _builtins.bool
     """Changed code is not let pass (`on_code_change`): each attempt says what it runs as soon as it has imported it."""
     project: _builtins.str
-    """The project of the trial's study. No other project gets what is installed for it. Older schedulers leave it empty."""
+    """The project of the trial's study. No other project gets what is installed for it."""
     @_builtins.property
     def lease(self) -> _event_pb2.LeaseRef: ...
     @_builtins.property

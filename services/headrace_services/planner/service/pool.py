@@ -1,18 +1,18 @@
 """The planner's processes, and what one call may have of them."""
 
-from headrace_services import apart
+from headrace_services import sandbox
 
-LIMITS = apart.Limits(memory_bytes=2 * 1024**3, time_s=600.0, wait_s=600.0, waiting=1024, each=64)
+LIMITS = sandbox.Limits(memory_bytes=2 * 1024**3, time_s=600.0, wait_s=600.0, waiting=1024, each=64)
 
 
-class Pool(apart.Pool):
+class Pool(sandbox.Pool):
     """A fixed number of workers; `async with` starts and ends them."""
 
-    def __init__(self, workers: int, limits: apart.Limits = LIMITS) -> None:
+    def __init__(self, workers: int, limits: sandbox.Limits = LIMITS) -> None:
         super().__init__(_load, workers, limits)
 
 
-def _load() -> apart.Run:
+def _load() -> sandbox.Run:
     from headrace_services.planner.service.work import run
 
     return run

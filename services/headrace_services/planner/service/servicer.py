@@ -13,10 +13,10 @@ from headrace.error_status import to_status
 from headrace.errors import HeadraceError, InternalError
 from headrace.v1 import planner_pb2 as pb
 from headrace.v1 import planner_pb2_grpc
-from headrace_services.apart import Answer
 from headrace_services.identity.admitted import who_pays
 from headrace_services.planner.service.pool import Pool
 from headrace_services.planner.service.work import Task
+from headrace_services.sandbox import Answer
 
 log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]

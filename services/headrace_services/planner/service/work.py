@@ -5,13 +5,13 @@ from enum import StrEnum
 
 from headrace.errors import InvalidFieldError, Violation
 from headrace.v1 import planner_pb2 as pb
-from headrace_services.apart import Tell
 from headrace_services.planner import asking
 from headrace_services.planner.explain import explain, nothing_fits, shortage
 from headrace_services.planner.modes import FULL
 from headrace_services.planner.search import Search
 from headrace_services.planner.service import convert
 from headrace_services.planner.timeline import chrome_trace
+from headrace_services.sandbox import Tell
 
 
 class Task(StrEnum):

@@ -16,7 +16,7 @@ from headrace_services.scheduler.core.records import (
     Study,
     Trial,
 )
-from headrace_services.scheduler.core.standing import Leaving
+from headrace_services.scheduler.core.study_status import Leaving
 
 
 class TrialChange(Struct, frozen=True, kw_only=True):

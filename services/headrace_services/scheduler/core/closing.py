@@ -3,7 +3,7 @@
     open ── something comes true ──→ closing ── nobody holds a trial, or the grace is over ──→ ended
 
 While it closes, the study is active by its state and starts nothing. Its trials are asked to leave at their next
-report, as those are whose slots others need (`core.leaving`): they save there, are told STOP, and end by themselves.
+report, as those are whose slots others need (`core.preemption`): they save there, are told STOP, and end by themselves.
 They have the template's grace for that (`trial.grace_s`), all together, from the moment on in which the study closes.
 What runs after it is cancelled. The trial whose own report ends the study hears STOP in answer, if that report was
 saved.
@@ -25,8 +25,8 @@ from headrace_services.scheduler.core.inputs import Preemption, ReportArrived
 from headrace_services.scheduler.core.lifecycle import Reason, StudyState
 from headrace_services.scheduler.core.needs import Deciding, Unfinished, ask
 from headrace_services.scheduler.core.records import Decision, Lease, Study
-from headrace_services.scheduler.core.standing import HEARD_S, Closing, Leaving
 from headrace_services.scheduler.core.state import CycleState
+from headrace_services.scheduler.core.study_status import HEARD_S, Closing, Leaving
 
 CLIENTS_S = 6 * 3600.0
 """For clients that renew without end, or hold a trial for days: as long as they hold one that do not say."""

@@ -14,20 +14,20 @@ from collections.abc import Iterable, Sequence
 
 from headrace.errors import HeadraceError
 from headrace_services.scheduler.core import (
-    bubbles,
     closing,
+    cluster_view,
     code_changes,
     dispatch,
+    ephemeral_slots,
     hours,
     idle_slots,
-    leaving,
     placing,
+    preemption,
+    rebalancing,
     reopening,
     seats,
     sharing,
-    spreading,
-    surroundings,
-    unread,
+    unreadable_checkpoints,
     until,
     views,
 )
@@ -60,8 +60,8 @@ from headrace_services.scheduler.core.needs import (
 from headrace_services.scheduler.core.placement import Request, sizes_differ
 from headrace_services.scheduler.core.plan import Effects, Plan
 from headrace_services.scheduler.core.records import Study
-from headrace_services.scheduler.core.standing import Standing
 from headrace_services.scheduler.core.state import CycleState
+from headrace_services.scheduler.core.study_status import Standing
 
 FREE_SLOTS_AT_ONCE = 64
 """How many free slots that suit its trials one cycle looks at; more are left to the next one."""
@@ -138,7 +138,7 @@ def decide(
         slots_left = slots_left or len(state.free) > known
     hours.settle(state)
     state.changes.forget_asks(state.study)
-    state.orders += leaving.preemptions(state)
+    state.orders += preemption.preemptions(state)
     outcomes = tuple(_outcome(state, refused, position) for position in range(len(inputs)))
     shown = yield from views.shown(state, inputs, outcomes)
     assert not state.changes.has_rows or state.study.cursor > study.cursor, "other replicas would not see it"
@@ -154,8 +154,9 @@ def decide(
             again=again,
             looked=looks,
             rests_s=_rests_s(state),
-            look_again=state.room.passed_over and (state.room.blocked is not None or state.room.held_off > 0),
-            wake=tuple(sorted(state.room.kicks)),
+            look_again=state.cluster.passed_over
+            and (state.cluster.blocked is not None or state.cluster.held_off > 0),
+            wake=tuple(sorted(state.cluster.kicks)),
             proposals_wanted=state.proposals_wanted,
         ),
     )
@@ -200,13 +201,13 @@ def _prepare(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     if on_workers and ends and (not state.study.reports or not _FOR_OTHERS.isdisjoint(ends)):
         request = Request.of(state.study.spec.resources.each[-1], state.study.standing.avoided)
         state.able = yield from ask(AbleWorkers(request=request))
-    yield from unread.look_ahead(state, exits)
+    yield from unreadable_checkpoints.look_ahead(state, exits)
     yield from until.look_ahead(state, inputs)
     yield from code_changes.look_ahead(state, inputs)
-    yield from surroundings.look_for_spare(state)
+    yield from cluster_view.look_for_spare(state)
     yield from idle_slots.look_ahead(state, inputs)
-    yield from bubbles.look_ahead(state, inputs)
-    yield from spreading.look_ahead(state, inputs)
+    yield from ephemeral_slots.look_ahead(state, inputs)
+    yield from rebalancing.look_ahead(state, inputs)
 
 
 def _place(
@@ -215,7 +216,7 @@ def _place(
     """Reclaim, repack, relaunch. Returns whether slots are left over, and whether there is more to place."""
     freed = list(state.free)
     if state.study.spec.template is not None:
-        yield from surroundings.look_around(state, FREE_SLOTS_AT_ONCE)
+        yield from cluster_view.look_around(state, FREE_SLOTS_AT_ONCE)
         sharing.join(state)
     offered = len(state.free)
     next_one, reserved = state.next_promotion(), before.reserved
@@ -240,9 +241,9 @@ def _place(
     state.take_bundles(waiting.bundles)
     state.load_queue(waiting.runnable)
     yield from placing.place(state, pass_over=False)
-    yield from surroundings.keep_slots(state, keep_every_s)
-    in_bubbles = state.room.held_off > 0 and bubbles.any_open(state)
-    if state.room.blocked is not None or in_bubbles or seats.OpenSeats(state).any:
+    yield from cluster_view.keep_slots(state, keep_every_s)
+    in_bubbles = state.cluster.held_off > 0 and ephemeral_slots.any_open(state)
+    if state.cluster.blocked is not None or in_bubbles or seats.OpenSeats(state).any:
         yield from placing.place(state, pass_over=True)
     if not state.live and not state.queue:  # it may be complete; the count visits all trials
         state.user_paused += yield from ask(UserPausedCount())
@@ -250,11 +251,11 @@ def _place(
         yield from _sum_up(state)
     placing.settle(state)
     sharing.settle_standing(state)
-    used_up = bool(state.changes.granted) and not surroundings.more_fits(state)
-    slots_left = surroundings.left_over(state, before, freed)
+    used_up = bool(state.changes.granted) and not cluster_view.more_fits(state)
+    slots_left = cluster_view.left_over(state, before, freed)
     if slots_left and state.study.spec.template is not None:
         yield from sharing.hand_on(state)
-        slots_left = surroundings.left_over(state, before, freed)
+        slots_left = cluster_view.left_over(state, before, freed)
     return slots_left, (offered >= FREE_SLOTS_AT_ONCE and used_up) or state.cut_short
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from math import isfinite, isnan
 from typing import assert_never
 
-from headrace_services.scheduler.core import beginning, commands, endings, gone, proposals, reports
+from headrace_services.scheduler.core import commands, exits, proposals, reports, stale_leases, study_launch
 from headrace_services.scheduler.core.inputs import (
     Accepted,
     AddTrials,
@@ -46,13 +46,13 @@ def apply(state: CycleState, one: Input, *, position: int = 0) -> Outcome | None
         case ReportArrived():
             return reports.take(state, one)
         case RestoredArrived():
-            return endings.restored(state, one)
+            return exits.restored(state, one)
         case ExitedArrived():
-            return endings.exited(state, one)
+            return exits.exited(state, one)
         case Renewed():
-            return gone.renewed(state, one)
+            return stale_leases.renewed(state, one)
         case LeaseExpired():
-            return endings.expired(state, one)
+            return exits.expired(state, one)
         case PlaceNow():
             state.wants_placement = True
         case Proposed():
@@ -60,7 +60,7 @@ def apply(state: CycleState, one: Input, *, position: int = 0) -> Outcome | None
         case ProposalsOver():
             return proposals.over(state, one)
         case AfterEnded():
-            beginning.take(state, one)
+            study_launch.take(state, one)
         case Suggest():
             state.wants_placement = True
             state.pending_suggestions.append((position, one))
@@ -91,7 +91,7 @@ def finish(state: CycleState, numbers: Iterable[int]) -> None:
     complete = state.study.state is StudyState.COMPLETED
     reason = Reason.STOPPED_EARLY if complete else Reason.CANCELLED
     failed = state.study.state is StudyState.FAILED
-    detail = gone.STUDY_FAILED if failed else state.study.detail
+    detail = stale_leases.STUDY_FAILED if failed else state.study.detail
     for number in sorted(numbers):
         trial = state.trials[number]
         if trial.state is State.TERMINATED:
@@ -99,8 +99,8 @@ def finish(state: CycleState, numbers: Iterable[int]) -> None:
         waits = complete and trial.milestone is None
         why = _never_promoted(trial) if waits else detail
         state.cancel(trial, why)
-        if failed and endings.failed_early(state, trial):
-            state.terminate(number, Reason.FAILED, endings.last_failure(state, trial))
+        if failed and exits.failed_early(state, trial):
+            state.terminate(number, Reason.FAILED, exits.last_failure(state, trial))
         else:
             state.terminate(number, reason if trial.attempt else Reason.CANCELLED, why)
 

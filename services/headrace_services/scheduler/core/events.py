@@ -9,8 +9,8 @@ from headrace.first_few import first_few
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core import other_code
 from headrace_services.scheduler.core.capacity import Capacity, Profile
-from headrace_services.scheduler.core.finite import json_number
 from headrace_services.scheduler.core.inputs import ReportArrived
+from headrace_services.scheduler.core.json_numbers import json_number
 from headrace_services.scheduler.core.lifecycle import BY_USER, Action, State, StudyState
 from headrace_services.scheduler.core.policies import Explanation, PausePrice
 from headrace_services.scheduler.core.records import (

@@ -33,7 +33,7 @@ class Fold:
     next_number: int = 0
     """The number after the last trial that the policy has heard of."""
     points: Points | None = None
-    """Of a finite space; None of a continuum, and of studies that may try a point twice (`Study.distinct_points`)."""
+    """Of a finite space, of which each point is tried once while there are untried ones; None of a continuum."""
     tried: set[Point] = field(default_factory=set)
     """The points of the trials so far, that of the baseline aside."""
     _arrivals: Counter[tuple[int, int]] = field(default_factory=Counter)

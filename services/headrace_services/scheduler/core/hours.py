@@ -24,8 +24,8 @@ from math import inf
 from msgspec.structs import replace
 
 from headrace_services.scheduler.core.needs import Candidates, Deciding, ask
-from headrace_services.scheduler.core.standing import Progress
 from headrace_services.scheduler.core.state import CycleState
+from headrace_services.scheduler.core.study_status import Progress
 
 COUNT_EVERY_S = 10.0
 """How often a study whose hours count has a cycle, if nothing else asks for one."""

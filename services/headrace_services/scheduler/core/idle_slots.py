@@ -7,7 +7,7 @@ trial of the study itself could run and does not.
 
 from collections.abc import Sequence
 
-from headrace_services.scheduler.core import quotas, sharing, surroundings
+from headrace_services.scheduler.core import cluster_view, quotas, sharing
 from headrace_services.scheduler.core.inputs import Input, Proposed
 from headrace_services.scheduler.core.needs import AnyRunnable, Candidates, Deciding, ask
 from headrace_services.scheduler.core.placement import Request, fit, request_at, suits
@@ -24,7 +24,7 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     proposed = next((one for one in inputs if isinstance(one, Proposed) and one.if_idle), None)
     if proposed is None or spec.template is None:
         return
-    yield from surroundings.look_around(state, SLOTS_AT_ONCE)
+    yield from cluster_view.look_around(state, SLOTS_AT_ONCE)
     if (yield from ask(AnyRunnable())):
         return
     if (
@@ -36,16 +36,16 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     if not quotas.is_idle(state, request.size):
         return
     slots = _idle(state, () if proposed.beside is None else (proposed.beside,))
-    state.room.has_idle = fit(slots, sharing.any_trial(state, request)) is not None
+    state.cluster.has_idle = fit(slots, sharing.any_trial(state, request)) is not None
 
 
 def _idle(state: CycleState, beside: tuple[Request, ...]) -> list[Slot]:
     """The free slots that nothing waits for, nor suit any of these requests."""
-    room = state.room
-    if room.known_to is not None:
+    cluster = state.cluster
+    if cluster.known_to is not None:
         return []  # more studies wait than it knows of
-    wanted = [*beside, *(share.wants for share in room.others.values() if share.wants is not None)]
-    kept = room.reservations(state.study.now_s)
+    wanted = [*beside, *(share.wants for share in cluster.others.values() if share.wants is not None)]
+    kept = cluster.reservations(state.study.now_s)
     return [
         slot
         for slot in state.free

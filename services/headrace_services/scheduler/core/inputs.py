@@ -82,7 +82,7 @@ class RestoredArrived(Leased, frozen=True, kw_only=True):
 
 class ExitedArrived(Leased, frozen=True, kw_only=True):
     """A trial's program ended. `outcome` is FINISHED, RELEASED, FAILED, LOST, UNPREPARED, UNREACHED, DEFECT, or one of
-    those of `core.unread`: NO_CHECKPOINT, UNREADABLE_CHECKPOINT, STORE_AWAY.
+    those of `core.unreadable_checkpoints`: NO_CHECKPOINT, UNREADABLE_CHECKPOINT, STORE_AWAY.
 
     UNPREPARED: it never began, since its worker cannot have its code, or cannot install what it requires.
     UNREACHED: it never began, since its worker could not start it, or the two did not get through to each other.

@@ -26,8 +26,8 @@ MOST_SHOWN = 16
 
 
 def ran(trial: Trial) -> bool:
-    """Whether an attempt of the trial itself ran other code; one of an older scheduler has files alone."""
-    return bool(_own_files(trial)) or bool(trial.code_changed and not trial.other_code)
+    """Whether an attempt of the trial itself ran other code."""
+    return bool(_own_files(trial))
 
 
 def runs(trial: Trial, lease: Lease, files: Sequence[str]) -> tuple[Trial, bool]:
@@ -39,7 +39,7 @@ def runs(trial: Trial, lease: Lease, files: Sequence[str]) -> tuple[Trial, bool]
         own = OtherCode(
             trial=trial.number, attempt=lease.attempt, first_step=lease.step + 1, last_step=lease.step
         )
-    before = _own_files(trial) if trial.other_code else trial.code_changed
+    before = _own_files(trial)
     own = replace(own, files=_joined(own.files, files))
     marked = replace(
         trial, code_changed=_joined(trial.code_changed, files), other_code=_as_many(trial, (*others, own))

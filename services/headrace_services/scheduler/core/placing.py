@@ -4,7 +4,7 @@ from collections.abc import Container, Set
 
 from headrace.folders import study_folder
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import bubbles, events, quotas, seats, sharing, unreached
+from headrace_services.scheduler.core import ephemeral_slots, events, failed_starts, quotas, seats, sharing
 from headrace_services.scheduler.core.inputs import Assignment, ProposalComingError, Suggested
 from headrace_services.scheduler.core.lifecycle import BY_USER, Action, State, StudyState
 from headrace_services.scheduler.core.needs import Deciding, Named, ask
@@ -43,7 +43,7 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
         set()
     )  # sizes of which nothing is free, where trials may be passed over
     open_seats = seats.OpenSeats(state)
-    state.room.blocked, state.room.held_off = None, 0
+    state.cluster.blocked, state.cluster.held_off = None, 0
     while state.active and len(passed_over) < PASSED_OVER:
         if _is_full(state) and not open_seats.any:
             break
@@ -59,7 +59,7 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
         if number not in state.trials:
             state.take((yield from ask(Named(numbers=frozenset({number})))))
         trial = state.trials[number]
-        shunned = unreached.shunned(state.study, number) is not None
+        shunned = failed_starts.shunned(state.study, number) is not None
         placement = bundle = None
         if state.study.spec.template is not None:
             milestone = promotion.to_milestone if promotion else trial.milestone or state.study.spec.max_steps
@@ -73,25 +73,31 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
                 hopeless |= {shape} if shape and not shunned else set()
                 bundle = open_seats.of(trial, _params_after(trial, promotion))
             if placement is None and bundle is None and not _is_full(state):
-                placement = yield from bubbles.find(state, trial, milestone)
+                placement = yield from ephemeral_slots.find(state, trial, milestone)
             if placement is None and bundle is None:
-                bundle = yield from bubbles.seat(state, trial, _params_after(trial, promotion), milestone)
+                bundle = yield from ephemeral_slots.seat(
+                    state, trial, _params_after(trial, promotion), milestone
+                )
             if placement is None and bundle is None:
-                if state.room.blocked is None and not _is_full(state) and not held_off:
-                    state.room.blocked = sharing.waiting_for(state, trial, milestone)
+                if state.cluster.blocked is None and not _is_full(state) and not held_off:
+                    state.cluster.blocked = sharing.waiting_for(state, trial, milestone)
                 if held_off:
                     quotas.note(state, trial)
                 passed_over.add(number)
                 smaller = _may_pass_over(state, trial, hopeless) or _kept_for(state, passed_over)
                 may_pass = (
-                    (not held_off and (smaller or shunned)) or open_seats.any or bubbles.any_open(state)
+                    (not held_off and (smaller or shunned))
+                    or open_seats.any
+                    or ephemeral_slots.any_open(state)
                 )
                 if not pass_over or not may_pass:
                     break
                 continue
-            elsewhere = bundle is not None or (placement is not None and placement.rule == bubbles.RULE)
-            if elsewhere and state.room.blocked is not None and state.room.blocked.key[1] == number:
-                state.room.blocked = None  # it waits for no slot
+            elsewhere = bundle is not None or (
+                placement is not None and placement.rule == ephemeral_slots.RULE
+            )
+            if elsewhere and state.cluster.blocked is not None and state.cluster.blocked.key[1] == number:
+                state.cluster.blocked = None  # it waits for no slot
         if promotion is not None:
             _promote(state, promotion)
         if not state.trials[number].user_paused:
@@ -262,8 +268,8 @@ def _let_go_of_stale(state: CycleState, number: int) -> bool:
     if trial is None or trial.runnable or _of_shape(state, reserved.shape) is not None:
         return False
     state.give_up_reservation()
-    if state.room.blocked is not None and state.room.blocked.key[1] == number:
-        state.room.blocked = None  # it is looked at anew
+    if state.cluster.blocked is not None and state.cluster.blocked.key[1] == number:
+        state.cluster.blocked = None  # it is looked at anew
     return True
 
 
@@ -328,7 +334,11 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
     folder = study_folder(state.study.name, state.study.uid)
     log_path = f"{slots[0].log_dir}/{folder}/{trial.number}.log" if slots else trial.log_path
     action = Action.RESUME if trial.state is State.PAUSED else Action.LAUNCH
-    changes = {"log_path": log_path, "detail": "", "bubbles": bubbles.with_stage(trial, lease.bubbles)}
+    changes = {
+        "log_path": log_path,
+        "detail": "",
+        "bubbles": ephemeral_slots.with_stage(trial, lease.bubbles),
+    }
     held = {"attempt": attempt, "lease_id": lease.id, "not_before_s": None}
     state.move(trial.number, action, **held, **changes)
     moved = state.trials[trial.number]
@@ -367,7 +377,7 @@ def _told(state: CycleState, placement: Placement, lease: Lease) -> str:
     if placement.rule == "spare":
         count = len(placement.slots)
         told.append(f"on {count} slot{'s' * (count > 1)}, as no other trial waits")
-    elif placement.rule == bubbles.RULE:
+    elif placement.rule == ephemeral_slots.RULE:
         told.append(f"in bubbles of {placement.slots[0].bubbles}")
     elif placement.rule == "backfill":
         told.append("on slots that are kept for another trial: it ends before that one can start")

@@ -14,7 +14,7 @@ from headrace_services.scheduler.core.state import CycleState
 
 def take(state: CycleState, proposed: Proposed) -> Outcome:
     """Add the trial of a proposal, if it is the one that comes next."""
-    if not _is_next(state, proposed.index) or (proposed.if_idle and not state.room.has_idle):
+    if not _is_next(state, proposed.index) or (proposed.if_idle and not state.cluster.has_idle):
         return Accepted()
     if proposed.failure is not None:
         state.emit(events.proposal_failed(state.study.next_number, proposed.failure))

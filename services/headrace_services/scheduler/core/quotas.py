@@ -12,7 +12,7 @@ nobody to leave: where one is lowered, what runs goes on, and nothing more is gi
 from math import inf
 
 from headrace.spec.resources import WHOLE
-from headrace_services.scheduler.core import claims
+from headrace_services.scheduler.core import precedence
 from headrace_services.scheduler.core.placement import request_at
 from headrace_services.scheduler.core.placement.quotas import Quota, left
 from headrace_services.scheduler.core.placement.shares import BEHIND_ALL, Share, Totals
@@ -22,46 +22,48 @@ from headrace_services.scheduler.core.state import CycleState
 
 def keep_off(state: CycleState, trial: Trial) -> bool:
     """Whether the quota has no room for a trial's own slots. Nor has it for trials behind one that waits for it."""
-    quota = state.room.quota
+    quota = state.cluster.quota
     if quota is None:
         return False
-    return state.room.held_off > 0 or _size(state, trial) > _left_milli(state, quota)
+    return state.cluster.held_off > 0 or _size(state, trial) > _left_milli(state, quota)
 
 
 def note(state: CycleState, trial: Trial) -> None:
     """Note that a trial waits for the quota, and found no seat nor bubbles instead."""
-    state.room.held_off = state.room.held_off or _size(state, trial)
+    state.cluster.held_off = state.cluster.held_off or _size(state, trial)
 
 
 def has_grown(state: CycleState) -> bool:
     """Whether a quota that kept the study off is greater now, or is no more."""
-    before, now = state.study.standing, state.room.quota
+    before, now = state.study.standing, state.cluster.quota
     return before.held_off > 0 and (now is None or now.slots > before.quota)
 
 
 def most_slots(state: CycleState, held_milli: int = 0) -> int | float:
     """How many whole slots one grant of the study may have, which may hold so much already."""
-    quota = state.room.quota
+    quota = state.cluster.quota
     return inf if quota is None else (_left_milli(state, quota) + held_milli) // WHOLE
 
 
 def within(state: CycleState, slots: list[Slot], milli: int) -> list[Slot]:
     """The first of these slots, as many as the quota has room for with so much of each."""
-    quota = state.room.quota
+    quota = state.cluster.quota
     return slots if quota is None else slots[: _left_milli(state, quota) // milli]
 
 
 def _left_milli(state: CycleState, quota: Quota) -> int:
     """Thousandths of slots that the study may still have, once those that go first are left theirs."""
-    found = left(quota, state.study.standing.usage, _others(state), claims.own_claim(state), *_as_of(state))
+    found = left(
+        quota, state.study.standing.usage, _others(state), precedence.own_claim(state), *_as_of(state)
+    )
     for other in found.to_others:
-        claims.leave_to(state, other)
+        precedence.leave_to(state, other)
     return found.milli
 
 
 def is_idle(state: CycleState, milli: int) -> bool:
     """Whether the quota has so much that no study of the project waits for."""
-    quota = state.room.quota
+    quota = state.cluster.quota
     if quota is None:
         return True
     found = left(quota, state.study.standing.usage, _others(state), BEHIND_ALL, *_as_of(state))
@@ -70,21 +72,21 @@ def is_idle(state: CycleState, milli: int) -> bool:
 
 def hand_on(state: CycleState) -> None:
     """After placing: wake the project's studies that the quota has room for, in their order with this one."""
-    quota, own = state.room.quota, claims.own_share(state)
+    quota, own = state.cluster.quota, precedence.own_share(state)
     if quota is None:
         return
     found = left(quota, own.usage, [*_others(state), own], BEHIND_ALL, *_as_of(state))
     for other in found.to_others:
         if other != own.study_id:
-            claims.leave_to(state, other)
+            precedence.leave_to(state, other)
 
 
 def _others(state: CycleState) -> list[Share]:
     """The project's studies that the quota keeps off, but for those that did not come for what was left to them."""
-    hopeless = claims.silent(state)
+    hopeless = precedence.silent(state)
     return [
         other
-        for who, other in state.room.others.items()
+        for who, other in state.cluster.others.items()
         if other.held_off and other.project == state.study.project and who not in hopeless
     ]
 
@@ -94,4 +96,4 @@ def _size(state: CycleState, trial: Trial) -> int:
 
 
 def _as_of(state: CycleState) -> tuple[Totals, float]:
-    return state.room.totals, state.study.now_s
+    return state.cluster.totals, state.study.now_s

@@ -10,7 +10,7 @@ from headrace.spec import StudySpec
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.lifecycle import LEASED, Reason, State, StudyState
 from headrace_services.scheduler.core.scales import ScaleChoice
-from headrace_services.scheduler.core.standing import Closing, Leaving, Speeds, Standing
+from headrace_services.scheduler.core.study_status import Closing, Leaving, Speeds, Standing
 
 Value = bool | int | float | str
 Params = dict[str, Value]
@@ -44,9 +44,6 @@ class Study(Struct, frozen=True, kw_only=True):
     planned: int | None = None
     """How many configurations are to be tried, without the baseline and what users add: a grid may have fewer than
     asked for, and the study that `best_of` names fewer results. Counted when the study is created."""
-    distinct_points: bool = False
-    """Whether it tries each point of a finite space once while there are untried ones. False in studies that were
-    created before there was such a rule: their order stays."""
     after: str | None = None
     """The study that has to complete before anything of this one is placed; None where there is none, or it has."""
     scale_choice: ScaleChoice | None = None
@@ -97,7 +94,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
 
 class Unread(Struct, frozen=True, kw_only=True):
-    """The attempts of a trial, since it last ran, that could not begin for want of its checkpoint (`core.unread`)."""
+    """A trial's attempts, since it last ran, that could not load its checkpoint (`core.unreadable_checkpoints`)."""
 
     tries: int = 0
     """All of them, also those whose store was away."""
@@ -186,8 +183,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     """That of the best value, where the study keeps it. Older than `best_step` where nothing was saved there."""
     lease_id: str | None = None
     lapsed: bool = False
-    """Whether its last lease was a client's and ended in silence alone. That client may take it up again (`core.gone`),
-    until the trial moves."""
+    """Whether its last lease was a client's and ended in silence alone. That client may take it up again, until
+    the trial moves (`core.stale_leases`)."""
     failures: int = 0
     interruptions: int = 0
     unread: Unread | None = None
@@ -375,7 +372,7 @@ class Slot(Struct, frozen=True, kw_only=True):
     used_memory_bytes: int = 0
     """The sum of the budgets of those who share it."""
     owner: str = ""
-    """The large job that an ephemeral slot belongs to: trials have it in that job's bubbles alone (`core.bubbles`)."""
+    """The large job that owns an ephemeral slot (`core.ephemeral_slots`); empty for any other slot."""
     stage: int = 0
     """Of an ephemeral slot: the stage of that job."""
     duty: float = 1.0
@@ -432,9 +429,9 @@ class Lease(Struct, frozen=True, kw_only=True):
     """The step that this attempt has reached: the resumed one at first."""
     resume: Checkpoint | None = None
     budget: int | None = None
-    """The full budget that the attempt was told. None in rows of earlier versions: the study's first one."""
+    """The full budget that the attempt was told; None: the study's first one."""
     ended: str = ""
-    """What ended it: an action of the lifecycle, or `lapse`. Empty while it is live, and in rows of before."""
+    """What ended it: an action of the lifecycle, or `lapse`. Empty while it is live."""
 
     @property
     def name(self) -> "LeaseName":

@@ -9,7 +9,7 @@ stopped stays stopped.
 
 A larger full budget adds rungs behind the old one and moves none. A trial that had the old budget was recorded there:
 the policy is asked about it as at any rung. It goes on, waits for a promotion, or stays as it ended. A trial that
-trains meanwhile was told the old budget. It pauses there, and its next attempt is told the new one (`core.leaving`).
+trains meanwhile was told the old budget. It pauses there, and its next attempt is told the new one (`core.preemption`).
 A trial that completed a budget of before and failed on its way to the next one continues on its way, as with a retry.
 
 What a trial had come to when it was over still counts, whatever becomes of it now (`core.earlier_ends`).

@@ -20,12 +20,12 @@ from headrace_services.scheduler.core import (
     closing,
     code_changes,
     events,
-    gone,
-    leaving,
+    failed_starts,
     other_code,
+    preemption,
     seats,
+    stale_leases,
     time_limits,
-    unreached,
     until,
 )
 from headrace_services.scheduler.core.changes import RungChange
@@ -64,23 +64,27 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
     """
     lease = state.lease(report)
     if lease is None:
-        return gone.gone(state, report)
+        return stale_leases.gone(state, report)
     sequence = report.sequence if report.sequence is not None else lease.last_sequence + 1
     if sequence <= lease.last_sequence:
         known = state.answers.get((lease.number, lease.attempt, sequence))
-        return Accepted(decision=_pinning(state, lease.number, known)) if known else gone.gone(state, report)
-    if not (lease.live or gone.may_reclaim(state, lease)):
-        return gone.gone(state, report)
+        return (
+            Accepted(decision=_pinning(state, lease.number, known))
+            if known
+            else stale_leases.gone(state, report)
+        )
+    if not (lease.live or stale_leases.may_reclaim(state, lease)):
+        return stale_leases.gone(state, report)
     if report.sequence is None:
         _require_sound(state, state.trials[lease.number], lease, report)
         code_changes.require_unchanged(state, report.code)
     if not lease.live:
         lease = state.reclaim(lease)
     if not code_changes.take(state, lease, report.code):
-        return gone.gone(state, report)
+        return stale_leases.gone(state, report)
     if state.trials[lease.number].state is State.RESUMED:
         state.move(lease.number, Action.RESTORED)
-    unreached.over(state, lease.number)
+    failed_starts.over(state, lease.number)
     if state.trials[lease.number].unread is not None:
         state.update(lease.number, unread=None)
     before = state.trials[lease.number]
@@ -179,7 +183,7 @@ def _pinning(state: CycleState, number: int, decision: Decision) -> Decision:
 
 def _before_milestone(state: CycleState, trial: Trial, lease: Lease, report: ReportArrived) -> Decision:
     """Go on, unless others of more priority need the slots and this report has a checkpoint to go on from."""
-    why = leaving.at_report(state, lease, report) if trial.milestone is not None else None
+    why = preemption.at_report(state, lease, report) if trial.milestone is not None else None
     if why is not None:
         return _leave(state, trial.number, why, milestone=trial.milestone)
     return _go_on(trial.milestone or report.step, "before the next rung")
@@ -258,7 +262,7 @@ def _at_milestone(
     target = next(level for level in ladder if level > report.step)
     if trial.user_paused or not state.active:
         return _leave(state, trial.number, _paused(state, trial), milestone=target)
-    leaves = leaving.at_rung(state, lease, state.trials[trial.number], target)
+    leaves = preemption.at_rung(state, lease, state.trials[trial.number], target)
     if leaves is not None:
         return _leave(state, trial.number, leaves, milestone=target)
     state.update(trial.number, milestone=target)
@@ -351,7 +355,7 @@ def _judge(state: CycleState, entry: RungEntry, lease: Lease) -> Decision:
         why = f"{_paused(state, state.trials[entry.number])}, else it goes on: {explanation.sentence}"
         state.explain(entry.number, Ruling.PAUSE, explanation, frees=lease, said=why)
         return _leave(state, entry.number, why, milestone=target)
-    leaves = leaving.at_rung(state, lease, state.trials[entry.number], target)
+    leaves = preemption.at_rung(state, lease, state.trials[entry.number], target)
     if leaves is not None:
         state.explain(entry.number, Ruling.CONTINUE, explanation, frees=lease)
         return _leave(state, entry.number, f"{explanation.sentence}; {leaves}", milestone=target)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from headrace.bounds import numbers
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core import claims, events, sharing
+from headrace_services.scheduler.core import events, precedence, sharing
 from headrace_services.scheduler.core.capacity import Capacity, Profile, TurnCost, capacity
 from headrace_services.scheduler.core.placement import Placement, fit
 from headrace_services.scheduler.core.placement.joints import kind_of
@@ -236,11 +236,11 @@ def _fewest_first(grant: Grant) -> tuple[int, str]:
 def _left_to_others(state: CycleState) -> frozenset[str]:
     """The bundles whose slots go to studies that go before this one, as many as those want. They are those with the
     fewest members: they are empty the soonest."""
-    room, now_s = state.room, state.study.now_s
-    if not room.crowded:
+    cluster, now_s = state.cluster, state.study.now_s
+    if not cluster.crowded:
         return frozenset()
-    left, own, silent = set[str](), claims.own_share(state), claims.silent(state)
-    others = {other.study_id: other for other in room.others.values() if other.study_id not in silent}
+    left, own, silent = set[str](), precedence.own_share(state), precedence.silent(state)
+    others = {other.study_id: other for other in cluster.others.values() if other.study_id not in silent}
     for grant in sorted(_live(state), key=_fewest_first):
         slots = state.bundles[grant.id]
         if grant.bubbles:
@@ -252,9 +252,9 @@ def _left_to_others(state: CycleState) -> frozenset[str]:
             continue
         gpu = slots[0].kind == "GPU"
         poorer = replace(own, usage=own.usage.hold(gpu, -grant.size, now_s))
-        ours = claim(poorer, room.totals, now_s)
+        ours = claim(poorer, cluster.totals, now_s)
         for other in others.values():
-            before = other.wanted > 0 and claim(other, room.totals, now_s) < ours
+            before = other.wanted > 0 and claim(other, cluster.totals, now_s) < ours
             if before and other.wants is not None and fit(slots, sharing.next_of(other)) is not None:
                 left.add(grant.id)
                 own, others[other.study_id] = poorer, other.holding(other.wants, now_s)

@@ -2,7 +2,7 @@
 
 Before a study takes free slots it looks who goes before it (`placement.shares`): what those could use is left to
 them, and they are kicked. What fits nowhere has slots kept for it (`placement.reserving`), and who runs there is
-asked to leave (`leaving`).
+asked to leave (`preemption`).
 """
 
 from collections.abc import Iterable
@@ -10,8 +10,7 @@ from heapq import heappop, heappush
 
 from msgspec.structs import replace
 
-from headrace_services.scheduler.core import events, quotas, unreached
-from headrace_services.scheduler.core.claims import leave_to, own_claim, own_share, silent
+from headrace_services.scheduler.core import events, failed_starts, quotas
 from headrace_services.scheduler.core.needs import Deciding, NextInLine, ask
 from headrace_services.scheduler.core.placement import (
     BestFit,
@@ -47,9 +46,10 @@ from headrace_services.scheduler.core.placement.speeds import (
     run_s,
     step_s,
 )
+from headrace_services.scheduler.core.precedence import leave_to, own_claim, own_share, silent
 from headrace_services.scheduler.core.records import Lease, Slot, Trial
-from headrace_services.scheduler.core.standing import Reserved, Standing
 from headrace_services.scheduler.core.state import CycleState
+from headrace_services.scheduler.core.study_status import Reserved, Standing
 
 PLACER: Placer = BestFit()
 NEXT_IN_LINE = 256
@@ -59,9 +59,9 @@ NEXT_IN_LINE = 256
 def join(state: CycleState) -> None:
     """A study that was idle and has something to run again earns no credit for the time between, nor does one whose
     project has a greater quota than before."""
-    share, room = own_share(state), state.room
-    if (share.idle or quotas.has_grown(state)) and room.crowded:
-        state.stand(usage=joined(share, room.least_s, room.totals, state.study.now_s))
+    share, cluster = own_share(state), state.cluster
+    if (share.idle or quotas.has_grown(state)) and cluster.crowded:
+        state.stand(usage=joined(share, cluster.least_s, cluster.totals, state.study.now_s))
 
 
 def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement | None]:
@@ -72,8 +72,8 @@ def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement 
     yield from _leave_to_others(state, kept)
     devices = _devices(state)
     placement = _spare(state, trial, waiting, devices, kept, milestone) or fit(devices, waiting, kept)
-    if placement is None and state.room.blocked is None:
-        state.room.blocked = waiting
+    if placement is None and state.cluster.blocked is None:
+        state.cluster.blocked = waiting
     if placement is not None and own is not None and own.key == waiting.key:
         state.give_up_reservation()
     return placement
@@ -81,7 +81,7 @@ def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement 
 
 def waiting_for(state: CycleState, trial: Trial, milestone: int) -> Waiting:
     """Return a trial as the placer sees it: what it takes, and for how long by measured times."""
-    avoided = unreached.avoided_by(state.study, trial.number)
+    avoided = failed_starts.avoided_by(state.study, trial.number)
     request = request_at(state.study.spec, trial.params, trial.step, avoided)
     free = [slot for slot in state.free if not slot.owner]  # no speed is learnt in bubbles
     kinds = kinds_of(free, request)
@@ -113,16 +113,16 @@ def keep(state: CycleState) -> None:
 
     `room.devices` and `room.running` are loaded.
     """
-    blocked = state.room.blocked
-    if blocked is None or state.room.devices is None:
+    blocked = state.cluster.blocked
+    if blocked is None or state.cluster.devices is None:
         return
     mine = _own_reservation(state, blocked)
     if mine is not None and mine.key != blocked.key:
         return  # another trial, of another size, has slots kept for it; one at a time
     reservations = [*_others_reservations(state), *([mine] if mine else [])]
     cluster = Cluster(
-        devices=_without(state.room.devices, state.room.withheld),
-        running=tuple(run for run in state.room.running if run.grant_id not in state.changes.ended_grants),
+        devices=_without(state.cluster.devices, state.cluster.withheld),
+        running=tuple(run for run in state.cluster.running if run.grant_id not in state.changes.ended_grants),
         reservations=tuple(reservations),
         now_s=state.study.now_s,
     )
@@ -133,7 +133,7 @@ def keep(state: CycleState) -> None:
     if kept is None:
         if state.study.standing.reserved is not None:
             state.give_up_reservation()
-        if can_ever_serve(state.room.devices, blocked.request):
+        if can_ever_serve(state.cluster.devices, blocked.request):
             _ask_of_the_overdrawn(state, cluster.running)
         return
     if kept == mine:
@@ -149,7 +149,7 @@ def keep(state: CycleState) -> None:
         cores=blocked.request.cores,
     )
     state.stand(reserved=reserved)
-    names = {slot.worker_id: slot.worker_name for slot in state.room.devices}
+    names = {slot.worker_id: slot.worker_name for slot in state.cluster.devices}
     state.emit(events.slots_reserved(blocked.key[1], names[kept.worker_id], kept.slots, kept.ready_in_s))
     projects = {run.grant_id: run.project for run in cluster.running}
     for asked in plan.asks:
@@ -192,18 +192,18 @@ def may_need_keeping(state: CycleState) -> bool:
 
     Not where all trials of the only study are of one size, nor while a known study goes before this one.
     """
-    blocked, spec = state.room.blocked, state.study.spec
+    blocked, spec = state.cluster.blocked, state.study.spec
     if blocked is None or spec.template is None:
         return False
-    if not state.room.crowded and len({request.size for request in requests_of(spec)}) == 1:
+    if not state.cluster.crowded and len({request.size for request in requests_of(spec)}) == 1:
         return False
     return state.study.standing.reserved is not None or _is_next(state)
 
 
 def settle_standing(state: CycleState) -> None:
     """After placing: note for other studies what this one waits for, and give up what it has no use for any more."""
-    blocked = state.room.blocked if state.active else None
-    held_off = state.room.held_off if state.active else 0
+    blocked = state.cluster.blocked if state.active else None
+    held_off = state.cluster.held_off if state.active else 0
     before = state.study.standing
     waits = blocked is not None or held_off > 0
     count = _startable(state) if waits else 0
@@ -211,10 +211,10 @@ def settle_standing(state: CycleState) -> None:
         wants_slots=blocked.request.slots if blocked else 0,
         wants_milli=blocked.request.milli if blocked else None,
         wants_cores=blocked.request.cores if blocked else None,
-        wants_bubbles=state.room.wants_bubbles if blocked else None,
+        wants_bubbles=state.cluster.wants_bubbles if blocked else None,
         wants_count=count,
         held_off=held_off,
-        quota=state.room.quota.slots if held_off and state.room.quota is not None else 0,
+        quota=state.cluster.quota.slots if held_off and state.cluster.quota is not None else 0,
         quantum_s=_quantum_s(state),
         looked_s=state.study.now_s if waits else 0.0,
     )
@@ -252,17 +252,17 @@ def _leave_to_others(state: CycleState, kept: list[Reservation]) -> Deciding[Non
 
 def _leave(state: CycleState, kept: list[Reservation], own: Claim) -> Deciding[None]:
     """Set aside what studies that go before a claim could use of the free slots."""
-    room, now_s = state.room, state.study.now_s
-    if not room.crowded:
+    cluster, now_s = state.cluster, state.study.now_s
+    if not cluster.crowded:
         return
     hopeless, useless = silent(state), list[Share]()
-    devices, line = _devices(state), room.ahead_of(own, now_s)  # a heap: it is sorted
+    devices, line = _devices(state), cluster.ahead_of(own, now_s)  # a heap: it is sorted
     while devices:
         if not line:
-            if not room.others_may_go_before(own):
+            if not cluster.others_may_go_before(own):
                 return
             yield from _look_further(state, unlike=useless)
-            line = room.ahead_of(own, now_s)
+            line = cluster.ahead_of(own, now_s)
             continue
         other = heappop(line)[1]
         if other.study_id in hopeless or any(other.like(one) for one in useless):
@@ -274,28 +274,28 @@ def _leave(state: CycleState, kept: list[Reservation], own: Claim) -> Deciding[N
                 useless.append(other)
             continue
         leave_to(state, other.study_id)
-        room.withheld.append(found)
+        cluster.withheld.append(found)
         devices = take(devices, found)
         assert other.wants is not None
-        served = room.others[other.study_id] = other.holding(other.wants, now_s)
-        place = claim(served, room.totals, now_s)
-        if room.is_ahead(served, place, own):
+        served = cluster.others[other.study_id] = other.holding(other.wants, now_s)
+        place = claim(served, cluster.totals, now_s)
+        if cluster.is_ahead(served, place, own):
             heappush(line, (place, served))
 
 
 def _look_further(state: CycleState, *, unlike: Iterable[Share]) -> Deciding[None]:
     """Get to know the next studies that wait for slots, without those that ask for what was asked for in vain."""
-    room = state.room
-    assert room.known_to is not None
+    cluster = state.cluster
+    assert cluster.known_to is not None
     line = yield from ask(
         NextInLine(
-            after=room.known_to,
+            after=cluster.known_to,
             now_s=state.study.now_s,
             waiting=NEXT_IN_LINE,
             unlike=frozenset(share.study_id for share in unlike),
         )
     )
-    room.extend(line)
+    cluster.extend(line)
 
 
 def first_for(slot: Slot, others: Iterable[Share], own: Share, now_s: float) -> Share | None:
@@ -310,9 +310,9 @@ def first_for(slot: Slot, others: Iterable[Share], own: Share, now_s: float) -> 
 def leave_bubbles(state: CycleState, slot: Slot, other: Share) -> None:
     """Leave an ephemeral slot to another study, which is told."""
     leave_to(state, other.study_id)
-    state.room.left_bubbles.add((slot.worker_id, slot.index))
+    state.cluster.left_bubbles.add((slot.worker_id, slot.index))
     usage = other.usage.hold_bubbles(1, state.study.now_s)
-    state.room.others[other.study_id] = replace(other, usage=usage, wanted=other.wanted - 1)
+    state.cluster.others[other.study_id] = replace(other, usage=usage, wanted=other.wanted - 1)
 
 
 def next_of(share: Share) -> Waiting:
@@ -326,21 +326,21 @@ def next_of(share: Share) -> Waiting:
 
 def _is_next(state: CycleState) -> bool:
     """Whether nobody goes before the study: only then are slots kept for it anew, and others asked to leave them."""
-    room, now_s = state.room, state.study.now_s
+    cluster, now_s = state.cluster, state.study.now_s
     own = own_claim(state)
-    return not room.ahead_of(own, now_s) and not room.others_may_go_before(own)
+    return not cluster.ahead_of(own, now_s) and not cluster.others_may_go_before(own)
 
 
 def _ask_of_the_overdrawn(state: CycleState, running: tuple[Running, ...]) -> None:
     """The trial waits for its turn only. Where a study has more than its share, one trial of it leaves at its rung."""
-    room, own, now_s = state.room, own_share(state), state.study.now_s
+    cluster, own, now_s = state.cluster, own_share(state), state.study.now_s
     if own.wanted <= 0 or any(run.asked for run in running):
         return
-    ours = claim(own, room.totals, now_s)
+    ours = claim(own, cluster.totals, now_s)
     over = {
         other.study_id
-        for other in room.others.values()
-        if other.priority == own.priority and ours < claim(_with_held(other, now_s), room.totals, now_s)
+        for other in cluster.others.values()
+        if other.priority == own.priority and ours < claim(_with_held(other, now_s), cluster.totals, now_s)
     }
     asked = sorted(
         (run for run in running if run.key[0] in over and run.leaves_in_s is not None),
@@ -383,7 +383,7 @@ def _spare(
 
 
 def _nothing_else_waits(state: CycleState, trial: Trial) -> bool:
-    if state.room.others_wait:
+    if state.cluster.others_wait:
         return False
     if any(number != trial.number for number in state.queue) or state.more:
         return False
@@ -392,7 +392,7 @@ def _nothing_else_waits(state: CycleState, trial: Trial) -> bool:
 
 
 def _devices(state: CycleState) -> tuple[Slot, ...]:
-    return _without(tuple(slot for slot in state.free if not slot.owner), state.room.withheld)
+    return _without(tuple(slot for slot in state.free if not slot.owner), state.cluster.withheld)
 
 
 def _without(devices: tuple[Slot, ...], withheld: list[Placement]) -> tuple[Slot, ...]:
@@ -402,7 +402,7 @@ def _without(devices: tuple[Slot, ...], withheld: list[Placement]) -> tuple[Slot
 
 
 def _others_reservations(state: CycleState) -> list[Reservation]:
-    return state.room.reservations(state.study.now_s)
+    return state.cluster.reservations(state.study.now_s)
 
 
 def _own_reservation(state: CycleState, waiting: Waiting) -> Reservation | None:

@@ -1,7 +1,7 @@
 """The working copy of a study that one cycle changes: copies of rows, and the moves that change them.
 
 Every change goes through the few methods here, which keep the copies, the list of changes to write, the event
-log and the counts in agreement. What to change is decided in `reports`, `endings`, `commands` and `placing`.
+log and the counts in agreement. What to change is decided in `reports`, `exits`, `commands` and `placing`.
 """
 
 from collections.abc import Iterable
@@ -14,6 +14,7 @@ from headrace.spec import StudySpec
 from headrace_services.scheduler.core import earlier_ends, events, other_code, time_limits
 from headrace_services.scheduler.core.capacity import Capacity, Profile
 from headrace_services.scheduler.core.changes import Changes, PromotionChange, TrialChange
+from headrace_services.scheduler.core.cluster_state import ClusterState
 from headrace_services.scheduler.core.fold import Fold
 from headrace_services.scheduler.core.inputs import (
     Cancellation,
@@ -51,9 +52,8 @@ from headrace_services.scheduler.core.records import (
     Trial,
 )
 from headrace_services.scheduler.core.results import Result, Results
-from headrace_services.scheduler.core.room import Room
 from headrace_services.scheduler.core.scales import ScaleChoice
-from headrace_services.scheduler.core.standing import Closing, Leaving
+from headrace_services.scheduler.core.study_status import Closing, Leaving
 
 
 class CycleState:
@@ -113,7 +113,7 @@ class CycleState:
         """The trials that this cycle let go on after their end."""
         self.proposals_wanted = 0
         """How many further proposals the pool is to compute."""
-        self.room = Room()
+        self.cluster = ClusterState()
         """What is known of the cluster beyond the study."""
         self.cut_short = False
         """Whether there was more to place than one cycle places."""

@@ -13,7 +13,7 @@ from headrace.spec import StudySpec
 from headrace_services.scheduler.core.inputs import ExitedArrived, ReportArrived
 from headrace_services.scheduler.core.lifecycle import Reason, State
 from headrace_services.scheduler.core.records import Decision, Lease, Study, Trial
-from headrace_services.scheduler.core.standing import HEARD_S
+from headrace_services.scheduler.core.study_status import HEARD_S
 
 if TYPE_CHECKING:
     from headrace_services.scheduler.core.state import CycleState

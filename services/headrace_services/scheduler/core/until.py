@@ -28,8 +28,8 @@ from headrace_services.scheduler.core.lifecycle import Reason
 from headrace_services.scheduler.core.needs import BestScored, Deciding, Rows, ask
 from headrace_services.scheduler.core.records import Trial
 from headrace_services.scheduler.core.scores import ranked
-from headrace_services.scheduler.core.standing import Leader
 from headrace_services.scheduler.core.state import CycleState
+from headrace_services.scheduler.core.study_status import Leader
 
 
 def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:

@@ -54,8 +54,9 @@ async def run_cycle(
         effects = Effects(slots_left=True)
         return CycleResult(settled=(gone,) * len(submissions), effects=effects, fold=None)
     if fold is None or fold.revision != study.revision:
-        points = points_of(study.spec) if study.distinct_points else None
-        fold = Fold.empty(study.spec, make_sampler(study.spec), revision=study.revision, points=points)
+        fold = Fold.empty(
+            study.spec, make_sampler(study.spec), revision=study.revision, points=points_of(study.spec)
+        )
     if fold.cursor != study.cursor:
         await unseen.catch_up(conn, study_id, fold)
         fold.cursor = study.cursor

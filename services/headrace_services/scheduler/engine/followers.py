@@ -1,4 +1,4 @@
-"""Looks for studies whose wait for another one is over, and tells them (`core/beginning.py`). One a replica."""
+"""Looks for studies whose wait for another one is over, and tells them (`core/study_launch.py`). One a replica."""
 
 import asyncio
 import logging

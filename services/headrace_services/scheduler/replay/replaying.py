@@ -256,7 +256,7 @@ class Replay:
 
     def _may_wait(self, promotion: _Answer, started: int) -> bool:
         """Whether a promotion may wait while this trial starts: nobody goes to the last rung in bubbles
-        (`core.bubbles`), and a seat in a bundle is for trials with equal values of `fuse.apart`."""
+        (`core.ephemeral_slots`), and a seat in a bundle is for trials with equal values of `fuse.apart`."""
         fuse = self._spec.fuse
         if fuse is not None and fuse.key(self._params[promotion.trial]) != fuse.key(self._params[started]):
             return True

@@ -1,8 +1,8 @@
 """Ask and tell: trials of studies without a template, run in a loop of the user's own.
 
 A caller owns a trial through its lease alone. The lease lasts `lease_time` from each report or renewal. After that the
-trial is offered to others. Until one of them has it, the first caller's messages still count (`core.gone`). From then
-on they are stale: they change nothing.
+trial is offered to others. Until one of them has it, the first caller's messages still count (`core.stale_leases`).
+From then on they are stale: they change nothing.
 """
 # ruff: noqa: ARG002  (every method takes the call's context)
 

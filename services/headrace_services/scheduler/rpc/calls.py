@@ -17,9 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from headrace.errors import HeadraceError, StudyNotFoundError, TrialNotFoundError
 from headrace.v1 import study_pb2 as pb
 from headrace.v1 import trial_pb2
+from headrace_services.scheduler.analysis import AnalysisPools
 from headrace_services.scheduler.core.inputs import Command, ExitedArrived, Outcome, Renewed, ReportArrived
 from headrace_services.scheduler.core.records import Study, TrialView
-from headrace_services.scheduler.desk import Desk
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.janitor import Janitor
 from headrace_services.scheduler.engine.submissions import Shown, Submission
@@ -50,11 +50,11 @@ Change = Command | ReportArrived | ExitedArrived | Renewed
 class Calls:
     """What every group of calls works with."""
 
-    def __init__(self, hub: Hub, desk: Desk, janitor: Janitor | None = None) -> None:
+    def __init__(self, hub: Hub, analysis: AnalysisPools, janitor: Janitor | None = None) -> None:
         self.hub = hub
-        self.desk = desk
+        self.analysis = analysis
         self.janitor = janitor or Janitor(hub.engine)
-        self.snapshots = Snapshots(hub.engine, partial(whole_study, hub.engine, desk))
+        self.snapshots = Snapshots(hub.engine, partial(whole_study, hub.engine, analysis))
         self._known: dict[tuple[str, str], Study] = {}
         """Studies by project and name, for what of them never changes."""
 
@@ -196,7 +196,7 @@ async def new_study(conn: AsyncConnection, study_id: int) -> pb.Study:
     return await _render(conn, study_id, await _read(conn, study_id))
 
 
-async def whole_study(engine: AsyncEngine, desk: Desk, study_id: int) -> pb.Study:
+async def whole_study(engine: AsyncEngine, analysis: AnalysisPools, study_id: int) -> pb.Study:
     """A study with its status. No transaction is open while its front is found.
 
     Of a study that cannot be shown, or is too large to be, what can be said of every study. Raises StudyNotFoundError.
@@ -206,7 +206,7 @@ async def whole_study(engine: AsyncEngine, desk: Desk, study_id: int) -> pb.Stud
         if isinstance(found, Defect) or not found[1].measured:
             return await _render(conn, study_id, found)
     try:
-        places = await desk.front([vector for _, vector in found[1].measured], _signs(found[0]))
+        places = await analysis.front([vector for _, vector in found[1].measured], _signs(found[0]))
     except HeadraceError as error:
         places, found[1].unshown = [], f"the front is left out: {error.message}"
     async with transaction(engine) as conn:

@@ -17,6 +17,7 @@ from headrace.spec import StudySpec, params_to_proto, to_proto
 from headrace.spec.objective import is_feasible
 from headrace.spec.scalars import INT64_MAX
 from headrace.v1 import event_pb2, study_pb2, trial_pb2
+from headrace_services.scheduler.analysis.figures import Preview
 from headrace_services.scheduler.attempt_messages import schedule_message
 from headrace_services.scheduler.core import hours, other_code
 from headrace_services.scheduler.core.capacity import Capacity, Profile, trusted
@@ -36,7 +37,6 @@ from headrace_services.scheduler.core.records import (
 )
 from headrace_services.scheduler.core.scales import ScaleChoice
 from headrace_services.scheduler.core.scores import score_step
-from headrace_services.scheduler.desk.figures import Preview
 from headrace_services.scheduler.rpc import names
 from headrace_services.scheduler.rpc.waiting import study_waits_for
 from headrace_services.scheduler.samplers.importance import Importance

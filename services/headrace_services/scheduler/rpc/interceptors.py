@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 DEADLINE_S = 60.0
 """How long a call may take from its request to its answer, whatever deadline its caller gives. What waits within a call
-waits less: `LONGEST_WAIT_S`, the pools of the desk, `log_reads`."""
+waits less: `LONGEST_WAIT_S`, the analysis pools, `log_reads`."""
 DEADLINES_S: Final[Mapping[str, float]] = {
     "/headrace.v1.CodeService/PutCode": 3600.0,  # 100 MiB at the least pace (`uploads`), after waiting for a place
 }

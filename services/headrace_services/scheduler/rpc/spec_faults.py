@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from google.protobuf.descriptor_pb2 import DescriptorProto
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -43,7 +42,7 @@ def in_own_words(request: Message, found: Sequence[Violation]) -> Sequence[Viola
 
 
 def refuse_unknown(spec: SpecMessage) -> None:
-    """Raises InvalidFieldError where a spec has fields that this release does not know: of a later one, or removed.
+    """Raises InvalidFieldError where a spec has fields that this release does not know: those of a later one.
 
     Protobuf would drop them: a study with a policy of a later release would run with the default one."""
     unknown = list(_unknown(spec, ""))
@@ -51,24 +50,9 @@ def refuse_unknown(spec: SpecMessage) -> None:
         raise InvalidFieldError(unknown)
 
 
-def _was_removed(message: Message, number: int) -> bool:
-    """Whether the contract reserves the number: an earlier release had a field there."""
-    described = DescriptorProto()
-    message.DESCRIPTOR.CopyToProto(described)
-    return any(reserved.start <= number < reserved.end for reserved in described.reserved_range)
-
-
 def _unknown(message: Message, path: str) -> Iterator[Violation]:
     unknown = UnknownFieldSet(message)
     for one in (unknown[place] for place in range(len(unknown))):
-        if _was_removed(message, one.field_number):
-            yield Violation(
-                field=path or "spec",
-                value=f"field {one.field_number}",
-                message="has a field that was removed: the client is of an earlier release",
-                remedy="Update the client. It says what to write instead.",
-            )
-            continue
         yield Violation(
             field=path or "spec",
             value=f"field {one.field_number}",

@@ -84,7 +84,7 @@ class StudyCalls(Calls):
         study_id = names.parse_study(request.name)
         async with transaction(self.hub.engine) as conn:
             study = await find_brief(conn, study_id)
-        return pb.GetStudyResponse(study=await whole_study(self.hub.engine, self.desk, study.id))
+        return pb.GetStudyResponse(study=await whole_study(self.hub.engine, self.analysis, study.id))
 
     async def ListStudies(self, request: pb.ListStudiesRequest, context: Context) -> pb.ListStudiesResponse:
         """All studies of the caller's project, newest first, a page at a time."""
@@ -144,7 +144,7 @@ class StudyCalls(Calls):
 
         stored, study_id = await self.order(request, names.parse_study(name), command, answer)
         try:
-            return await whole_study(self.hub.engine, self.desk, study_id)
+            return await whole_study(self.hub.engine, self.analysis, study_id)
         except StudyNotFoundError:
             return pb.Study.FromString(stored)
 
@@ -196,7 +196,7 @@ class StudyCalls(Calls):
                 limits = await quotas.project(conn, caller().project)
             if limits is not None and limits.slots is not None:
                 slots = min(slots, max(1, limits.slots))
-        found = await self.desk.preview(
+        found = await self.analysis.preview(
             spec,
             slots,
             request.seconds_per_step or None,
@@ -217,7 +217,7 @@ class StudyCalls(Calls):
     async def MeasureImportance(
         self, request: pb.MeasureImportanceRequest, context: Context
     ) -> pb.MeasureImportanceResponse:
-        """Say how much each parameter matters. Reads the results at one level, and leaves the rest to the desk."""
+        """Say how much each parameter matters, from the results at one level."""
         study_id = names.parse_study(request.study, field="study")
         async with transaction(self.hub.engine) as conn:
             study = await find_study(conn, study_id)
@@ -232,5 +232,5 @@ class StudyCalls(Calls):
                 conn, study.id, level, 0, upto, budgets=spec.budgets, most=importance.MOST
             )
         results = [Result.of(spec, one.params, one.metrics) for one in measured]
-        found = await self.desk.importances(spec, level, results, caller=who_pays(caller().peer))
+        found = await self.analysis.importances(spec, level, results, caller=who_pays(caller().peer))
         return pb.MeasureImportanceResponse(importances=convert.importances(found))

@@ -35,7 +35,7 @@ class StudyServicer(
     UpkeepCalls,
     StudyServiceServicer,
 ):
-    """What users call. Construct with the replica's hub, and its desk for what is large.
+    """What users call. Construct with the replica's hub, and its analysis pools for what is large.
 
     Where workers are served too, `logs` reads their trials' logs; `info` says what serves.
     """

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.errors import show_value
 from headrace.spec import BestOfSampler
 from headrace.spec.resources import WHOLE
-from headrace_services.scheduler.core import unreached
+from headrace_services.scheduler.core import failed_starts
 from headrace_services.scheduler.core.lifecycle import LEASED, State, StudyState
 from headrace_services.scheduler.core.placement import Request, Waiting, request_at
 from headrace_services.scheduler.core.placement.wants import described, lacking
@@ -70,7 +70,7 @@ async def waits_for(conn: AsyncConnection, study: Study, trials: Iterable[Trial]
     by_size: dict[tuple[int, int, int, tuple[str, ...]], str] = {}
     quota = await _quota(conn, study) if rest else None
     for trial in rest:
-        avoided = unreached.avoided_by(study, trial.number)
+        avoided = failed_starts.avoided_by(study, trial.number)
         request = request_at(study.spec, trial.params, trial.step, avoided)
         if quota is not None and quota.keeps_off(request.size):
             found[trial.number] = quota.said(request.size) + _because(study, trial) + _or(study, trial)
@@ -179,7 +179,7 @@ def _nor_for_now(aside: Sequence[tuple[str, str, datetime]]) -> str:
 
 def _shunned(study: Study, trial: Trial) -> str:
     """The worker on which this trial is not tried for now."""
-    one = unreached.shunned(study, trial.number)
+    one = failed_starts.shunned(study, trial.number)
     if one is None:
         return ""
     return f"; not on {one.worker} for now, which did not reach its program {one.times} times in a row"

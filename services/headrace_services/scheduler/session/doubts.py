@@ -1,6 +1,6 @@
 """Whether a worker reaches its programs, as its messages show: the part of a session that counts.
 
-`store.unreached` says what follows from it.
+`store.failed_starts` says what follows from it.
 """
 
 import logging
@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headrace.bounds.sessions import TROUBLE
 from headrace.v1 import worker_pb2
 from headrace_services.scheduler.session.refusals import Durable
-from headrace_services.scheduler.store import unreached
+from headrace_services.scheduler.store import failed_starts
 from headrace_services.scheduler.store.database import transaction
-from headrace_services.scheduler.store.unreached import Doubt
+from headrace_services.scheduler.store.failed_starts import Doubt
 
 log = logging.getLogger(__name__)
 _BY_THEMSELVES = (
@@ -39,7 +39,7 @@ class Doubts:
             return
         why = TROUBLE.kept(exited.error)
         async with transaction(self._engine) as conn:
-            self._known = await unreached.count(conn, self._worker_id, exited.lease.lease_id, why)
+            self._known = await failed_starts.count(conn, self._worker_id, exited.lease.lease_id, why)
         self._asked.clear()
         if self._known.aside:
             log.warning(
@@ -53,7 +53,7 @@ class Doubts:
             return False
         self._asked.add(lease_id)
         async with transaction(self._engine) as conn:
-            if not await unreached.reached(conn, self._worker_id, lease_id):
+            if not await failed_starts.reached(conn, self._worker_id, lease_id):
                 return False
         self._known = Doubt(times=0, aside=False)
         return before.aside
@@ -63,7 +63,7 @@ class Doubts:
         if not (before := await self._doubt()).aside:
             return False
         async with transaction(self._engine) as conn:
-            if not await unreached.try_again(conn, self._worker_id):
+            if not await failed_starts.try_again(conn, self._worker_id):
                 return False
         self._known = Doubt(times=before.times, aside=False)
         log.info("worker '%s' gets trials again", self._name)
@@ -72,7 +72,7 @@ class Doubts:
     async def _doubt(self) -> Doubt:
         if self._known is None:
             async with transaction(self._engine) as conn:
-                self._known = await unreached.doubt(conn, self._worker_id)
+                self._known = await failed_starts.doubt(conn, self._worker_id)
         return self._known
 
 

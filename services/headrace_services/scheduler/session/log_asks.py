@@ -15,8 +15,6 @@ class LogAsks:
     """The questions of one session. Nothing is remembered when it ends."""
 
     def __init__(self, worker: str, outgoing: Outgoing) -> None:
-        self.understood = False
-        """Whether the worker knows the question."""
         self._worker = worker
         self._outgoing = outgoing
         self._few = asyncio.Semaphore(AT_ONCE)
@@ -25,10 +23,6 @@ class LogAsks:
 
     async def ask(self, ask: worker_pb2.ReadLog) -> worker_pb2.LogChunk:
         """Ask, and wait for the answer. Raises WorkerAwayError."""
-        if not self.understood:
-            raise WorkerAwayError(
-                f"worker '{self._worker}' is of a release that sends no logs", remedy="Update the worker."
-            )
         try:
             async with asyncio.timeout(PATIENCE_S), self._few:
                 return await self._answer_to(ask)

@@ -59,8 +59,6 @@ class Outgoing:
         self._queue: asyncio.Queue[worker_pb2.SessionResponse | Order] = asyncio.Queue(MAX_OUTGOING)
         self._overflow = asyncio.Event()
         self._writing_since: float | None = None
-        self.batches = False
-        """Whether the worker takes several decisions in one message."""
 
     def put(self, message: worker_pb2.SessionResponse | Order) -> None:
         """Say something, soon; never waits."""
@@ -90,7 +88,7 @@ class Outgoing:
             while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             others, sequences = _parted(batch)
-            others = _together(others) if self.batches else others
+            others = _together(others)
             for message in others:
                 response = await self._response(message)
                 if response is None:

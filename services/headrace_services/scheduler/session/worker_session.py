@@ -190,8 +190,6 @@ class WorkerSession:
         held = await self._held_by_rows()
         live = {h.lease.id: h for h in held}
         self._welcomed = True
-        self._outgoing.batches = hello.takes_batches
-        self._logs.understood = hello.protocol >= 1
         self._outgoing.put(
             worker_pb2.SessionResponse(
                 welcome=worker_pb2.Welcome(
@@ -199,8 +197,6 @@ class WorkerSession:
                     lease_ttl=messages.duration(self._timing.lease_ttl_s),
                     held=[ref for ref in hello.held if ref.lease_id in live],
                     scheduler=REPLICA,
-                    takes_batches=True,
-                    takes_leaving=True,
                     protocol=SPOKEN.newest,
                     oldest_protocol=SPOKEN.oldest,
                     version=SPOKEN.release,

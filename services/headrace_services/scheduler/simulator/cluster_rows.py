@@ -16,7 +16,7 @@ from headrace_services.scheduler.core.placement import Request, suits
 from headrace_services.scheduler.core.placement.fit import has_room
 from headrace_services.scheduler.core.placement.shares import Totals
 from headrace_services.scheduler.core.records import Grant, Lease, Slot
-from headrace_services.scheduler.core.standing import Leaving
+from headrace_services.scheduler.core.study_status import Leaving
 from headrace_services.scheduler.simulator.cluster import Machine
 
 Key = tuple[int, int]

@@ -5,8 +5,8 @@
     unseen   ── its maker is at it; another worker takes its place only when it is gone
     seen     ── a worker has found the marker. From now on a place without it is not the store
 
-An address at which the cluster has checkpoints already, of before there were markers, must hold some when its marker is
-made: else it is a mount point without its file system.
+An address at which the cluster has checkpoints already must hold some when its marker is made: else it is a mount point
+without its file system.
 """
 
 import uuid

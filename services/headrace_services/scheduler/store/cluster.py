@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.placement.shares import Share, claim, virtual_time_s
-from headrace_services.scheduler.core.standing import Usage
-from headrace_services.scheduler.store import loads, machines, neighbours, placement, tables, unreached
+from headrace_services.scheduler.core.study_status import Usage
+from headrace_services.scheduler.store import failed_starts, loads, machines, neighbours, placement, tables
 from headrace_services.scheduler.store.loads import MinuteLoad
 from headrace_services.scheduler.store.neighbours import readable_standing
 from headrace_services.scheduler.store.pipeline import pipeline
@@ -257,7 +257,7 @@ def _without_others(text: str, own: Collection[str]) -> str:
 
 
 def _put_aside(row: Any) -> str:
-    if row.unreached < unreached.IN_ROW:
+    if row.unreached < failed_starts.IN_ROW:
         return ""
     return (
         f"{row.unreached} attempts in a row did not reach their programs, the last one: "

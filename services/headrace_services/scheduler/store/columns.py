@@ -7,7 +7,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from headrace_services.scheduler.core.finite import finite_json, metrics_of_json
+from headrace_services.scheduler.core.json_numbers import finite_json, metrics_of_json
 
 
 class Metrics(TypeDecorator[dict[str, float]]):

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import ClauseElement
 
-from headrace_services.scheduler.core.endings import ENDED_AFTERWARDS
+from headrace_services.scheduler.core.exits import ENDED_AFTERWARDS
 from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
 from headrace_services.scheduler.core.needs import (
     AbleWorkers,

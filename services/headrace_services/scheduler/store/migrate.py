@@ -180,8 +180,6 @@ def _upgrade(connection: Connection) -> None:
 
 def _remember(connection: Connection, due: Sequence[Migration]) -> None:
     """Say in the database what the new migrations need, and tell the replicas."""
-    if connection.execute(text("SELECT to_regclass('schema_version') IS NULL")).scalar_one():
-        return
     connection.execute(
         text(
             "INSERT INTO schema_version (revision, min_compatible) VALUES (:revision, :needed)"

@@ -35,7 +35,7 @@ from headrace.spec import Resources
 from headrace_services.scheduler.core.needs import Line, NextInLine, Surroundings
 from headrace_services.scheduler.core.placement import Request
 from headrace_services.scheduler.core.placement.shares import Claim, Share
-from headrace_services.scheduler.core.standing import Standing
+from headrace_services.scheduler.core.study_status import Standing
 from headrace_services.scheduler.store import rows, tables
 from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, pipeline
 

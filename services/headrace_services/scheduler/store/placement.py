@@ -42,7 +42,7 @@ from headrace_services.scheduler.core.placement import Request, Running, suits
 from headrace_services.scheduler.core.placement.shares import Totals
 from headrace_services.scheduler.core.placement.speeds import grant_kind, step_s
 from headrace_services.scheduler.core.records import LeaseName, Slot
-from headrace_services.scheduler.core.standing import Standing
+from headrace_services.scheduler.core.study_status import Standing
 from headrace_services.scheduler.store import neighbours, rows, tables
 from headrace_services.scheduler.store.pipeline import Pipeline, Reply, Statement, given, pipeline
 

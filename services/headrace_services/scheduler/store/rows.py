@@ -11,7 +11,7 @@ from msgspec.structs import asdict, fields
 from sqlalchemy import Row
 
 from headrace.spec import StudySpec
-from headrace_services.scheduler.core.finite import finite_json, json_number, metrics_of_json
+from headrace_services.scheduler.core.json_numbers import finite_json, json_number, metrics_of_json
 from headrace_services.scheduler.core.lifecycle import Reason, State, StudyState
 from headrace_services.scheduler.core.records import (
     Checkpoint,
@@ -32,7 +32,7 @@ from headrace_services.scheduler.core.records import (
     Unread,
 )
 from headrace_services.scheduler.core.scales import ScaleChoice
-from headrace_services.scheduler.core.standing import (
+from headrace_services.scheduler.core.study_status import (
     Closing,
     Leader,
     Leaving,
@@ -71,7 +71,6 @@ def study(row: AnyRow, known: KnownSpec | None = None) -> Study:
         cursor=row.cursor,
         next_number=row.next_number,
         planned=row.planned,
-        distinct_points=row.distinct_points,
         after=row.after,
         scale_choice=scale_choice(row.scale_choice),
         code_files={path: tuple(versions) for path, versions in row.code_files.items()},
@@ -121,8 +120,8 @@ def standing(columns: Columns) -> Standing:
         speeds=speeds(columns["speeds"]),
         reserved=Reserved(**{**reserved, "slots": tuple(reserved["slots"])}) if reserved else None,
         wants_slots=columns["wants_slots"],
-        wants_milli=columns.get("wants_milli"),
-        wants_cores=columns.get("wants_cores"),
+        wants_milli=columns["wants_milli"],
+        wants_cores=columns["wants_cores"],
         wants_bubbles=columns["wants_bubbles"],
         wants_count=columns["wants_count"],
         held_off=columns["held_off"],
@@ -135,12 +134,12 @@ def standing(columns: Columns) -> Standing:
         ended_through=columns["ended_through"],
         avoided=columns["avoided"],
         progress=Progress(
-            **columns["progress"], leader=Leader(**columns["leader"]) if columns.get("leader") else None
+            **columns["progress"], leader=Leader(**columns["leader"]) if columns["leader"] else None
         ),
         started_s=columns["started_s"],
         over_s=columns["over_s"],
         returns=columns["returns"],
-        closing=Closing(**columns["closing"]) if columns.get("closing") else None,
+        closing=Closing(**columns["closing"]) if columns["closing"] else None,
         unreached={int(number): Unreached(**one) for number, one in columns["unreached"].items()},
     )
 

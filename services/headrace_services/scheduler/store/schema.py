@@ -131,18 +131,15 @@ Connection = psycopg.AsyncConnection[Any]
 
 async def read(conn: Connection) -> Standing:
     """What the schema is."""
-    if not await _there(conn, "alembic_version"):
+    cursor = await conn.execute("SELECT to_regclass('schema_version') IS NOT NULL")
+    if (await cursor.fetchone()) != (True,):
         return Standing(revision="", needed="")
-    cursor = await conn.execute("SELECT version_num FROM alembic_version")
+    cursor = await conn.execute(
+        "SELECT version_num, (SELECT max(min_compatible) FROM schema_version) FROM alembic_version"
+    )
     row = await cursor.fetchone()
-    revision = str(row[0]) if row else ""
-    known = {one.revision: one for one in migrations()}
-    needed = known[revision].min_compatible if revision in known else revision
-    if await _there(conn, "schema_version"):
-        cursor = await conn.execute("SELECT max(min_compatible) FROM schema_version")
-        row = await cursor.fetchone()
-        needed = str(row[0]) if row and row[0] else needed
-    return Standing(revision=revision, needed=needed)
+    assert row is not None, "a migration writes both tables in one transaction"
+    return Standing(revision=str(row[0]), needed=str(row[1]))
 
 
 async def announced(conn: Connection, ours: str) -> str:
@@ -169,11 +166,6 @@ async def announce(conn: Connection, needed: str) -> None:
     """Show for as long as the connection lasts that a migration waits, and tell the replicas."""
     await conn.execute("SELECT pg_advisory_lock_shared(%s::int, %s::int)", (CHANGING, number(needed)))
     await conn.execute("SELECT pg_notify(%s, %s)", (CHANNEL, needed))
-
-
-async def _there(conn: Connection, table: str) -> bool:
-    row = await (await conn.execute("SELECT to_regclass(%s) IS NOT NULL", (table,))).fetchone()
-    return bool(row and row[0])
 
 
 async def _holders(conn: Connection, kind: int) -> list[tuple[int, str]]:

@@ -244,7 +244,6 @@ async def create(
         "uid": uid,
         "spec": spec.model_dump(mode="json"),
         "planned": planned,
-        "distinct_points": True,
         "after": spec.after,
         "checks": checks,
         "code": code_of(spec) or None,

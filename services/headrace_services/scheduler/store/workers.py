@@ -31,11 +31,11 @@ from headrace_services.scheduler.core.records import Lease, Trial
 from headrace_services.scheduler.store import (
     bundles,
     checkpoint_stores,
+    failed_starts,
     leases,
     machines,
     rows,
     tables,
-    unreached,
 )
 from headrace_services.scheduler.store.defects import Defect, each
 from headrace_services.scheduler.store.pipeline import given
@@ -90,7 +90,7 @@ class Greeting:
     leaving: str = ""
     """Why the daemon leaves; empty while it does not."""
     store: checkpoint_stores.Found | None = None
-    """None of a release of before there were markers."""
+    """None where it names no store."""
 
 
 class StudyInfo:
@@ -174,7 +174,7 @@ async def greet(conn: AsyncConnection, greeting: Greeting, ttl_s: float) -> tupl
             **values,
             **{
                 name: case((w.c.incarnation == greeting.incarnation, w.c[name]), else_=nothing)
-                for name, nothing in unreached.NOTHING.items()
+                for name, nothing in failed_starts.NOTHING.items()
             },
             "session": w.c.session + 1,
         },
@@ -209,7 +209,7 @@ async def _refuse_namesake(conn: AsyncConnection, greeting: Greeting) -> None:
     if found is None or found.incarnation == greeting.incarnation:
         return
     same_home = found.home == greeting.home
-    if same_home and _locks_agree(found, greeting):
+    if same_home and found.home_lock == greeting.home_lock:
         return
     if found.connected or (found.holds and (same_home or found.host != greeting.host)):
         copied = ", from a home of which this one's is a copy" if same_home else ""
@@ -224,17 +224,11 @@ async def _refuse_copy(conn: AsyncConnection, greeting: Greeting) -> None:
     query = select(w.c.name, w.c.host, w.c.home_lock)
     query = query.where(w.c.home == greeting.home, w.c.name != greeting.name, w.c.expires_at > now)
     for found in await conn.execute(query.where(or_(w.c.connected, holds))) if greeting.home else ():
-        if not _locks_agree(found, greeting):
+        if found.home_lock != greeting.home_lock:
             raise WorkerNameTakenError(
                 f"this worker's home is a copy of that of worker '{found.name}', which runs{_on(found)}",
                 remedy="Give it a --home of its own, or stop the other one.",
             )
-
-
-def _locks_agree(found: Any, greeting: Greeting) -> bool:
-    """Whether two daemons on one home have the same lock, so that the earlier one is gone; a worker of an earlier
-    release does not say."""
-    return not found.home_lock or not greeting.home_lock or found.home_lock == greeting.home_lock
 
 
 def _on(found: Any) -> str:

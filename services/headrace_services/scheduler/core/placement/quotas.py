@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core.placement.shares import Claim, Share, Totals, claim
-from headrace_services.scheduler.core.standing import Usage
+from headrace_services.scheduler.core.study_status import Usage
 
 
 class Quota(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.placement.values import Request, Reservation
 from headrace_services.scheduler.core.records import Study
-from headrace_services.scheduler.core.standing import Reserved, Usage
+from headrace_services.scheduler.core.study_status import Reserved, Usage
 
 Claim = tuple[float, float, int]
 """What orders studies: the negative priority, the virtual time one quantum ahead, the id. The least goes first."""

@@ -14,7 +14,7 @@ from headrace.spec import Resources
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace.spec.resources import WHOLE
 from headrace_services.scheduler.core.records import LeaseName, Slot
-from headrace_services.scheduler.core.standing import Standing
+from headrace_services.scheduler.core.study_status import Standing
 
 Key = tuple[int, int]
 """A trial: its study's id and its number."""

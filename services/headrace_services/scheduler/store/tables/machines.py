@@ -56,10 +56,10 @@ worker = Table(
     Column("hold_incarnation", Text, nullable=False, server_default=""),
     # Why its daemon leaves, in its own words; empty while it does not.
     Column("leaving", Text, nullable=False, server_default=""),
-    # Names the lock that its daemon holds on its home, which no copy of the home has; empty where it does not say.
+    # Names the lock that its daemon holds on its home, which no copy of the home has.
     Column("home_lock", Text, nullable=False, server_default=""),
     # How many attempts in a row did not reach their programs, why and when the last one did not, and until when the
-    # worker is put aside for it (`store.unreached`).
+    # worker is put aside for it (`store.failed_starts`).
     Column("unreached", Integer, nullable=False, server_default="0"),
     Column("unreached_why", Text, nullable=False, server_default=""),
     time_column("unreached_time"),

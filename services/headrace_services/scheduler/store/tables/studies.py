@@ -53,10 +53,8 @@ study = Table(
     Column("spec", JSON, nullable=False),
     Column("cursor", BigInteger, nullable=False, server_default="0"),
     Column("next_number", BigInteger, nullable=False, server_default="0"),
-    # Of studies older than the column it is unknown.
+    # How many configurations it tries, counted when it is created.
     Column("planned", BigInteger),
-    # Whether no point of a finite space is tried twice; those that are older than the column keep their order.
-    Column("distinct_points", Boolean, nullable=False, server_default="false"),
     # The name of the study that it waits for.
     Column("after", Text),
     # With `scale: auto`: what its pilot has chosen.

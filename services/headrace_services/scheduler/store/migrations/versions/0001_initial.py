@@ -1,4 +1,4 @@
-"""The first schema: studies, trials, leases, workers, reports, rungs, events, requests."""
+"""The schema of the first release, 0.1.0."""
 
 from pathlib import Path
 

@@ -1,0 +1,137 @@
+"""Bubbles: trials in the idle windows of a large job's pipeline, on slots that are that job's own.
+
+A slot is whole, shared or ephemeral. An ephemeral one is a device of a large job. Trials have it in that job's bubbles
+alone, so it is slow, and the job may take it back at any time.
+
+    what                        | an ordinary slot                    | an ephemeral slot
+    --------------------------- | ----------------------------------- | ----------------------------------------------
+    who may have it             | any trial that it suits             | trials of studies with `bubbles: true`, which
+                                |                                     | take their gate
+    on the way to which rung    | any                                 | any but the last one; the last one too where no
+                                |                                     | worker could ever serve the study otherwise
+    how many trials             | `fuse.most` in a bundle             | as many of them as fit the stage's memory
+    order                       | first                               | after free slots and open seats of its own
+    learnt speeds, the quantum  | measured                            | not measured
+    pause prices, restore times | measured                            | not measured: the policy decides by what it has
+    fair shares                 | charged, by kind of slot            | not charged; seconds are summed apart
+    who goes first              | by shares and priority              | by priority, then by what each holds and has had
+                                |                                     | of ephemeral slots alone
+    reservations, backfill      | kept, waited for, asked of others   | never
+    report_timeout              | runs by the clock                   | runs by the share of time that is expected
+    when it is lost             | with its worker                     | asked to leave at the next report, then ended;
+                                |                                     | nobody is charged
+
+Members leave bubbles at a rung: for the last rung, and for any where a slot or a seat of its own is free. What a trial
+computes is the same here and there, so the policy is not told.
+"""
+
+from collections.abc import Sequence
+
+from headrace_services.scheduler.core import cluster_view, precedence, seats, sharing
+from headrace_services.scheduler.core.inputs import Input
+from headrace_services.scheduler.core.needs import Candidates, Deciding, OwnSlots, ask
+from headrace_services.scheduler.core.placement import Placement, Request, suits, with_bubbles
+from headrace_services.scheduler.core.records import Grant, Lease, Params, Trial
+from headrace_services.scheduler.core.state import CycleState
+
+RULE = "bubbles"
+"""The rule of a placement on an ephemeral slot."""
+SLOTS_AT_ONCE = 64
+"""How many free slots of its own a study looks for before its members leave bubbles."""
+
+
+def any_open(state: CycleState) -> bool:
+    """Whether an ephemeral slot is free for trials of the study."""
+    return state.study.spec.bubbles and any(slot.owner for slot in state.free)
+
+
+def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement | None]:
+    """Return an ephemeral slot for a trial that found no slot of its own: of those that suit it, and are not left to
+    studies that go before, the one with the most time. None where it has to wait."""
+    if not any_open(state) or not (yield from may_have(state, milestone)):
+        return None
+    waiting = sharing.waiting_for(state, trial, milestone)
+    request = with_bubbles(state.study.spec, waiting.request)
+    suitable = [slot for slot in state.free if slot.owner and suits(slot, request)]
+    for slot in sorted(suitable, key=lambda slot: (-slot.duty, slot.worker_name, slot.index)):
+        if (slot.worker_id, slot.index) in state.cluster.left_bubbles:
+            continue
+        hopeless = precedence.silent(state)
+        others = [other for who, other in state.cluster.others.items() if who not in hopeless]
+        first = sharing.first_for(slot, others, precedence.own_share(state), state.study.now_s)
+        if first is None:
+            return Placement(key=waiting.key, slots=(slot,), milli=1000, memory_bytes=0, rule=RULE)
+        sharing.leave_bubbles(state, slot, first)
+    return None
+
+
+def may_have(state: CycleState, milestone: int) -> Deciding[bool]:
+    """Whether a trial on its way to a milestone may run in bubbles. The last rung may where nothing else ever could."""
+    if not state.study.spec.bubbles:
+        return False
+    if milestone < state.study.spec.max_steps:
+        return True
+    return not (yield from has_own(state))
+
+
+def has_own(state: CycleState) -> Deciding[bool]:
+    """Whether a connected worker has slots for the study that are not ephemeral, whoever is on them."""
+    if state.cluster.has_own is None:
+        request = Request.of(state.study.spec.resources.each[0], state.study.standing.avoided)
+        state.cluster.has_own = yield from ask(OwnSlots(request=request))
+    return state.cluster.has_own
+
+
+def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
+    """Where members in bubbles come to a rung: see, before their reports are judged, what slots of its own the study
+    could have instead."""
+    if not state.study.spec.bubbles or not any(
+        lease.bubbles for lease in cluster_view.at_a_rung(state, inputs)
+    ):
+        return
+    if not (yield from has_own(state)):
+        return
+    yield from cluster_view.look_around(state, SLOTS_AT_ONCE)
+    if state.study.spec.fuse is not None:
+        found = yield from ask(Candidates(now_s=state.study.now_s, limit=0, bundles=seats.BUNDLES_AT_ONCE))
+        state.take_bundles(found.bundles)
+
+
+def leaves(state: CycleState, lease: Lease, trial: Trial, target: int) -> str | None:
+    """Say why a trial that goes on to `target` leaves its bubbles first; None where it stays, or is in none."""
+    if not lease.bubbles or not state.cluster.has_own:
+        return None
+    if target >= state.study.spec.max_steps:
+        return f"it leaves the bubbles of {lease.bubbles}: the last rung has a slot of its own"
+    if state.cluster.moving >= _room_of_its_own(state, lease, trial):
+        return None
+    state.cluster.moving += 1
+    return f"it leaves the bubbles of {lease.bubbles}: a slot of its own is free"
+
+
+def _room_of_its_own(state: CycleState, lease: Lease, trial: Trial) -> int:
+    """How many members could go on outside of bubbles now, by what is free and nobody goes before."""
+    spec = state.study.spec
+    free = cluster_view.free_for_study(state)
+    grant = state.grants[lease.grant.id] if lease.grant is not None else None
+    if spec.max_parallel and (grant is None or grant.leases > 1):
+        free = []  # one grant more might be too many
+    open_seats = seats.OpenSeats(state).own(seats.key_of(spec, trial.params))
+    return sum(seats.seats_on(state, trial, [slot]) for slot in free) + open_seats
+
+
+def seat(state: CycleState, trial: Trial, params: Params, milestone: int) -> Deciding[Grant | None]:
+    """Return a bundle in bubbles that a trial joins; None where it finds no seat there, or must not."""
+    if not (yield from may_have(state, milestone)):
+        return None
+    found = seats.OpenSeats(state).of(trial, params, in_bubbles=True)
+    if found is None:
+        state.cluster.wants_bubbles = with_bubbles(
+            state.study.spec, Request.of(state.study.spec.resources)
+        ).bubbles
+    return found
+
+
+def with_stage(trial: Trial, bubbles: str) -> tuple[str, ...]:
+    """The stages in whose bubbles a trial ran, once it runs in this one."""
+    return trial.bubbles if not bubbles or bubbles in trial.bubbles else (*trial.bubbles, bubbles)
