@@ -88,9 +88,12 @@ def test_an_rpc_is_written_in_six_places_and_a_line_in_each_handle(texts: dict[s
     assert {name for name, text in texts.items() if "(flows.importance)" in text} == HANDLES
 
 
-def test_a_further_place_is_found(texts: dict[str, str]) -> None:
+def test_a_further_place_is_found() -> None:
     for word in ("no_improvement", "best_metrics", "measure_importance"):
         camel = word.title().replace("_", "")
         for text in (f'data["{word}"] = 1', f"request.{camel} = 1", f"{camel[0].lower()}{camel[1:]}: 1"):
-            assert places(word, {**texts, "new.py": text}) == {*places(word, texts), "new.py"}
-    assert places("no_improvement", {"page.md": GENERATED_PART.sub("", "no_improvement")}) == {"page.md"}
+            assert places(word, {"new.py": text, "other.py": "improvement, metrics, importance"}) == {
+                "new.py"
+            }
+    drawn = "<!-- generated: limits -->\n| no_improvement |\n<!-- end generated -->"
+    assert not places("no_improvement", {"page.md": GENERATED_PART.sub("", drawn)})
