@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 
 from headrace.errors import HeadraceError
 
@@ -36,7 +35,6 @@ class Method:
 
     path: str
     """The HTTP/2 path."""
-    request: type[Message]
     response: type[Message]
 
 
@@ -49,8 +47,7 @@ def method_of(response: type[Message]) -> Method:
         for method in service.methods
         if method.output_type.full_name == response.DESCRIPTOR.full_name
     )
-    path = f"/{found.containing_service.full_name}/{found.name}"
-    return Method(path, GetMessageClass(found.input_type), response)
+    return Method(f"/{found.containing_service.full_name}/{found.name}", response)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,8 @@ Flow = Generator[Effect, Any, T]
 
 def rpc(response: type[Resp], request: Message) -> Flow[Resp]:
     """The response to a request."""
-    answer: Resp = yield Call(method_of(response), request)
+    kind: Any = response
+    answer: Resp = yield Call(method_of(kind), request)
     return answer
 
 

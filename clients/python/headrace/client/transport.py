@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from operator import methodcaller
 from typing import Any, TypeVar
 
 import grpc
@@ -31,6 +32,7 @@ from headrace.v1 import study_pb2
 
 T = TypeVar("T")
 _PAUSE_AFTER_GOOD_END_S = 0.2
+_SERIALIZED = methodcaller("SerializeToString")
 
 
 class _Transport:
@@ -354,7 +356,7 @@ def _unary(channel: Any, method: Method) -> Any:
     """The callable of a method on either kind of channel (their types share no base)."""
     return channel.unary_unary(
         method.path,
-        request_serializer=method.request.SerializeToString,
+        request_serializer=_SERIALIZED,
         response_deserializer=method.response.FromString,
     )
 
@@ -362,7 +364,7 @@ def _unary(channel: Any, method: Method) -> Any:
 def _stream_unary(channel: Any, method: Method) -> Any:
     return channel.stream_unary(
         method.path,
-        request_serializer=method.request.SerializeToString,
+        request_serializer=_SERIALIZED,
         response_deserializer=method.response.FromString,
     )
 
@@ -370,6 +372,6 @@ def _stream_unary(channel: Any, method: Method) -> Any:
 def _unary_stream(channel: Any, method: Method) -> Any:
     return channel.unary_stream(
         method.path,
-        request_serializer=method.request.SerializeToString,
+        request_serializer=_SERIALIZED,
         response_deserializer=method.response.FromString,
     )

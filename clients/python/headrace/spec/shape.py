@@ -64,6 +64,7 @@ def words(model: type[SpecModel]) -> dict[str, str]:
     }
 
 
+@cache
 def tag_field(model: type[SpecModel]) -> str | None:
     """The field that tells the model apart from the others of its union: its annotation allows one value."""
     for name, info in model.model_fields.items():
@@ -72,6 +73,7 @@ def tag_field(model: type[SpecModel]) -> str | None:
     return None
 
 
+@cache
 def tag(model: type[SpecModel]) -> str:
     """The value of that field; empty where there is none."""
     name = tag_field(model)
