@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-stamp
+DOCS_STAMP := $(VENV)/.docs-stamp
 EXTRAS := services,worker,torch,report,examples,dev
 # The first interpreter that is new enough; `make PYTHON=… setup` names another.
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
@@ -23,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start a thousand interpreters: each would compile what it imports, were none allowed to keep it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials hdet-jobs wheel bench chaos gangs test-clients test-metrics node-modules restores clean
+.PHONY: test-compose help setup demo up test test-all costs faults lint types verify pytest proto proto-baseline constraints hashes images diagram docs bubbles bubbles-demo policies yardstick guard fuzz long hdet-trials hdet-jobs wheel bench chaos gangs test-clients test-metrics node-modules restores clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,7 +63,7 @@ pytest: setup
 	@# Many tests wait: a third process fills two cores.
 	@.ci/pytest.sh -n 3 --dist worksteal --tier $(TIER) $(ARGS)
 
-costs: setup ## Print the processor time of the tests, by file and by fixture (TIER=first)
+costs: setup ## Print the processor time of the tests, by file, test and fixture (TIER=first)
 	@.ci/pytest.sh -q -n 3 --dist worksteal --tier $(TIER) --costs $(ARGS)
 
 faults: setup ## Put forty faults into a copy, one at a time, and say which the first tier finds (an hour)
@@ -81,12 +82,9 @@ types: setup ## Types, strictly (mypy)
 verify: setup ## Stubs, contract, import layers and documents agree with their sources
 	@$(BESIDE) .ci/verify.sh
 
-proto: setup ## Generate the stubs of all clients from protos/: TypeScript's after `make node-modules`, Go's after clients/go/toolchain.sh
+proto: setup ## Generate the tracked stubs from protos/: Python's, and Go's after clients/go/toolchain.sh
 	@.ci/proto.sh clients/python
 	@echo "proto: clients/python/headrace/v1"
-	@if [ -x clients/typescript/node_modules/.bin/protoc-gen-es ]; then \
-		.ci/proto-typescript.sh clients/typescript/src/gen && echo "proto: clients/typescript/src/gen"; \
-		else echo "proto: TypeScript's stubs are left as they are: 'make node-modules' was not run"; fi
 	@clients/go/proto.sh clients/go && echo "proto: clients/go/headrace/v1" || test $$? = 3
 
 node-modules: clients/typescript/node_modules/.package-lock.json ## Install what the TypeScript client is built with
@@ -102,7 +100,7 @@ proto-baseline: setup ## At a release: make today's protos the contract that lat
 	@echo "proto-baseline: protos/headrace.binpb"
 
 constraints: ## Resolve all dependencies anew and pin them in .ci/constraints.txt, and in .ci/hashes for the images
-	@.ci/constraints.sh "$(PYTHON)" "$(EXTRAS)"
+	@.ci/constraints.sh "$(PYTHON)" "$(EXTRAS),docs"
 
 hashes: ## Write what the images install, with its hashes, for the versions in .ci/constraints.txt
 	@.ci/hashes.sh "$(PYTHON)"
@@ -112,6 +110,15 @@ images: ## Pin the images of others by the digests that their tags have today (D
 
 diagram: setup ## Draw the generated parts of the documents anew
 	@python .ci/documents.py --write
+
+docs: $(DOCS_STAMP) ## Build the documentation as a site in build/docs, which needs no network; warnings fail
+	@NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict --clean --config-file .ci/mkdocs.yml
+	@echo "docs: build/docs/index.html; search needs a server: python -m http.server -d build/docs"
+
+$(DOCS_STAMP): $(STAMP)
+	@echo "docs: installing what builds the site"
+	@$(BIN)/python -m pip install --quiet -c .ci/constraints.txt --no-build-isolation -e '.[docs]'
+	@touch $@
 
 chaos: setup ## Kill, freeze, cut off and fill up everything, over and over (ARGS="kill-scheduler --times 20"); tens of minutes
 	@python tests/chaos/long.py $(ARGS)

@@ -1,4 +1,6 @@
-"""Keeps the documents true: `--check` fails on what does not agree, `--write` draws the generated parts anew.
+"""Keeps the documents true: `--check` fails on what does not agree, `--write` writes the generated parts.
+
+`--print NAME` prints one of them, also one that only the site has (`make docs`): `commands`, `limits`.
 
 Checked are the generated parts, every link inside the repository with its anchor, and that no tracked file names a
 folder of somebody's machine or the host of a package registry.
@@ -12,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from generated import rewritten
+from generated import GENERATORS, rewritten
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LINK: Final = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -31,7 +33,11 @@ def main() -> int:
         "--check", action="store_true", help="say what does not agree, and fail if anything does not"
     )
     action.add_argument("--write", action="store_true", help="write the generated parts")
+    action.add_argument("--print", choices=GENERATORS, help="print a generated part")
     options = parser.parse_args()
+    if options.print:
+        print(GENERATORS[options.print]())
+        return 0
     if options.write:
         for path in documents():
             path.write_text(rewritten(path.read_text(encoding="utf-8")), encoding="utf-8")
@@ -66,20 +72,26 @@ def broken_links() -> Iterator[str]:
             there = (path.parent / target).resolve() if target else path
             if not there.exists():
                 yield f"{_name(path)}: {link['target']} leads nowhere"
-            elif anchor and there.suffix == ".md" and anchor not in anchors(there):
+            elif (
+                anchor and there.suffix == ".md" and anchor not in anchors(there.read_text(encoding="utf-8"))
+            ):
                 yield f"{_name(path)}: {link['target']}: no such heading"
 
 
-def anchors(path: Path) -> set[str]:
+def anchors(text: str) -> set[str]:
     """The anchors of a document's headings, as GitHub forms them."""
-    text = FENCE.sub("", path.read_text(encoding="utf-8"))
     slugs: dict[str, int] = {}
     found = set()
-    for heading in HEADING.finditer(text):
-        slug = re.sub(r"[^\w\- ]", "", heading["text"].replace("`", "").lower()).replace(" ", "-")
-        found.add(f"{slug}-{slugs[slug]}" if slug in slugs else slug)
-        slugs[slug] = slugs.get(slug, 0) + 1
+    for heading in HEADING.finditer(FENCE.sub("", text)):
+        anchor = slug(heading["text"])
+        found.add(f"{anchor}-{slugs[anchor]}" if anchor in slugs else anchor)
+        slugs[anchor] = slugs.get(anchor, 0) + 1
     return found
+
+
+def slug(heading: str) -> str:
+    """A heading's anchor, but for the number of a repeated one."""
+    return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
 
 
 def machine_names() -> Iterator[str]:

@@ -142,10 +142,16 @@ GENERATORS: Final[dict[str, Callable[[], str]]] = {
 }
 
 
-def rewritten(text: str) -> str:
-    """The document with every generated part as the code has it now."""
+SITE_ONLY: Final = {"commands", "limits"}
+"""Parts of a thousand lines, which a command can print. In the repository a sentence says how; the site has them."""
+
+
+def rewritten(text: str, *, site: bool = False) -> str:
+    """The document with every generated part as the code has it now, in the repository or in the site."""
 
     def fill(block: re.Match[str]) -> str:
+        if block["name"] in SITE_ONLY and not site:
+            return block[0]
         return f"{block['begin']}{GENERATORS[block['name']]()}\n{block['end']}"
 
     return BLOCK.sub(fill, text)

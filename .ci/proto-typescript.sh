@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# Generates the TypeScript stubs of headrace.v1, and those of Google's error details, below the given source root.
-# Needs grpcio-tools and googleapis-common-protos on PATH's Python, and `npm ci` in clients/typescript.
+# Generates the TypeScript stubs of headrace.v1, and those of Google's error details, into clients/typescript/src/gen. `npm run build` calls it.
+# Needs `npm ci` in clients/typescript, and a Python with grpcio-tools and googleapis-common-protos: .venv's, or the one on PATH.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-root=${1:?usage: proto-typescript.sh SOURCE_ROOT}
+export PATH="$PWD/.venv/bin:$PATH"
+root=clients/typescript/src/gen
 plugin=clients/typescript/node_modules/.bin/protoc-gen-es
-google=$(python -c 'import google.rpc.status_pb2, pathlib; print(pathlib.Path(google.rpc.status_pb2.__file__).parents[2])')
+google=$(python -c 'import google.rpc.status_pb2, grpc_tools, pathlib; print(pathlib.Path(google.rpc.status_pb2.__file__).parents[2])') || {
+  echo "The stubs are generated with grpcio-tools, and Python has none: run 'make setup'." >&2
+  exit 1
+}
 
+rm -rf "$root"
 mkdir -p "$root"
 python -m grpc_tools.protoc -Iprotos -I"$google" --plugin=protoc-gen-es="$plugin" \
   --es_out="$root" --es_opt=target=ts,import_extension=js \

@@ -1,4 +1,4 @@
-"""`--costs`: where the processor time of a run goes: by test file, by the setup of fixtures, and process starts.
+"""`--costs`: where the processor time of a run goes: by test file, test and setup of fixtures, and process starts.
 
 What a test process spends itself and what its children spent until they were waited for are counted apart. A server
 that outlives its tests (Postgres) and the children of children that nobody waited for are not seen.
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty"})
-SHOWN = 40
+SHOWN = 80
 """Rows of a table."""
 
 
@@ -57,7 +57,11 @@ class Ledger:
     """The costs of one test process."""
 
     files: dict[str, Cost] = field(default_factory=lambda: defaultdict(Cost))
+    tests: dict[str, Cost] = field(default_factory=lambda: defaultdict(Cost))
     fixtures: dict[str, Cost] = field(default_factory=lambda: defaultdict(Cost))
+
+    def kinds(self) -> tuple[tuple[str, dict[str, Cost]], ...]:
+        return ("test files", self.files), ("tests", self.tests), ("fixtures", self.fixtures)
 
 
 class Costs:
@@ -93,8 +97,13 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        with self._charged(self._ledger.files[item.nodeid.partition("::")[0]], 1):
-            return (yield)
+        cost = Cost()
+        try:
+            with self._charged(cost, 1):
+                return (yield)
+        finally:
+            self._ledger.files[item.nodeid.partition("::")[0]].add(cost)
+            self._ledger.tests[item.nodeid.partition("[")[0]].add(cost)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
@@ -105,20 +114,18 @@ class Costs:
         """Sends the costs of an xdist worker to the controller."""
         workeroutput = getattr(self._config, "workeroutput", None)
         if workeroutput is not None:
-            kinds = (self._ledger.files, self._ledger.fixtures)
+            kinds = [kind for _, kind in self._ledger.kinds()]
             workeroutput["costs"] = json.dumps([{k: astuple(c) for k, c in kind.items()} for kind in kinds])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        handed = (
-            json.loads(node.workeroutput.get("costs", "[{}, {}]")) if hasattr(node, "workeroutput") else []
-        )
-        for mine, theirs in zip((self._ledger.files, self._ledger.fixtures), handed, strict=False):
+        handed = json.loads(node.workeroutput.get("costs", "[]")) if hasattr(node, "workeroutput") else []
+        for (_, mine), theirs in zip(self._ledger.kinds(), handed, strict=False):
             for name, cost in theirs.items():
                 mine[name].add(Cost(*cost))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for title, costs in (("test files", self._ledger.files), ("fixtures", self._ledger.fixtures)):
+        for title, costs in self._ledger.kinds():
             terminalreporter.section(f"processor time of {title}")
             for line in table(costs.items()):
                 terminalreporter.write_line(line)

@@ -5,7 +5,7 @@ Run it:  python benchmarks/bubbles/neighbour_core.py        (about a minute of t
 While stage 0 of a pipeline waits, stage 1 computes. So a trial in a window of stage 0 always runs beside a computing
 stage. The two cores share the cache, the memory and perhaps the clock, and no gate can change that. Here one process
 trains a layer of the example's GPT on one core. On the other core a second process does the arithmetic of the fused
-trial, or is stopped, in turns off, on, on, off. It writes results/neighbour_core.json.
+trial, or is stopped, in turns off, on, on, off. It writes benchmarks/results/neighbour_core.json.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import torch
 from slowdown import TURNS, interval
 from torch import nn
 
-RESULTS = Path(__file__).resolve().parent / "results" / "neighbour_core.json"
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "neighbour_core.json"
 PASSES = 40
 MEMBERS, ROWS, WIDTH = 16, 64, 128
 

@@ -3,7 +3,7 @@
 Run it:  python benchmarks/bubbles/predictor.py             (two minutes)
          python benchmarks/bubbles/predictor.py --steps 60 --real 20 --out /tmp    (a short run)
 
-It writes predictor.json beside itself. The simulated clock runs s = 2 to 8 stages with m = s to 4s micro-batches, a
+It writes predictor.json to ../results. The simulated clock runs s = 2 to 8 stages with m = s to 4s micro-batches, a
 forward pass of 10 ms and a backward pass of 20 ms, each drawn anew from a lognormal distribution; the slowest passes
 take five times as long. The real run is the GPT of examples/bubbles without trials, by the history
 alone.
@@ -159,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=300, help="of each simulated pipeline")
     parser.add_argument("--real", type=int, default=300, help="steps of the real run")
-    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "results")
     options = parser.parse_args()
     rows = []
     for jitter in JITTERS:

@@ -3,7 +3,7 @@
 Run it:  python benchmarks/bubbles/slowdown.py               (20 rounds: about an hour of two quiet cores)
          python benchmarks/bubbles/slowdown.py --rounds 2 --steps 20 --out /tmp   (a short run, to see that it works)
 
-It writes slowdown.json beside itself. SIGTERM ends it after the round that runs, with the record of what was measured.
+It writes slowdown.json to ../results. SIGTERM ends it after the round that runs, with the record of what was measured.
 A round has four blocks of steps for each of three kinds, in turns off, on, on,
 off, so that a drift of the machine falls on both alike:
 
@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="of a block")
     parser.add_argument("--members", type=int, default=16)
     parser.add_argument("--micro-batches", type=int, default=4)
-    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "results")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes, some of them stopped, end with it
     ending: list[int] = []

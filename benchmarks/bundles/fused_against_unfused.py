@@ -43,7 +43,7 @@ from train import load_data, loss_of, make_model, validate  # noqa: E402
 from headrace_services.scheduler.session.messages import trial_seed  # noqa: E402
 from headrace_torch import hydro  # noqa: E402
 
-RESULTS = Path(__file__).resolve().parent / "results" / "fused_against_unfused.json"
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "fused_against_unfused.json"
 FILES = {"fused": EXAMPLE / "study.yaml", "unfused": EXAMPLE / "unfused.yaml"}
 STUDY_SEED, ROWS, ORDER_SEED = 7, 32, 7  # as in the study files and in train.py
 

@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=32)
     parser.add_argument("--turns", type=int, default=3, help="turns of a visit")
     parser.add_argument("--turn-s", type=float, default=1.0, help="how long a turn takes at least")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "overhead.json")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "overhead.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     steps = steps_of(arguments.turn_s, arguments.members)

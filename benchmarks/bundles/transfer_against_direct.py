@@ -50,7 +50,7 @@ from headrace.client import Client  # noqa: E402
 from headrace.client.model import StudyState, TrialInfo  # noqa: E402
 from headrace.report.data import Stay, gather  # noqa: E402
 
-RESULTS = Path(__file__).resolve().parent / "results" / "transfer_against_direct.json"
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "transfer_against_direct.json"
 USED = "USED_FILE"  # the variable that names the file to which each process adds a line
 WRAPPER = f"""
 import atexit, json, os, time

@@ -1,7 +1,7 @@
 """What a sync costs: wall time, bytes and memory against the size of the model and the number of replicas.
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/cost.py
-It writes cost.json and cost.svg beside itself. A step is one forward and backward pass under DDP and an SGD step, on 64
+It writes cost.json and cost.svg to ../results. A step is one forward and backward pass under DDP and an SGD step, on 64
 samples per replica.
 """
 
@@ -79,7 +79,9 @@ def main() -> None:
         dist.barrier()
     if dist.get_rank() == 0:
         record = {"torch": torch.__version__, "batch": BATCH, "repeats": REPEATS, "results": found}
-        (HERE / "cost.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        (HERE.parent / "results" / "cost.json").write_text(
+            json.dumps(record, indent=1) + "\n", encoding="utf-8"
+        )
         draw("cost")
     dist.destroy_process_group()
 

@@ -1,7 +1,7 @@
 """Weight decay and dropout explored on the handwritten digits, beside a direct sweep of each; ten seeds.
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/digits.py
-It writes digits.json and digits.svg beside itself.
+It writes digits.json and digits.svg to ../results.
 
 The task is made so that regularisation matters: 200 images to learn from, four labels in ten replaced by random
 ones, so that a network without it learns wrong labels by heart. What is left is split once more: HDET's probe sees
@@ -217,7 +217,7 @@ def main() -> None:
                 for study in STUDIES
             ],
         }
-        (HERE / "digits.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
+        (HERE.parent / "results" / "digits.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
         draw("digits")
         for one in record["studies"]:
             for row in (*one["sweep"], *one["hdet"]):

@@ -1,7 +1,7 @@
 """The drop-in and the controller beside the schedule that they replace: the example's GPT, three starts, five seeds.
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/drop_in.py
-It writes drop_in.json beside itself, and prints the table of the documents: mean validation losses, and the mean
+It writes drop_in.json to ../results, and prints the table of the documents: mean validation losses, and the mean
 difference to OneCycle on the same seed with its 95 % interval.
 
 All runs take 300 steps under AdamW or SGD with momentum, α = 1/9, T = 5. The best peak rates, 0.01 and 0.3, were found
@@ -76,7 +76,9 @@ def main() -> None:
                         flush=True,
                     )
                     record = {"steps": STEPS, "replicas": replicas, "seeds": SEEDS, "results": found}
-                    (HERE / "drop_in.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+                    (HERE.parent / "results" / "drop_in.json").write_text(
+                        json.dumps(record, indent=1) + "\n", encoding="utf-8"
+                    )
     dist.destroy_process_group()
 
 

@@ -1,7 +1,7 @@
 """Final loss of the GPT example over many seeds: plain OneCycle, HDET, and the best of a sweep.
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/gpt.py
-It writes gpt.json and gpt.svg beside itself: every run, and means with 95 % confidence intervals.
+It writes gpt.json and gpt.svg to ../results: every run, and means with 95 % confidence intervals.
 """
 
 import importlib.util
@@ -45,7 +45,9 @@ def main() -> None:
             "summary": summary(runs, list(example.SWEEP)),
             "runs": [{k: v for k, v in asdict(run).items() if k != "reports"} for run in runs],
         }
-        (HERE / "gpt.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        (HERE.parent / "results" / "gpt.json").write_text(
+            json.dumps(record, indent=1) + "\n", encoding="utf-8"
+        )
         draw("gpt")
         for line in record["summary"]:
             print(line)

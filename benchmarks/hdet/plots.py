@@ -1,7 +1,7 @@
 """Draws the records of these benchmarks; each benchmark calls `draw` when its record is written.
 
 Run it:  python benchmarks/hdet/plots.py [NAME …]
-It reads NAME.json and writes NAME.svg, both beside itself, for every record or the named ones. Nothing is run again.
+It reads NAME.json and writes NAME.svg, both in ../results, for every record or the named ones. Nothing is run again.
 """
 
 import json
@@ -21,11 +21,11 @@ mpl.rcParams.update({"svg.hashsalt": "headrace", "font.size": 9, "axes.titlesize
 
 def draw(name: str) -> None:
     """Draws one record."""
-    record = json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
+    record = json.loads((HERE.parent / "results" / f"{name}.json").read_text(encoding="utf-8"))
     figure = DRAWN[name](record)
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(HERE / f"{name}.svg", metadata={"Date": None})
+    figure.savefig(HERE.parent / "results" / f"{name}.svg", metadata={"Date": None})
 
 
 def quadratic(record: dict[str, Any]) -> Figure:

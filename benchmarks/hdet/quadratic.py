@@ -1,7 +1,7 @@
 """How far a learning rate that starts wrong is moved in 60 syncs: the noisy quadratic of the tests, 10 seeds, 4 ranks.
 
 Run it:  python benchmarks/hdet/quadratic.py
-It writes quadratic.json and quadratic.svg beside itself: every factor, medians, and their 95 % bootstrap
+It writes quadratic.json and quadratic.svg to ../results: every factor, medians, and their 95 % bootstrap
 intervals.
 """
 
@@ -58,7 +58,7 @@ def write(found: list[dict[str, Any]]) -> None:
         "alpha": 1 / 9,
         "results": found,
     }
-    (HERE / "quadratic.json").write_text(
+    (HERE.parent / "results" / "quadratic.json").write_text(
         json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )
 

@@ -1,7 +1,7 @@
 """The paper's headline on a small model: does the fan with averaging train at a rate where plain training diverges?
 
 Run it:  torchrun --nproc_per_node 4 benchmarks/hdet/stability.py
-It writes stability.json and stability.svg beside itself. The GPT of the example trains without gradient clipping
+It writes stability.json and stability.svg to ../results. The GPT of the example trains without gradient clipping
 under SGD with momentum, at rates beyond the edge; HDET is the paper's fan-out and converge without auto-LR
 (its "HDET w/o auto-LR"), α = 1/9, T = 5.
 """
@@ -82,7 +82,9 @@ def main() -> None:
             if dist.get_rank() == 0:
                 print({key: value for key, value in found[-1].items() if key != "losses"}, flush=True)
                 record = {"seeds": SEEDS, "steps": STEPS, "interval": INTERVAL, "results": found}
-                (HERE / "stability.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+                (HERE.parent / "results" / "stability.json").write_text(
+                    json.dumps(record, indent=1) + "\n", encoding="utf-8"
+                )
     if dist.get_rank() == 0:
         draw("stability")
     dist.destroy_process_group()

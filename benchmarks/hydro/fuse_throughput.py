@@ -5,7 +5,7 @@ Run it:  python benchmarks/hydro/fuse_throughput.py                 (CPU, one th
          python benchmarks/hydro/fuse_throughput.py --device cpu --small --out /tmp   (that one's code, on a CPU)
          python benchmarks/hydro/fuse_throughput.py --first [--old CHECKOUT]   (the first step: ten minutes)
 
-It writes fuse_throughput.json (or fuse_throughput_cuda.json, fuse_first_step.json) and a plot beside itself. All run in
+It writes fuse_throughput.json (or fuse_throughput_cuda.json, fuse_first_step.json) and a plot to ../results. All run in
 turn in one process; a time is the best of some rounds of a whole step, optimizer included: AdamW. Separate runs are
 measured with torch's default optimizer and with its `fused=True`; ratios are given against both. On a CPU the clock is
 the thread's own, which other work on the machine does not lengthen.
@@ -218,7 +218,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--small", action="store_true", help="the GPU's benchmark with tiny images")
-    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "results")
     parser.add_argument("--models", nargs="+", choices=tuple(KINDS), help="all that the benchmark has, else")
     parser.add_argument("--first", action="store_true", help="what the first step costs, with its probe")
     parser.add_argument(

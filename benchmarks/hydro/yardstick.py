@@ -354,7 +354,7 @@ def main() -> None:
     parser.add_argument("--record", metavar="NAME")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
-    path = Path(__file__).with_suffix(".json")
+    path = Path(__file__).parents[1] / "results" / "yardstick.json"
     record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if given.table:
         print(table(record))

@@ -1,7 +1,7 @@
 """The coordinate check over a factor of 16 in width, three seeds: our parametrization, and two that must fail.
 
 Run it:  python benchmarks/hydro_transfer/coordinate_check.py     (5 minutes on one core; the ResNet 20 more)
-It writes coordinate_check.json and coordinate_check.svg beside itself. The controls are the standard
+It writes coordinate_check.json and coordinate_check.svg to ../results. The controls are the standard
 parametrization, and the rule for SGD of the published Hydro code. The base is the widest model.
 """
 
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=("sgd", "adam"), help="this one only; the others' runs stay")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    path = HERE / "coordinate_check.json"
+    path = HERE.parent / "results" / "coordinate_check.json"
     todo = [
         (model, optimizer)
         for model in MODELS
@@ -165,7 +165,7 @@ def draw(runs: list[dict[str, Any]]) -> None:
             panel.minorticks_off()
     figure.supxlabel("width")
     figure.supylabel("change of an activation after training")
-    figure.savefig(HERE / "coordinate_check.svg")
+    figure.savefig(HERE.parent / "results" / "coordinate_check.svg")
     plt.close(figure)
 
 

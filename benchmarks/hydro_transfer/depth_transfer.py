@@ -1,7 +1,7 @@
 """How far the best learning rate moves when a model becomes 8 times deeper, from 2 residual blocks to 16.
 
 Run it:  python benchmarks/hydro_transfer/depth_transfer.py     (3 minutes on one core)
-It writes depth_transfer.json and depth_transfer.svg beside itself. With our parametrization a block adds 1/depth as
+It writes depth_transfer.json and depth_transfer.svg to ../results. With our parametrization a block adds 1/depth as
 much, relative to the base of 16 blocks; the control adds as much at any depth. Rates are on a grid of factors of two.
 
 Three tasks. A residual MLP and a GPT with norms, to the end of learning: there the best rate hardly depends on the
@@ -84,7 +84,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "seeds": 2 * SEEDS,
     },
 }
-RECORD = HERE / "depth_transfer.json"
+RECORD = HERE.parent / "results" / "depth_transfer.json"
 
 
 def main() -> None:
@@ -176,7 +176,7 @@ def draw(record: dict[str, Any]) -> None:
             moved = result["moved"]
             panel.set_title(f"{name}\n{words}: moved {moved} step{'s' * (moved != 1)}", fontsize=10)
             panel.legend()
-    figure.savefig(HERE / "depth_transfer.svg")
+    figure.savefig(HERE.parent / "results" / "depth_transfer.svg")
     plt.close(figure)
 
 

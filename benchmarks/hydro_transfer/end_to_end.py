@@ -1,7 +1,7 @@
 """The example over three seeds: what tuning on a copy 16 times narrower saves, and what it loses.
 
 Run it:  python benchmarks/hydro_transfer/end_to_end.py     (5 minutes on one core)
-It writes end_to_end.json and end_to_end.svg beside itself. Every configuration is trained on the surrogate, fused,
+It writes end_to_end.json and end_to_end.svg to ../results. Every configuration is trained on the surrogate, fused,
 and, for the comparison, on the target too. The regret of the top k is the loss of the best of them less that of the
 best of all.
 """
@@ -16,7 +16,7 @@ import torch
 from training import HERE, tune
 
 SEEDS, TRIALS = 3, 16
-RECORD = HERE / "end_to_end.json"
+RECORD = HERE.parent / "results" / "end_to_end.json"
 
 
 def main() -> None:
@@ -110,7 +110,7 @@ def draw(record: dict[str, Any]) -> None:
         panel.set(xlabel="validation loss of the surrogate", ylabel="validation loss of the target")
         panel.set_title(f"{name}: {task['mean_compute_ratio']:.1f} times less compute")
         panel.legend()
-    figure.savefig(HERE / "end_to_end.svg")
+    figure.savefig(HERE.parent / "results" / "end_to_end.svg")
     plt.close(figure)
 
 

@@ -4,10 +4,10 @@
     python benchmarks/hydro_transfer/gate_bound.py --table     (the record as Markdown, nothing is run)
 
 A rate that is multiplied by (width/32)**p moves the best rate over 16 times the width by 4p factors of two, on top of
-what the architecture does by itself (`architectures.json`). So for every p it is known whether the best rate stays
-within a factor of 2, moves, or is too near to the line to tell (the interval of the shift holds ±1; left out). Every
-pair of lines gets its errors: passed and moves, failed and stays. The architectures of the first half choose the
-lines, those of the second confirm. Three seeds are one verdict; nine make three of them.
+what the architecture does by itself (`architectures.py`, which has to run first). So for every p it is known whether
+the best rate stays within a factor of 2, moves, or is too near to the line to tell (the interval of the shift holds
+±1; left out). Every pair of lines gets its errors: passed and moves, failed and stays. The architectures of the first
+half choose the lines, those of the second confirm. Three seeds are one verdict; nine make three of them.
 """
 
 import json
@@ -139,7 +139,9 @@ def main() -> None:
     """Prints a line per model and writes all; then the table."""
     given = named_rows(__file__, __doc__, seeds=9).parse_args()
     rows = measure(given, NAMES, lambda name, _: measured(name, given.seeds), indent=None)
-    shifts = json.loads(Path(__file__).with_name("architectures.json").read_text(encoding="utf-8"))
+    shifts = json.loads(
+        Path(__file__).parents[1].joinpath("results/architectures.json").read_text(encoding="utf-8")
+    )
     print(table(rows, shifts))
 
 

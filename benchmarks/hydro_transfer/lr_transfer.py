@@ -1,7 +1,7 @@
 """How far the best learning rate moves when a model gets 16 times wider: by our parametrization, and by the standard.
 
 Run it:  python benchmarks/hydro_transfer/lr_transfer.py     (2 minutes on one core)
-It writes lr_transfer.json and lr_transfer.svg beside itself. Rates are on a grid of factors of two; the loss is the
+It writes lr_transfer.json and lr_transfer.svg to ../results. Rates are on a grid of factors of two; the loss is the
 mean of the last training steps, over seeds. The base of our parametrization is the wide model.
 """
 
@@ -53,7 +53,9 @@ def main() -> None:
                 flush=True,
             )
     record["cpu_seconds"] = round(time.process_time() - began)
-    (HERE / "lr_transfer.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (HERE.parent / "results" / "lr_transfer.json").write_text(
+        json.dumps(record, indent=1) + "\n", encoding="utf-8"
+    )
     draw(record)
 
 
@@ -126,7 +128,7 @@ def draw(record: dict[str, Any]) -> None:
                 panel.set_ylim(top=max(3.0, 2 * lowest))
             panel.set_ylabel("training loss")
             panel.legend()
-    figure.savefig(HERE / "lr_transfer.svg")
+    figure.savefig(HERE.parent / "results" / "lr_transfer.svg")
     plt.close(figure)
 
 

@@ -14,7 +14,9 @@ import torch
 def parser(script: str, doc: str | None) -> argparse.ArgumentParser:
     """The options that all have; the record lies beside `script`."""
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--out", type=Path, default=Path(script).with_suffix(".json"))
+    options.add_argument(
+        "--out", type=Path, default=Path(script).parents[1] / "results" / f"{Path(script).stem}.json"
+    )
     options.add_argument("--table", action="store_true", help="print the record, and measure nothing")
     return options
 

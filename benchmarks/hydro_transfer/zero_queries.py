@@ -1,7 +1,7 @@
 """How queries that start at zero move under SGD: by our check's measure, and by the `mup` package's own check.
 
 Run it:  python benchmarks/hydro_transfer/zero_queries.py     (5 minutes on one core; needs mup)
-It writes zero_queries.json beside itself, for two heads that get wider and for heads of a fixed width that get more:
+It writes zero_queries.json to ../results, for two heads that get wider and for heads of a fixed width that get more:
 per step the slope of the queries' change over widths, with the standard error over seeds, n* of A + B/n, and what that
 form and a power, fitted to all widths but the widest, foretell of the widest. Why slopes are not 0 where heads get
 wider, and are nearer to it where they do not, is derived in docs/explanation/hydro.md. Our seeds are not those of the
@@ -154,7 +154,9 @@ def main() -> None:
             record[way][name] = summary(run(text, head_width))
             for step, one in record[way][name].items():
                 print(f"{way}, {name}, after step {step}: {one}", flush=True)
-    (HERE / "zero_queries.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (HERE.parent / "results" / "zero_queries.json").write_text(
+        json.dumps(record, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

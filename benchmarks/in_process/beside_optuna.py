@@ -149,7 +149,7 @@ def bootstrap(values: list[float]) -> tuple[float, float, float]:
 def main() -> None:
     """Run, print, record after each turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--tpe-turns", type=int, default=4)
     parser.add_argument("--random-turns", type=int, default=6)

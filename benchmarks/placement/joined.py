@@ -1,6 +1,6 @@
 """Gangs on GPUs that are joined in islands of four: placed by their joints, and as if nothing were known of them.
 
-    python benchmarks/placement/joined.py --out benchmarks/placement/joined.json
+    python benchmarks/placement/joined.py --out benchmarks/results/joined.json
 
 Simulated: two workers of eight GPUs, of which each four are joined by NVLink; 60 trials of 1, 2 and 4 GPUs, a second a
 step on one GPU, and on several as many times as fast. A gang that lies across islands trains 0.6 times as fast. Ten

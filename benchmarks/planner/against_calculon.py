@@ -8,7 +8,7 @@ runs twice: told calculon's own description of the machine, so that both answer 
 constants fitted on measured A100 runs. Our plans are those that our cost model puts within 5% of its best; calculon
 scores them, and our very first and the best of them are both recorded. Of calculon's knobs that our plans do not have
 (which network serves which axis, redoing an all-gather) all values are scored, and their time counts as ours. Writes
-`results/against_calculon.json`.
+`benchmarks/results/against_calculon.json`.
 """
 
 import argparse
@@ -225,7 +225,7 @@ def main() -> None:
         "with_fitted_constants": judged(measured(), vocabulary=50257),
         "optimum": optimum,
     }
-    path = Path(__file__).parent / "results" / "against_calculon.json"
+    path = Path(__file__).parents[1] / "results" / "against_calculon.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record, indent=1))
 

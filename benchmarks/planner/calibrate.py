@@ -2,7 +2,7 @@
 
     python benchmarks/planner/calibrate.py [--write]
 
-Writes `results/calibration.json` and `results/calibration.svg` beside this file. `--write` also replaces the shipped
+Writes `calibration.json` and `calibration.svg` to ../results. `--write` also replaces the shipped
 constants (`planner/data/efficiencies.json`). Only the vTrain rows are fitted; every other table is predicted with the
 result as it is. Takes 15 s on one core.
 """
@@ -25,10 +25,8 @@ from headrace_services.planner.published import Comparison, h100, korthikanti, s
 from headrace_services.planner.validation import accuracy, cross_validated_s, groups, leave_one_model_out
 
 HERE = Path(__file__).parent
-DATA, RESULTS = HERE / "data", HERE / "results"
-SOURCE = (
-    "fitted by benchmarks/planner/calibrate.py on vTrain's 793 rows (73 on several nodes); see its record"
-)
+DATA, RESULTS = HERE / "data", HERE.parent / "results"
+SOURCE = "fitted by benchmarks/planner/calibrate.py on vTrain's 793 rows (73 on several nodes)"
 Point = tuple[str, float, float]
 
 

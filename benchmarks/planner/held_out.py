@@ -8,7 +8,7 @@ batch agree. Regret is how much slower than the fastest measured plan the chosen
 of the best of the shortlist (`planner.shortlist`, as `headrace plan` uses it), and of the best of its plans that are
 within the model's error, since the second one of a shortlist may be further off. Every plan of a group is scored, and a
 shortlist must leave some out to count: groups of fewer than eight plans are not ranked. Constants of the shortlist (3%,
-2 to 5 plans, one for each split) come from the issue and were not tuned here. Writes `results/held_out.json`.
+2 to 5 plans, one for each split) come from the issue and were not tuned here. Writes `held_out.json` to ../results.
 """
 
 import json
@@ -107,7 +107,7 @@ def main() -> None:
                     "each": groups,
                 }
             )
-    (HERE / "results" / "held_out.json").write_text(json.dumps(record, indent=1) + "\n")
+    (HERE.parent / "results" / "held_out.json").write_text(json.dumps(record, indent=1) + "\n")
     for one in record:
         print({key: value for key, value in one.items() if key != "each"})
 

@@ -6,7 +6,7 @@ A change of form that is judged by the models left out must not be chosen by the
 on several nodes, its rows are set aside and two errors of the rest are added: the mean error of the other such model's
 rows, not fitted (five folds, drawn twice), and the mean error at a width that was not fitted, each width in turn (a
 new model's width is new). Lower is better; a form is better when it is so for both. Decision 0027 compares forms by it.
-Writes `results/inner_score.json`. Takes 15 s on one core.
+Writes `inner_score.json` to ../results. Takes 15 s on one core.
 """
 
 import json
@@ -38,7 +38,7 @@ def main() -> None:
         (other,) = (one for one in SEVERAL.values() if one != width)
         folds, widths = folds_error(rest, rest["hidden"] == other, cluster), widths_error(rest, cluster)
         record[f"{model} set aside"] = {"folds": folds, "widths": widths, "sum": folds + widths}
-    (HERE / "results" / "inner_score.json").write_text(json.dumps(record, indent=1) + "\n")
+    (HERE.parent / "results" / "inner_score.json").write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record, indent=1))
 
 

@@ -5,7 +5,7 @@
 Each is planned twice. First with gradients in 16 bits (16 bytes a parameter, as the planner counted them until it knew
 better); that plan is then priced with the 32 bits that Megatron-LM keeps. Then with 32 bits from the start. Recorded is
 the fullest device of each against the whole card and against the share that plans may use. Writes
-`results/typical.json`.
+`benchmarks/results/typical.json`.
 """
 
 import json
@@ -71,7 +71,7 @@ def main() -> None:
         "without_a_plan": sum("seconds" not in row for row in rows),
         "plans": rows,
     }
-    path = Path(__file__).parent / "results" / "typical.json"
+    path = Path(__file__).parents[1] / "results" / "typical.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     print({key: value for key, value in record.items() if key != "plans"})
 

@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=250, help="at most so many runs an order; 0: all")
     parser.add_argument("--orders", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/ablation")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results/ablation")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {}

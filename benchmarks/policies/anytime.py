@@ -70,7 +70,7 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--plots", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/anytime")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results/anytime")
     return parser.parse_args()
 
 

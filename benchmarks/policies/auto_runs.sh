@@ -8,7 +8,7 @@
 # says how to get them.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-out=$here/results
+out=$here/../results
 orders=${ORDERS:-20}
 : "${DATA:?names the folder with the recorded curves}"
 choosing=(algoperf_imagenet_vit algoperf_fastmri deepobs_cifar10_3c3d taskset_imdb_patch128_LSTM128_bs64)

@@ -198,7 +198,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--orders", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/effort_rules")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results/effort_rules")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     chosen = json.loads(options.best_of.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ The trials run in this process, by ask and tell: what counts is what the policy 
 
     python benchmarks/policies/pbt_digits.py
 
-Writes `pbt_digits.json` and `pbt_digits.svg` beside itself.
+Writes `pbt_digits.json` and `pbt_digits.svg` to ../results.
 """
 
 import argparse
@@ -243,7 +243,9 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10, help="how many seeds (default 10)")
-    parser.add_argument("--out", type=Path, default=HERE, help="where the record and the plot go")
+    parser.add_argument(
+        "--out", type=Path, default=HERE.parent / "results", help="where the record and the plot go"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []

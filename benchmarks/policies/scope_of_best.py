@@ -1,6 +1,6 @@
 """Which value of a trial should count: how good is the winner that each `scope` names, on recorded curves.
 
-    python benchmarks/policies/scope_of_best.py --out benchmarks/policies/results/scope/choose FILE...
+    python benchmarks/policies/scope_of_best.py --out benchmarks/results/scope/choose FILE...
 
 Of each run a study sees every other evaluation. The ones between are held out, and say how good the run truly is:
 no scope has seen them. For each order of arrival a policy runs in the simulator, and each scope names a winner among
@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=50, help="runs a study, drawn anew for each order")
     parser.add_argument("--orders", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "scope")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results" / "scope")
     options = parser.parse_args()
     record: dict[str, Any] = {"trials": options.trials, "orders": options.orders, "tasks": {}}
     everything: dict[str, list[dict[str, dict[str, float]]]] = {}

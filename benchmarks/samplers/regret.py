@@ -312,7 +312,7 @@ def draw(record: dict[str, object], path: Path) -> None:
 def main() -> None:
     """Run, print, record, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     parser.add_argument("--tpe-seeds", type=int, default=30)
     parser.add_argument("--gp-seeds", type=int, default=4)
     parser.add_argument("--tpe-trials", type=int, default=60)

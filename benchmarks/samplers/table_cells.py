@@ -150,7 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--record", type=Path, default=HERE / "results" / "tables.json")
+    parser.add_argument("--record", type=Path, default=HERE.parent / "results" / "tables.json")
     parser.add_argument("--picture", type=Path, default=PICTURE)
     asked = parser.parse_args()
     record: Record = json.loads(asked.record.read_text("utf-8"))

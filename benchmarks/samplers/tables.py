@@ -166,7 +166,7 @@ def main() -> None:
         "--limit", type=float, default=math.inf, help="seconds of computing after which a run ends"
     )
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     kept = asked.out / "tables.jsonl"

@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=2)
     parser.add_argument("--step", type=float, default=0.2, help="seconds of a step")
     parser.add_argument("--window", type=float, default=20.0, help="seconds before and after each deletion")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     options = parser.parse_args()
     with postgres() as url:
         command = [sys.executable, "-m", "headrace.cli", "scheduler", "--database-url", url]

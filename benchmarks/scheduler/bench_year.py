@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=20, help="that end each day")
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--pause", type=float, default=0.3, help="seconds of a day left to Postgres")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     options = parser.parse_args()
     began = time.monotonic()
     with postgres() as url:

@@ -1,7 +1,7 @@
 """Draws a profile that py-spy recorded as a flame graph, and lists where most of the time goes.
 
     py-spy record --pid SCHEDULER --duration 8 --format raw --output profile.txt
-    python benchmarks/scheduler/draw_profile.py profile.txt benchmarks/scheduler/results/profile.svg
+    python benchmarks/scheduler/draw_profile.py profile.txt benchmarks/results/profile.svg
 
 Frames narrower than 0.4% of the samples are left out.
 """

@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--layers", default=",".join(SWITCHES), help="which, separated by commas")
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--turn-s", type=float, default=2.5)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     arguments = parser.parse_args()
     record = arguments.out / "layers.json"
     before = json.loads(record.read_text()) if record.exists() else {}

@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("old", type=Path, help="a checkout of the older commit")
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--trials", type=int, default=2000)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     arguments = parser.parse_args()
     old = arguments.old.resolve()
     commit = subprocess.run(

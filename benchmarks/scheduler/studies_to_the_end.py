@@ -132,7 +132,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", type=int, default=len(CASES), help="only the first so many")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     arguments = parser.parse_args()
     found = []
     for case in CASES[: arguments.cases]:

@@ -1,6 +1,6 @@
 """Sixty trials of 1, 2 and 4 slots in one study: utilisation, the longest wait of each size, and what a preview said.
 
-    python benchmarks/scheduler/unequal.py --out benchmarks/scheduler/results/unequal.json
+    python benchmarks/scheduler/unequal.py --out benchmarks/results/unequal.json
 
 Simulated: two workers of four slots, a second a step, five seeds for each policy, with reservations and without. Real:
 `headrace up --slots 4` with its own Postgres, trials that are processes of 1, 2 or 4 CPU slots and sleep (about one

@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--policies", default=OURS)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--keep", type=Path, help="a folder for the seeds' results, to go on from")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """What a checkpoint of a gang costs: bytes and seconds, with a data-parallel model and Adam on each of four ranks.
 
-    python benchmarks/trial/gang_checkpoint.py [--out benchmarks/trial/gang_checkpoint.json]
+    python benchmarks/trial/gang_checkpoint.py [--out benchmarks/results/gang_checkpoint.json]
 
 Four ways, in turns, each some times:
 
@@ -113,7 +113,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parents[1] / "results/gang_checkpoint.json"
+    )
     out = parser.parse_args().out
     folder = Path(tempfile.mkdtemp(prefix="hr-gang-"))
     context = multiprocessing.get_context("spawn")

@@ -10,7 +10,7 @@ case ${1:?usage: conformance.sh ready|build|driver|trial|test} in
   ready)
     node_is_there || missing "Node 20 or newer is not on the path."
     [[ -f $here/build/conformance/driver.js ]] || missing "The TypeScript client is not built: clients/typescript/conformance.sh build."
-    newer=$(cd "$here" && find src conformance package-lock.json -newer build/conformance/driver.js -type f -print -quit)
+    newer=$(cd "$here" && find src conformance package-lock.json ../../protos/headrace -path src/gen -prune -o -newer build/conformance/driver.js -type f -print -quit)
     [[ -z $newer ]] || missing "The TypeScript client is not built from these sources ($newer is newer): clients/typescript/conformance.sh build."
     ;;
   build)

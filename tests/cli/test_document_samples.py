@@ -282,7 +282,7 @@ PROOFS: dict[str, list[Callable[[], str]]] = {
     "docs/how-to/explore-learning-rates.md": [a_stalled_job],
     "docs/how-to/fuse-trials.md": [bundles_of_a_study],
     "docs/how-to/multi-gpu-trials.md": [sizes_of_a_preview],
-    "docs/how-to/take-machines-away.md": [a_drained_worker],
+    "docs/how-to/drain-and-remove-workers.md": [a_drained_worker],
     TRANSFER: [a_transfer, a_plan_that_does_not_fit, a_plan],
     "docs/how-to/tune-a-small-copy.md": [a_chosen_scale],
     "docs/how-to/which-parameters-matter.md": [the_importance_of_parameters],

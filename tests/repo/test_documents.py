@@ -42,16 +42,6 @@ def examples(language: str) -> list[Example]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("index", "pages"), [("docs/README.md", "how-to/*.md"), ("docs/decisions/README.md", "0*.md")]
-)
-def test_an_index_names_every_page(index: str, pages: str) -> None:
-    path = ROOT / index
-    linked = re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8"))
-    there = {str(page.relative_to(path.parent)) for page in path.parent.glob(pages)}
-    assert sorted(there - set(linked)) == []
-
-
 @pytest.mark.parametrize("example", examples("yaml"), ids=str)
 def test_a_study_file_loads(example: Example, tmp_path: Path) -> None:
     name, spec = parse_study_text(example.code, folder=tmp_path)

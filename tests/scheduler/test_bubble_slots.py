@@ -58,8 +58,8 @@ async def usage(site: StudySite) -> dict[str, Any]:
 async def test_trials_of_a_study_that_allows_it_get_them_after_all_others(engine: AsyncEngine) -> None:
     site = await beside(engine, stage(1), own(0))
     alone, there = await site.kick()
-    assert (alone.slots, alone.bubbles) == ((0,), "")
-    assert (there.slots, there.bubbles) == ((FIRST + 1,), "job gpt, stage 1")
+    assert (alone.slots, alone.owner_stage) == ((0,), "")
+    assert (there.slots, there.owner_stage) == ((FIRST + 1,), "job gpt, stage 1")
     assert list((await site.trial(1)).bubbles) == ["job gpt, stage 1"]
     held = await usage(site)
     assert (held["cpu_slots"], held["bubble_slots"]) == (1, 1)
@@ -115,7 +115,7 @@ async def test_what_a_bundle_costs_in_bubbles_says_nothing_of_other_slots(engine
     """It turns slowly there, and runs out of memory early: a bundle on a slot of its own is as large as ever."""
     site = await beside(engine, stage(0), fuse={"most": 4}, max_trials=4)
     there = await site.kick()
-    assert [bool(lease.bubbles) for lease in there] == [True] * 4
+    assert [bool(lease.owner_stage) for lease in there] == [True] * 4
     await site.step(site.report(there[0], 1, 0.5, turn=TurnCost(members=4, turns=9, time_s=900.0)))
     for lease in there:
         await site.step(gone(lease, "LOST", error="its bundle ran out of memory", out_of_memory=4))
@@ -123,7 +123,7 @@ async def test_what_a_bundle_costs_in_bubbles_says_nothing_of_other_slots(engine
         await conn.execute(update(tables.study).values(planned=8).where(tables.study.c.id == site.study_id))
     await greet(site, own(0), name="w2")
     leases = await site.kick()
-    seats = {bool(lease.bubbles): lease.grant.seats for lease in leases if lease.grant}
+    seats = {bool(lease.owner_stage): lease.grant.seats for lease in leases if lease.grant}
     assert seats[False] == 4
     assert seats.get(True, 2) == 2
 
@@ -131,10 +131,10 @@ async def test_what_a_bundle_costs_in_bubbles_says_nothing_of_other_slots(engine
 async def test_the_last_rung_runs_there_only_where_nothing_else_ever_could(engine: AsyncEngine) -> None:
     site = await beside(engine, stage(0), policy=RUN_ALL, max_trials=2)
     [lease] = await site.kick()
-    assert lease.bubbles
+    assert lease.owner_stage
     await greet(site, own(0), name="w2")
     [other] = await site.kick()
-    assert other.bubbles == ""
+    assert other.owner_stage == ""
     assert (await site.tell(lease, 9, 0.5)).action == "STOP"
 
 
@@ -143,12 +143,12 @@ async def test_a_member_moves_to_a_slot_of_its_own_at_its_rung(engine: AsyncEngi
         engine, stage(0), fuse={"most": 2}, max_trials=2, policy={"kind": "median", "rungs": [3, 6, 9]}
     )
     first, second = await site.kick()
-    assert first.bubbles == second.bubbles == "job gpt, stage 0"
+    assert first.owner_stage == second.owner_stage == "job gpt, stage 0"
     await greet(site, own(0), name="w2")
     assert (await site.tell(first, 2, 0.5)).action == "CONTINUE", "not before its rung"
     assert (await site.tell(first, 3, 0.5)).action == "PAUSE"
     moved = site.leases[f"{(await site.study()).uid}.0.2"]
-    assert (moved.bubbles, moved.step) == ("", 3), "in the same cycle, from its checkpoint"
+    assert (moved.owner_stage, moved.step) == ("", 3), "in the same cycle, from its checkpoint"
     assert (await site.tell(second, 3, 0.4)).action == "PAUSE", "a seat of its own is free"
     joined = site.leases[f"{(await site.study()).uid}.1.2"]
     assert joined.grant is not None
@@ -162,7 +162,7 @@ async def test_nobody_waits_for_them_or_asks_who_is_there_to_leave(engine: Async
     site = await StudySite(engine, make_spec(bubbles=True, max_trials=2)).create()
     worker_id, _ = await greet(site, stage(0), own(0))
     alone, there = await site.kick()
-    assert there.bubbles
+    assert there.owner_stage
     request = Request.of(site.spec.resources)
     async with engine.connect() as conn:
         assert [run.leases[0].id for run in await placement.running_on(conn, {worker_id})] == [alone.id]

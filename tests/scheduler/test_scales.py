@@ -4,7 +4,8 @@ import pytest
 
 from headrace.spec import Pilot
 from headrace.spec.pilot import SCALE
-from headrace_services.scheduler.core.scales import NoScaleError, PilotTrial, choose
+from headrace_services.scheduler.core.scales import PilotTrial
+from headrace_services.scheduler.engine.scales import NoScaleError, choose
 
 MODEL = [float(number) for number in range(12)]
 ALIKE = [10 + number / 2 for number in range(12)]

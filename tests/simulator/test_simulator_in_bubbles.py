@@ -155,7 +155,7 @@ def test_only_as_many_leave_as_there_is_room_for() -> None:
         for lease in one.rows.leases.values()
     ]
     cycle(one.rows, {1: one.rows}, simulation.cluster, reports, 80.0)
-    assert sorted(lease.bubbles == "" for lease in one.rows.leases.values()) == [False, False, True]
+    assert sorted(lease.owner_stage == "" for lease in one.rows.leases.values()) == [False, False, True]
     assert len(events(one, "trial_moved")) == 3 + 2, "one was paused and resumed"
 
 

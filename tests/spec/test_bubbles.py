@@ -6,7 +6,7 @@ import pytest
 from spec_samples import LEARNING_RATE, SMALL, assert_refused
 
 from headrace.spec import from_proto, parse_spec, to_proto
-from headrace_services.scheduler.core.placement import Request, suits, with_bubbles
+from headrace_services.scheduler.core.placement import Request, suits, with_ephemeral
 from headrace_services.scheduler.core.records import Slot
 
 WIDTH = {"type": "categorical", "values": [8, 16]}
@@ -62,13 +62,13 @@ def test_an_ephemeral_slot_suits_requests_of_its_kind_that_allow_it_and_fit_its_
     fused = parse_spec({**STUDY, "resources": {"gpus": 1, "gpu_memory_bytes": 16}, "fuse": {"most": 4}})
     request = Request.of(fused.resources)
     assert not suits(slot(), request), "another study's request"
-    allowed = with_bubbles(fused, request)
+    allowed = with_ephemeral(fused, request)
     assert suits(slot(), allowed), "one member of four fits"
     assert not suits(slot(memory_bytes=3), allowed)
     assert not suits(slot(owner=""), allowed), "a slot of its own must have room for all"
     assert not suits(slot(kind="CPU"), allowed)
     on_cpu = parse_spec(STUDY)
-    assert suits(slot(kind="CPU"), with_bubbles(on_cpu, Request.of(on_cpu.resources)))
-    assert not suits(slot(), with_bubbles(on_cpu, Request.of(on_cpu.resources))), (
+    assert suits(slot(kind="CPU"), with_ephemeral(on_cpu, Request.of(on_cpu.resources)))
+    assert not suits(slot(), with_ephemeral(on_cpu, Request.of(on_cpu.resources))), (
         "a GPU stage runs GPU trials"
     )

@@ -11,10 +11,10 @@ from headrace.errors import InvalidFieldError, StudyExistsError
 from headrace.spec import Pilot, StudySpec, from_proto, to_proto
 from headrace.spec.pilot import SCALE
 from headrace.v1 import study_pb2 as pb
-from headrace_services.scheduler.core.scales import NoScaleError
 from headrace_services.scheduler.engine import followers
 from headrace_services.scheduler.engine.followers import Followers
 from headrace_services.scheduler.engine.hub import Hub
+from headrace_services.scheduler.engine.scales import NoScaleError
 from headrace_services.scheduler.store.after import waits_over
 from headrace_services.scheduler.store.database import transaction
 

@@ -11,9 +11,8 @@ exits that teach it, and read when trials are placed:
 A number that the study gives is taken as it is, and only `most` bounds it. With `auto` the number starts at START. It
 doubles while twice the members do RISE times as many steps a second. Where they do not, more turns are measured, as a
 few may have been slow by chance: up to ENOUGH. Then the number is the knee: the least one that does KNEE of the most
-steps a second that were measured. Beyond the knee members cost memory and gain little. RISE, KNEE and MARGIN are those
-of `headrace_torch.hydro.plan_capacity`, which measures the same of groups without a study. Steady and fresh turns may
-come to different numbers. The larger one is taken: more members pay at least where the study's turns are of that sort.
+steps a second that were measured. Beyond the knee members cost memory and gain little. Steady and fresh turns may come
+to different numbers. The larger one is taken: more members pay at least where the study's turns are of that sort.
 
 Memory is a straight line through what was measured, and a MARGIN of the device's is kept free. Of one measurement
 nothing is known about the part that all members share, so each is taken to need its part of it all.

@@ -46,12 +46,12 @@ class ClusterState:
     """Thousandths of slots of the first trial that could run and that the quota keeps off; 0 for none."""
     has_own: bool | None = None
     """Whether any worker could serve the study with slots that are not ephemeral; None until it was asked."""
-    left_bubbles: set[tuple[int, int]] = field(default_factory=set)
+    left_ephemeral: set[tuple[int, int]] = field(default_factory=set)
     """Ephemeral slots that this cycle leaves to other studies."""
-    wants_bubbles: int | None = None
-    """Of a trial that waits and may run in bubbles: the memory that an ephemeral slot must have at least."""
+    wanted_ephemeral_bytes: int | None = None
+    """Of a trial that waits and may have an ephemeral slot: the memory that the slot must have at least."""
     moving: int = 0
-    """How many trials this cycle lets leave bubbles for slots or seats of their own."""
+    """How many trials this cycle lets leave ephemeral slots for slots or seats of their own."""
     idle: tuple[Slot, ...] = ()
     """The slots that members of the study's bundles may spread to: free ones that no trial waits for."""
     spread: int = 0

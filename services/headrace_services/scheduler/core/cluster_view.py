@@ -16,7 +16,7 @@ from headrace_services.scheduler.core.needs import (
     Surroundings,
     ask,
 )
-from headrace_services.scheduler.core.placement import Request, fit, requests_of, suits, with_bubbles
+from headrace_services.scheduler.core.placement import Request, fit, requests_of, suits, with_ephemeral
 from headrace_services.scheduler.core.placement.fit import has_room
 from headrace_services.scheduler.core.records import Lease, Slot
 from headrace_services.scheduler.core.state import CycleState
@@ -31,7 +31,7 @@ def look_around(state: CycleState, limit: int) -> Deciding[None]:
     study, cluster = state.study, state.cluster
     spec, standing = study.spec, study.standing
     smallest, *larger = requests = requests_of(spec, standing.avoided)
-    least = with_bubbles(spec, _least(smallest, larger))
+    least = with_ephemeral(spec, _least(smallest, larger))
     wanted = _beside_freed(state, least)
     asked_by = {one.for_study_id for one in study.leaving.values() if one.for_study_id is not None}
     found = yield from ask(

@@ -57,7 +57,7 @@ from headrace_services.scheduler.core.needs import (
     UserPausedCount,
     ask,
 )
-from headrace_services.scheduler.core.placement import Request, sizes_differ
+from headrace_services.scheduler.core.placement import Request, accepts_ephemeral, sizes_differ
 from headrace_services.scheduler.core.plan import Effects, Plan
 from headrace_services.scheduler.core.records import Study
 from headrace_services.scheduler.core.state import CycleState
@@ -225,7 +225,7 @@ def _place(
         named.append(reserved.number)
     spec = state.study.spec
     limit = offered + len(state.pending_suggestions) + placing.LOOKAHEAD + inputs + 1
-    if spec.resources.by is not None or spec.fuse is not None or spec.bubbles:
+    if spec.resources.by is not None or spec.fuse is not None or accepts_ephemeral(spec):
         limit += placing.PASSED_OVER
     waiting = yield from ask(
         Candidates(
@@ -242,8 +242,8 @@ def _place(
     state.load_queue(waiting.runnable)
     yield from placing.place(state, pass_over=False)
     yield from cluster_view.keep_slots(state, keep_every_s)
-    in_bubbles = state.cluster.held_off > 0 and ephemeral_slots.any_open(state)
-    if state.cluster.blocked is not None or in_bubbles or seats.OpenSeats(state).any:
+    on_ephemeral = state.cluster.held_off > 0 and ephemeral_slots.any_open(state)
+    if state.cluster.blocked is not None or on_ephemeral or seats.OpenSeats(state).any:
         yield from placing.place(state, pass_over=True)
     if not state.live and not state.queue:  # it may be complete; the count visits all trials
         state.user_paused += yield from ask(UserPausedCount())

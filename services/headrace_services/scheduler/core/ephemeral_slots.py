@@ -1,15 +1,15 @@
-"""Bubbles: trials in the idle windows of a large job's pipeline, on slots that are that job's own.
+"""Ephemeral slots: devices that belong to a large job, lent to trials for a share of its time.
 
-A slot is whole, shared or ephemeral. An ephemeral one is a device of a large job. Trials have it in that job's bubbles
-alone, so it is slow, and the job may take it back at any time.
+A slot is whole, shared or ephemeral. An ephemeral one has an owner, and a duty cycle (`Slot.duty`): the share of its
+time that trials may expect. So it is slow, and its owner may take it back at any time.
 
     what                        | an ordinary slot                    | an ephemeral slot
     --------------------------- | ----------------------------------- | ----------------------------------------------
-    who may have it             | any trial that it suits             | trials of studies with `bubbles: true`, which
-                                |                                     | take their gate
+    who may have it             | any trial that it suits             | trials of studies that accept ephemeral slots
+                                |                                     | (`placement.accepts_ephemeral`)
     on the way to which rung    | any                                 | any but the last one; the last one too where no
                                 |                                     | worker could ever serve the study otherwise
-    how many trials             | `fuse.most` in a bundle             | as many of them as fit the stage's memory
+    how many trials             | `fuse.most` in a bundle             | as many of them as fit the slot's memory
     order                       | first                               | after free slots and open seats of its own
     learnt speeds, the quantum  | measured                            | not measured
     pause prices, restore times | measured                            | not measured: the policy decides by what it has
@@ -17,32 +17,37 @@ alone, so it is slow, and the job may take it back at any time.
     who goes first              | by shares and priority              | by priority, then by what each holds and has had
                                 |                                     | of ephemeral slots alone
     reservations, backfill      | kept, waited for, asked of others   | never
-    report_timeout              | runs by the clock                   | runs by the share of time that is expected
+    report_timeout              | runs by the clock                   | runs by the duty cycle
     when it is lost             | with its worker                     | asked to leave at the next report, then ended;
                                 |                                     | nobody is charged
 
-Members leave bubbles at a rung: for the last rung, and for any where a slot or a seat of its own is free. What a trial
-computes is the same here and there, so the policy is not told.
+Members leave ephemeral slots at a rung: for the last rung, and for any where a slot or a seat of its own is free. What
+a trial computes is the same here and there, so the policy is not told.
 """
 
 from collections.abc import Sequence
 
+from headrace import ephemeral
 from headrace_services.scheduler.core import cluster_view, precedence, seats, sharing
 from headrace_services.scheduler.core.inputs import Input
 from headrace_services.scheduler.core.needs import Candidates, Deciding, OwnSlots, ask
-from headrace_services.scheduler.core.placement import Placement, Request, suits, with_bubbles
+from headrace_services.scheduler.core.placement import (
+    Placement,
+    Request,
+    accepts_ephemeral,
+    suits,
+    with_ephemeral,
+)
 from headrace_services.scheduler.core.records import Grant, Lease, Params, Trial
 from headrace_services.scheduler.core.state import CycleState
 
-RULE = "bubbles"
-"""The rule of a placement on an ephemeral slot."""
 SLOTS_AT_ONCE = 64
-"""How many free slots of its own a study looks for before its members leave bubbles."""
+"""How many free slots of its own a study looks for before its members leave ephemeral slots."""
 
 
 def any_open(state: CycleState) -> bool:
     """Whether an ephemeral slot is free for trials of the study."""
-    return state.study.spec.bubbles and any(slot.owner for slot in state.free)
+    return accepts_ephemeral(state.study.spec) and any(slot.owner for slot in state.free)
 
 
 def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement | None]:
@@ -51,23 +56,24 @@ def find(state: CycleState, trial: Trial, milestone: int) -> Deciding[Placement 
     if not any_open(state) or not (yield from may_have(state, milestone)):
         return None
     waiting = sharing.waiting_for(state, trial, milestone)
-    request = with_bubbles(state.study.spec, waiting.request)
+    request = with_ephemeral(state.study.spec, waiting.request)
     suitable = [slot for slot in state.free if slot.owner and suits(slot, request)]
     for slot in sorted(suitable, key=lambda slot: (-slot.duty, slot.worker_name, slot.index)):
-        if (slot.worker_id, slot.index) in state.cluster.left_bubbles:
+        if (slot.worker_id, slot.index) in state.cluster.left_ephemeral:
             continue
         hopeless = precedence.silent(state)
         others = [other for who, other in state.cluster.others.items() if who not in hopeless]
         first = sharing.first_for(slot, others, precedence.own_share(state), state.study.now_s)
         if first is None:
-            return Placement(key=waiting.key, slots=(slot,), milli=1000, memory_bytes=0, rule=RULE)
-        sharing.leave_bubbles(state, slot, first)
+            return Placement(key=waiting.key, slots=(slot,), milli=1000, memory_bytes=0, rule=ephemeral.RULE)
+        sharing.leave_ephemeral(state, slot, first)
     return None
 
 
 def may_have(state: CycleState, milestone: int) -> Deciding[bool]:
-    """Whether a trial on its way to a milestone may run in bubbles. The last rung may where nothing else ever could."""
-    if not state.study.spec.bubbles:
+    """Whether a trial on its way to a milestone may have an ephemeral slot. To the last rung only
+    where nothing else ever could serve the study."""
+    if not accepts_ephemeral(state.study.spec):
         return False
     if milestone < state.study.spec.max_steps:
         return True
@@ -83,10 +89,10 @@ def has_own(state: CycleState) -> Deciding[bool]:
 
 
 def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
-    """Where members in bubbles come to a rung: see, before their reports are judged, what slots of its own the study
-    could have instead."""
-    if not state.study.spec.bubbles or not any(
-        lease.bubbles for lease in cluster_view.at_a_rung(state, inputs)
+    """Where members on ephemeral slots reach a rung: see, before their reports are judged, what slots of its own
+    the study could have instead."""
+    if not accepts_ephemeral(state.study.spec) or not any(
+        lease.owner_stage for lease in cluster_view.at_a_rung(state, inputs)
     ):
         return
     if not (yield from has_own(state)):
@@ -98,19 +104,19 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
 
 
 def leaves(state: CycleState, lease: Lease, trial: Trial, target: int) -> str | None:
-    """Say why a trial that goes on to `target` leaves its bubbles first; None where it stays, or is in none."""
-    if not lease.bubbles or not state.cluster.has_own:
+    """Say why a trial that goes on to `target` leaves its ephemeral slot first; None where it stays, or has none."""
+    if not lease.owner_stage or not state.cluster.has_own:
         return None
     if target >= state.study.spec.max_steps:
-        return f"it leaves the bubbles of {lease.bubbles}: the last rung has a slot of its own"
+        return ephemeral.leaves_for_last_rung(lease.owner_stage)
     if state.cluster.moving >= _room_of_its_own(state, lease, trial):
         return None
     state.cluster.moving += 1
-    return f"it leaves the bubbles of {lease.bubbles}: a slot of its own is free"
+    return ephemeral.leaves_for_own_slot(lease.owner_stage)
 
 
 def _room_of_its_own(state: CycleState, lease: Lease, trial: Trial) -> int:
-    """How many members could go on outside of bubbles now, by what is free and nobody goes before."""
+    """How many members could continue on slots that are not ephemeral now, by what is free and nobody goes before."""
     spec = state.study.spec
     free = cluster_view.free_for_study(state)
     grant = state.grants[lease.grant.id] if lease.grant is not None else None
@@ -121,17 +127,18 @@ def _room_of_its_own(state: CycleState, lease: Lease, trial: Trial) -> int:
 
 
 def seat(state: CycleState, trial: Trial, params: Params, milestone: int) -> Deciding[Grant | None]:
-    """Return a bundle in bubbles that a trial joins; None where it finds no seat there, or must not."""
+    """Return a bundle on an ephemeral slot that a trial joins; None where it finds no seat there, or must not."""
     if not (yield from may_have(state, milestone)):
         return None
-    found = seats.OpenSeats(state).of(trial, params, in_bubbles=True)
+    found = seats.OpenSeats(state).of(trial, params, on_ephemeral=True)
     if found is None:
-        state.cluster.wants_bubbles = with_bubbles(
+        state.cluster.wanted_ephemeral_bytes = with_ephemeral(
             state.study.spec, Request.of(state.study.spec.resources)
-        ).bubbles
+        ).ephemeral_memory_bytes
     return found
 
 
-def with_stage(trial: Trial, bubbles: str) -> tuple[str, ...]:
-    """The stages in whose bubbles a trial ran, once it runs in this one."""
-    return trial.bubbles if not bubbles or bubbles in trial.bubbles else (*trial.bubbles, bubbles)
+def with_owner(trial: Trial, owner_stage: str) -> tuple[str, ...]:
+    """The owners of the ephemeral slots that a trial ran on, once it runs on one of this owner."""
+    known = trial.bubbles
+    return known if not owner_stage or owner_stage in known else (*known, owner_stage)

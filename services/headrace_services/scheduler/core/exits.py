@@ -86,7 +86,7 @@ def restored(state: CycleState, message: RestoredArrived) -> Outcome:
     # Nothing is noted where nothing moves: a change without an event would be hidden from other replicas.
     if state.trials[lease.number].state is State.RESUMED and state.is_fresh(lease, message.sequence):
         before = state.trials[lease.number].read_s
-        read_s = before if lease.bubbles else message.read_time_s or before
+        read_s = before if lease.owner_stage else message.read_time_s or before
         state.move(lease.number, Action.RESTORED, read_s=read_s, unread=None)
     return Accepted()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Set
 
+from headrace import ephemeral
 from headrace.folders import study_folder
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core import ephemeral_slots, events, failed_starts, quotas, seats, sharing
@@ -93,9 +94,7 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
                 if not pass_over or not may_pass:
                     break
                 continue
-            elsewhere = bundle is not None or (
-                placement is not None and placement.rule == ephemeral_slots.RULE
-            )
+            elsewhere = bundle is not None or (placement is not None and placement.rule == ephemeral.RULE)
             if elsewhere and state.cluster.blocked is not None and state.cluster.blocked.key[1] == number:
                 state.cluster.blocked = None  # it waits for no slot
         if promotion is not None:
@@ -316,7 +315,7 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
     )
     if bundle is not None:
         said = _seat(state, bundle, slots, bundle.leases + 1)
-        said += f", in bubbles of {bundle.bubbles}" if bundle.bubbles else ""
+        said += f", {ephemeral.placed(bundle.owner_stage)}" if bundle.owner_stage else ""
         state.emit(events.trial_placed(trial.number, slots, bundle.milli, "seat", said))
         state.join(lease, slots)
     else:
@@ -337,7 +336,7 @@ def _launch(state: CycleState, trial: Trial, placement: Placement | None, bundle
     changes = {
         "log_path": log_path,
         "detail": "",
-        "bubbles": ephemeral_slots.with_stage(trial, lease.bubbles),
+        "bubbles": ephemeral_slots.with_owner(trial, lease.owner_stage),
     }
     held = {"attempt": attempt, "lease_id": lease.id, "not_before_s": None}
     state.move(trial.number, action, **held, **changes)
@@ -365,7 +364,7 @@ def _grant(lease_id: str, state: CycleState, trial: Trial, placement: Placement)
         model=kind_of(placement.slots),
         seats=seats.seats_for(state, trial, placement),
         key=seats.key_of(state.study.spec, trial.params),
-        bubbles=placement.slots[0].bubbles,
+        owner_stage=placement.slots[0].owner_stage,
     )
 
 
@@ -377,8 +376,8 @@ def _told(state: CycleState, placement: Placement, lease: Lease) -> str:
     if placement.rule == "spare":
         count = len(placement.slots)
         told.append(f"on {count} slot{'s' * (count > 1)}, as no other trial waits")
-    elif placement.rule == ephemeral_slots.RULE:
-        told.append(f"in bubbles of {placement.slots[0].bubbles}")
+    elif placement.rule == ephemeral.RULE:
+        told.append(ephemeral.placed(placement.slots[0].owner_stage))
     elif placement.rule == "backfill":
         told.append("on slots that are kept for another trial: it ends before that one can start")
     if joint(placement.slots) is not Link.UNKNOWN:

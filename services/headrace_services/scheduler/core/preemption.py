@@ -31,7 +31,7 @@ def at_rung(state: CycleState, lease: Lease, trial: Trial, target: int) -> str |
     asked = _asked(state, lease)
     if asked is not None:
         return _preempted(state, lease, asked)
-    if lease.bubbles:
+    if lease.owner_stage:
         return ephemeral_slots.leaves(state, lease, trial, target)
     spreads = rebalancing.leaves(state, lease)
     if spreads is not None:

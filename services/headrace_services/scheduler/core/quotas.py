@@ -2,7 +2,7 @@
 
     a trial could have slots ──┬── the quota has room for it: it is placed as any other
                                └── it has none: the study is `held_off`. It wants no slots, so others take them, and
-                                   no slots are kept for it. It may still take a seat in a bundle, or run in bubbles.
+                                   no slots are kept for it. It may still take a seat in a bundle, or an ephemeral slot.
 
 Who is authoritative: the rows. Placing for a project with a quota locks the project's row until the commit, so two
 replicas never give out the same room twice. Who finds it locked gets nothing now, and looks again soon. A quota asks
@@ -29,7 +29,7 @@ def keep_off(state: CycleState, trial: Trial) -> bool:
 
 
 def note(state: CycleState, trial: Trial) -> None:
-    """Note that a trial waits for the quota, and found no seat nor bubbles instead."""
+    """Note that a trial waits for the quota, and found neither a seat nor an ephemeral slot instead."""
     state.cluster.held_off = state.cluster.held_off or _size(state, trial)
 
 

@@ -59,4 +59,4 @@ def leaves(state: CycleState, lease: Lease) -> str | None:
 
 def _shares(lease: Lease) -> bool:
     """Whether a trial may share its process with others, on slots that are the study's own."""
-    return lease.grant is not None and lease.grant.seats > 1 and not lease.bubbles
+    return lease.grant is not None and lease.grant.seats > 1 and not lease.owner_stage

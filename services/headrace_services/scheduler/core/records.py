@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from headrace import ephemeral
 from headrace.spec import StudySpec
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.lifecycle import LEASED, Reason, State, StudyState
@@ -199,7 +200,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     log_path: str = ""
     log_tail: str = ""
     bubbles: tuple[str, ...] = ()
-    """The stages in whose bubbles it ran or runs, in order, each once (`Slot.bubbles`)."""
+    """The owners of the ephemeral slots that it ran or runs on, in order, each once (`Slot.owner_stage`)."""
     speeds: Speeds = field(default_factory=dict)
     read_s: float | None = None
     """How long its last restore took."""
@@ -338,8 +339,8 @@ class Grant(Struct, frozen=True, kw_only=True):
     """What the trials of a bundle have in common (`Fuse.key`)."""
     closed: bool = False
     """Whether a bundle takes no further trial, because its process was lost."""
-    bubbles: str = ""
-    """The stage in whose bubbles its trials work (`Slot.bubbles`); empty where its slots are its own."""
+    owner_stage: str = ""
+    """The owner of its ephemeral slot (`Slot.owner_stage`); empty where its slots are its own."""
     leases: int = 1
     """How many live leases name it. It ends with the last of them."""
 
@@ -379,9 +380,9 @@ class Slot(Struct, frozen=True, kw_only=True):
     """Of an ephemeral slot: the share of its time that trials may expect."""
 
     @property
-    def bubbles(self) -> str:
-        """Whose bubbles an ephemeral slot's trials work in; empty for any other slot."""
-        return f"job {self.owner}, stage {self.stage}" if self.owner else ""
+    def owner_stage(self) -> str:
+        """Who owns an ephemeral slot: the stage of a job; empty for any other slot."""
+        return ephemeral.owner_stage(self.owner, self.stage) if self.owner else ""
 
     @property
     def memory_left(self) -> int:
@@ -460,9 +461,9 @@ class Lease(Struct, frozen=True, kw_only=True):
         return self.grant.model if self.grant else ""
 
     @property
-    def bubbles(self) -> str:
-        """The stage in whose bubbles its trial works; empty where its slots are its own."""
-        return self.grant.bubbles if self.grant else ""
+    def owner_stage(self) -> str:
+        """The owner of its ephemeral slot; empty where its slots are its own."""
+        return self.grant.owner_stage if self.grant else ""
 
 
 class LeaseName(Struct, frozen=True, kw_only=True):

@@ -92,7 +92,7 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
     lease = state.update_lease(lease, last_sequence=sequence, step=lease.step + progress)
     report = _with_marks(state, lease, report)
     trial = _note_metrics(state, report, progress)
-    if progress and lease.model and report.train_time_s > 0 and not lease.bubbles:
+    if progress and lease.model and report.train_time_s > 0 and not lease.owner_stage:
         state.learn_speed(lease, progress, report.train_time_s)
         trial = state.trials[lease.number]
     returns = state.study.standing.returns
@@ -304,9 +304,9 @@ def _record_rungs(
 
 
 def _cost(trial: Trial, lease: Lease, report: ReportArrived, progress: int) -> RungCost:
-    """What a pause of this trial would cost, as far as it was measured. Seconds in bubbles measure nothing."""
+    """What a pause of this trial would cost, as far as it was measured. Seconds on ephemeral slots measure nothing."""
     saved = report.checkpoint
-    if lease.bubbles:
+    if lease.owner_stage:
         return RungCost(checkpoint_bytes=saved.size_bytes if saved else None)
     return RungCost(
         step_s=report.train_time_s / progress if report.train_time_s > 0 else None,

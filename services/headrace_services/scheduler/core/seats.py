@@ -19,6 +19,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
+from headrace import ephemeral
 from headrace.bounds import numbers
 from headrace.spec import StudySpec
 from headrace_services.scheduler.core import events, precedence, sharing
@@ -63,13 +64,13 @@ def capacity_on(state: CycleState, device: str, key: str, memory_bytes: int = 0)
 
 
 def _device(grant: Grant) -> str:
-    return _in_bubbles(grant.model, grant.bubbles)
+    return _device_of(grant.model, grant.owner_stage)
 
 
-def _in_bubbles(kind: str, stage: str) -> str:
-    """The kind of device that bundles are measured on. A stage of a large job is one of its own: turns take longer in
-    its bubbles, and it has less memory to give."""
-    return f"{kind} in bubbles of {stage}".lstrip() if stage else kind
+def _device_of(kind: str, stage: str) -> str:
+    """The kind of device that bundles are measured on. An ephemeral slot is one of its own: by its duty cycle turns
+    take longer there, and it has less memory to give."""
+    return ephemeral.device(kind, stage) if stage else kind
 
 
 _ALONE = Capacity(trials=1, seats=1, why="")
@@ -90,7 +91,7 @@ def seats_on(state: CycleState, trial: Trial, slots: Sequence[Slot], memory_byte
     """The same on these slots, of which it has so much memory (0: all that a slot has)."""
     spec, slot = state.study.spec, slots[0]
     key = key_of(spec, trial.params)
-    device = _in_bubbles(kind_of(slots), slot.bubbles)
+    device = _device_of(kind_of(slots), slot.owner_stage)
     found = capacity_on(state, device, key, memory_bytes or slot.memory_bytes)
     seats = found.seats if not trial.losses_in_row else allowance(found.trials, trial)
     return min(seats, room_on(spec, slot)) if slot.owner else seats
@@ -150,8 +151,8 @@ def _takes_members(state: CycleState, grant: Grant) -> bool:
 
 
 def open_beside(state: CycleState, own: Grant) -> list[Grant]:
-    """The other bundles of a bundle's key that have an open seat for its members, outside of bubbles."""
-    same = [grant for grant in _live(state) if grant.key == own.key and not grant.bubbles]
+    """The other bundles of a bundle's key that have an open seat for its members, on slots that are not ephemeral."""
+    same = [grant for grant in _live(state) if grant.key == own.key and not grant.owner_stage]
     return [grant for grant in same if grant.id != own.id and open_in(state, grant)]
 
 
@@ -183,7 +184,7 @@ class OpenSeats:
         """How many are open."""
         return sum(open_in(self._state, grant) for grant in self._bundles())
 
-    def of(self, trial: Trial, params: Params, *, in_bubbles: bool = False) -> Grant | None:
+    def of(self, trial: Trial, params: Params, *, on_ephemeral: bool = False) -> Grant | None:
         """Return the bundle that a trial with these parameters joins: of those that it may join the emptiest one."""
         key = key_of(self._state.study.spec, params)
         fitting = [
@@ -191,14 +192,16 @@ class OpenSeats:
             for grant in self._bundles()
             if grant.key == key
             and grant.leases < min(grant.seats, allowance(self._room(grant), trial))
-            and bool(grant.bubbles) == in_bubbles
+            and bool(grant.owner_stage) == on_ephemeral
         ]
         return min(fitting, key=_fewest_first, default=None)
 
     def own(self, key: str) -> int:
-        """How many are open for trials of a key, outside of bubbles."""
+        """How many are open for trials of a key, on slots that are not ephemeral."""
         return sum(
-            open_in(self._state, grant) for grant in self._bundles() if grant.key == key and not grant.bubbles
+            open_in(self._state, grant)
+            for grant in self._bundles()
+            if grant.key == key and not grant.owner_stage
         )
 
     def _room(self, grant: Grant) -> int:
@@ -243,8 +246,8 @@ def _left_to_others(state: CycleState) -> frozenset[str]:
     others = {other.study_id: other for other in cluster.others.values() if other.study_id not in silent}
     for grant in sorted(_live(state), key=_fewest_first):
         slots = state.bundles[grant.id]
-        if grant.bubbles:
-            poorer = replace(own, usage=own.usage.hold_bubbles(-1, now_s))
+        if grant.owner_stage:
+            poorer = replace(own, usage=own.usage.hold_ephemeral(-1, now_s))
             first = sharing.first_for(slots[0], others.values(), poorer, now_s)
             if first is not None:
                 left.add(grant.id)

@@ -33,8 +33,8 @@ from headrace_services.scheduler.core.placement.shares import (
     BEHIND_ALL,
     Claim,
     Share,
-    bubble_claim,
     claim,
+    ephemeral_claim,
     joined,
 )
 from headrace_services.scheduler.core.placement.speeds import (
@@ -83,7 +83,7 @@ def waiting_for(state: CycleState, trial: Trial, milestone: int) -> Waiting:
     """Return a trial as the placer sees it: what it takes, and for how long by measured times."""
     avoided = failed_starts.avoided_by(state.study, trial.number)
     request = request_at(state.study.spec, trial.params, trial.step, avoided)
-    free = [slot for slot in state.free if not slot.owner]  # no speed is learnt in bubbles
+    free = [slot for slot in state.free if not slot.owner]  # no speed is learnt on ephemeral slots
     kinds = kinds_of(free, request)
     known = kinds if request.slots == 1 else kinds | all_kinds(free)
     study = state.study.standing.speeds
@@ -162,7 +162,7 @@ def just_granted(state: CycleState) -> tuple[Running, ...]:
     for lease in state.changes.granted.values():
         if not lease.live or lease.worker_id is None or lease.grant is None:
             continue
-        if lease.grant.id not in state.changes.grants or lease.bubbles:
+        if lease.grant.id not in state.changes.grants or lease.owner_stage:
             continue  # it joined a bundle, or keeps nobody off
         running = Running(
             key=(state.study.id, lease.number),
@@ -211,7 +211,7 @@ def settle_standing(state: CycleState) -> None:
         wants_slots=blocked.request.slots if blocked else 0,
         wants_milli=blocked.request.milli if blocked else None,
         wants_cores=blocked.request.cores if blocked else None,
-        wants_bubbles=state.cluster.wants_bubbles if blocked else None,
+        wants_bubbles=state.cluster.wanted_ephemeral_bytes if blocked else None,
         wants_count=count,
         held_off=held_off,
         quota=state.cluster.quota.slots if held_off and state.cluster.quota is not None else 0,
@@ -303,15 +303,15 @@ def first_for(slot: Slot, others: Iterable[Share], own: Share, now_s: float) -> 
     waiting = [
         other for other in others if other.wanted > 0 and other.wants is not None and suits(slot, other.wants)
     ]
-    first = min(waiting, key=lambda other: bubble_claim(other, now_s), default=None)
-    return None if first is None or bubble_claim(own, now_s) < bubble_claim(first, now_s) else first
+    first = min(waiting, key=lambda other: ephemeral_claim(other, now_s), default=None)
+    return None if first is None or ephemeral_claim(own, now_s) < ephemeral_claim(first, now_s) else first
 
 
-def leave_bubbles(state: CycleState, slot: Slot, other: Share) -> None:
+def leave_ephemeral(state: CycleState, slot: Slot, other: Share) -> None:
     """Leave an ephemeral slot to another study, which is told."""
     leave_to(state, other.study_id)
-    state.cluster.left_bubbles.add((slot.worker_id, slot.index))
-    usage = other.usage.hold_bubbles(1, state.study.now_s)
+    state.cluster.left_ephemeral.add((slot.worker_id, slot.index))
+    usage = other.usage.hold_ephemeral(1, state.study.now_s)
     state.cluster.others[other.study_id] = replace(other, usage=usage, wanted=other.wanted - 1)
 
 

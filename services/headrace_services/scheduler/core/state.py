@@ -434,8 +434,8 @@ class CycleState:
 
     def _use(self, slot: Slot, grant: Grant, sign: int) -> None:
         usage, now_s = self.study.standing.usage, self.study.now_s
-        if grant.bubbles:
-            self.stand(usage=usage.hold_bubbles(sign, now_s))
+        if grant.owner_stage:
+            self.stand(usage=usage.hold_ephemeral(sign, now_s))
         else:
             self.stand(usage=usage.hold(slot.kind == "GPU", sign * grant.size, now_s))
 

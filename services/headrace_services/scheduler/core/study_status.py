@@ -42,7 +42,7 @@ class Usage(Struct, frozen=True, kw_only=True):
             return replace(before, gpu_milli=before.gpu_milli + milli)
         return replace(before, cpu_slots=before.cpu_slots + milli // 1000)
 
-    def hold_bubbles(self, slots: int, now_s: float) -> "Usage":
+    def hold_ephemeral(self, slots: int, now_s: float) -> "Usage":
         """The same after a grant of ephemeral slots, now; of a negative number after its end."""
         before = self.settled(now_s)
         return replace(before, bubble_slots=before.bubble_slots + slots)

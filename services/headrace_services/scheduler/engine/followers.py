@@ -7,9 +7,9 @@ import random
 from headrace.errors import HeadraceError
 from headrace_services.scheduler.core.inputs import AfterEnded
 from headrace_services.scheduler.core.lifecycle import StudyState
-from headrace_services.scheduler.core.scales import NoScaleError, choose
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.looks import Looks
+from headrace_services.scheduler.engine.scales import NoScaleError, choose
 from headrace_services.scheduler.engine.submissions import Submission
 from headrace_services.scheduler.store import after
 from headrace_services.scheduler.store.after import WaitOver

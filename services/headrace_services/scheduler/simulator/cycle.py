@@ -208,7 +208,7 @@ def _line(
 def _running(rows: StudyRows, cluster: ClusterRows) -> Iterable[Running]:
     found: dict[str, Running] = {}
     for lease in rows.leases.values():
-        if lease.bubbles:
+        if lease.owner_stage:
             continue
         running = _on_its_slots(rows, lease, cluster)
         first = found.get(running.grant_id)

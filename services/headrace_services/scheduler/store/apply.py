@@ -179,7 +179,7 @@ def _grant(grant: Grant) -> Columns:
         "model": grant.model,
         "seats": grant.seats,
         "key": grant.key,
-        "bubbles": grant.bubbles,
+        "bubbles": grant.owner_stage,
     }
 
 

@@ -144,8 +144,8 @@ def _named(request: Request, limit: int) -> dict[str, object]:
         given["types"] = [f"%{_escaped(kind)}%" for kind in request.types]
     if request.avoided:
         given["avoided"] = list(request.avoided)
-    if request.bubbles is not None:
-        given["bubbles"] = request.bubbles
+    if request.ephemeral_memory_bytes is not None:
+        given["bubbles"] = request.ephemeral_memory_bytes
     if request.slots > 1:
         given["slots"] = request.slots
     return given

@@ -336,7 +336,7 @@ def _grant(row: AnyRow) -> Grant:
         seats=row.seats,
         key=row.key,
         closed=row.closed,
-        bubbles=row.bubbles,
+        owner_stage=row.bubbles,
         leases=row.sharing,
     )
 
@@ -353,7 +353,7 @@ def bundle_grant(row: AnyRow) -> Grant:
         model=row.learnt_by,
         seats=row.seats,
         key=row.key,
-        bubbles=row.bubbles,
+        owner_stage=row.bubbles,
         leases=row.members,
     )
 

@@ -2,7 +2,7 @@
 
     (devices, running, waiting, measured times) → placements, reservations, who is to leave
 
-`fit` finds the slots for one request, `reserving` keeps slots for one that fits nowhere yet, `planner` puts the two
+`fit` finds the slots for one request, `reserving` keeps slots for one that fits nowhere yet, `placer` puts the two
 together behind the one protocol `Placer`; `speeds` learns what a device type is worth to whom, `shares` says which
 study is next, `elastic` how much a trial gets. The core's cycle, the simulator and the tests call the same code;
 the contract is `tests/placement/test_placement_contract.py`.
@@ -12,14 +12,15 @@ from collections.abc import Iterable
 
 from headrace.spec import Resources
 from headrace_services.scheduler.core.placement.elastic import (
+    accepts_ephemeral,
     request_at,
     requests_of,
     sizes_differ,
     spare_slots,
-    with_bubbles,
+    with_ephemeral,
 )
 from headrace_services.scheduler.core.placement.fit import can_ever_serve, fit, suits, take, with_parts
-from headrace_services.scheduler.core.placement.planner import BestFit, Placer
+from headrace_services.scheduler.core.placement.placer import BestFit, Placer
 from headrace_services.scheduler.core.placement.reserving import reserve
 from headrace_services.scheduler.core.placement.values import (
     Ask,
@@ -53,6 +54,7 @@ __all__ = [
     "Reservation",
     "Running",
     "Waiting",
+    "accepts_ephemeral",
     "can_ever_serve",
     "fit",
     "place",
@@ -63,6 +65,6 @@ __all__ = [
     "spare_slots",
     "suits",
     "take",
-    "with_bubbles",
+    "with_ephemeral",
     "with_parts",
 ]

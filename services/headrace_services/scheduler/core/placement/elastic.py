@@ -22,13 +22,18 @@ def request_at(
     return own if row is None else _grown(spec, own, row)
 
 
-def with_bubbles(spec: StudySpec, request: Request) -> Request:
+def accepts_ephemeral(spec: StudySpec) -> bool:
+    """Whether trials of the study may have ephemeral slots: the study file's key is `bubbles`."""
+    return spec.bubbles
+
+
+def with_ephemeral(spec: StudySpec, request: Request) -> Request:
     """Return the request so that ephemeral slots may serve it too, where the study allows them. Of a bundle one trial
     has to fit, of what a full one needs."""
-    if not spec.bubbles:
+    if not accepts_ephemeral(spec):
         return request
     most = 1 if spec.fuse is None else spec.fuse.first
-    return replace(request, bubbles=-(-request.memory_bytes // most))
+    return replace(request, ephemeral_memory_bytes=-(-request.memory_bytes // most))
 
 
 def requests_of(spec: StudySpec, avoided: Iterable[str] = ()) -> tuple[Request, ...]:

@@ -32,13 +32,17 @@ def suits(slot: Slot, request: Request) -> bool:
     """Whether a slot can serve a request when nobody else is on it."""
     if slot.incarnation in request.avoided:
         return False
-    if slot.owner and (request.bubbles is None or request.gpu != (slot.kind == "GPU")):
+    if slot.owner and (request.ephemeral_memory_bytes is None or request.gpu != (slot.kind == "GPU")):
         return False
     if any(slot.labels.get(key) != value for key, value in request.labels.items()):
         return False
     if not request.gpu:
         return True
-    least = request.bubbles if slot.owner and request.bubbles is not None else request.memory_bytes
+    least = (
+        request.ephemeral_memory_bytes
+        if slot.owner and request.ephemeral_memory_bytes is not None
+        else request.memory_bytes
+    )
     if slot.kind != "GPU" or slot.memory_bytes < least:
         return False
     if request.types and not any(kind.lower() in slot.model.lower() for kind in request.types):

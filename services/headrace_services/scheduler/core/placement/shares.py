@@ -126,7 +126,7 @@ def virtual_time_s(share: Share, totals: Totals, now_s: float, *, ahead: bool = 
     return dominant / share.weight + used.credit_s
 
 
-def bubble_claim(share: Share, now_s: float) -> tuple[int, float, float, int]:
+def ephemeral_claim(share: Share, now_s: float) -> tuple[int, float, float, int]:
     """Return a study's place among those that want ephemeral slots: by what it holds of these alone, then by what it
     has had. The least goes first."""
     usage = share.usage.settled(now_s)

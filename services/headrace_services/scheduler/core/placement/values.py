@@ -36,7 +36,7 @@ class Request(Struct, frozen=True, kw_only=True):
     """Cores that must come with the GPUs, over all slots."""
     avoided: tuple[str, ...] = ()
     """The incarnations of workers on which nothing of the study is placed any more."""
-    bubbles: int | None = None
+    ephemeral_memory_bytes: int | None = None
     """The memory that an ephemeral slot must have at least; None where none will do."""
 
     @classmethod
@@ -64,7 +64,7 @@ class Request(Struct, frozen=True, kw_only=True):
             slots=standing.wants_slots,
             milli=smallest.milli if standing.wants_milli is None else standing.wants_milli,
             cores=smallest.cores if standing.wants_cores is None else standing.wants_cores,
-            bubbles=standing.wants_bubbles,
+            ephemeral_memory_bytes=standing.wants_bubbles,
         )
 
     @property
