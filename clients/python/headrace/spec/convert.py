@@ -16,7 +16,7 @@ violations with the same paths.
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
@@ -59,7 +59,7 @@ def from_proto(message: pb.StudySpec, *, stored: bool = False) -> StudySpec:
 def _filled(message: M, model: SpecModel) -> M:
     """The message with the fields of the model. None leaves a field unset."""
     body = message.DESCRIPTOR.fields_by_name.get(shape.tag(type(model)))
-    for field in message.DESCRIPTOR.fields:
+    for field in _fields(message):
         value = getattr(model, field.name) if field.name in type(model).model_fields else None
         if value is not None:
             _set(message, field, value)
@@ -72,7 +72,7 @@ def _set(message: Message, field: FieldDescriptor, value: Any) -> None:
     held = getattr(message, field.name)
     if field.is_repeated and field.message_type is None:
         held.extend(value)
-    elif field.is_repeated and field.message_type.GetOptions().map_entry:
+    elif _is_map(field):
         held.update(value)
     elif field.is_repeated and isinstance(value, Mapping):
         for name, one in value.items():
@@ -117,11 +117,19 @@ def _data(message: Message, models: shape.Models) -> dict[str, Any]:
 def _data_of(message: Message, model: type[SpecModel]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     known = shape.fields(model)
-    for field in message.DESCRIPTOR.fields:
+    for field in _fields(message):
         one = known.get(field.name)
         if one is not None and _is_given(message, field, one):
             data[field.name] = _value(getattr(message, field.name), field, one)
     return data
+
+
+def _fields(message: Message) -> Iterable[FieldDescriptor]:
+    return cast("Iterable[FieldDescriptor]", message.DESCRIPTOR.fields)
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def _is_given(message: Message, field: FieldDescriptor, one: shape.Field) -> bool:
@@ -148,7 +156,7 @@ def _value(value: Any, field: FieldDescriptor, one: shape.Field) -> Any:
         return names.get(value, str(value))
     if field.message_type is None:
         return list(value) if field.is_repeated else value
-    if field.is_repeated and field.message_type.GetOptions().map_entry:
+    if _is_map(field):
         return dict(value)
     own = _OWN.get(field.message_type.name)
     read = own[1] if own is not None else lambda message: _data(message, one.models)

@@ -510,7 +510,8 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "schedules": _schedules,
     "code_changed": tuple,
     "other_code": _other_code,
-} | dict.fromkeys(_METRICS, metrics_of_json)
+    **dict.fromkeys(_METRICS, metrics_of_json),
+}
 """How columns are read that are not as the record has them."""
 _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "value": number,
@@ -526,7 +527,8 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
     "schedules": lambda records: [asdict(one) for one in records],
     "code_changed": list,
     "other_code": _other_code_columns,
-} | dict.fromkeys(_METRICS, finite_json)
+    **dict.fromkeys(_METRICS, finite_json),
+}
 """How fields are written that are not as the column has them. Enums are texts."""
 _TRIAL_FIELDS = tuple(part.name for part in fields(Trial))
 
