@@ -54,6 +54,7 @@ async def test_a_daemon_keeps_an_agent_and_takes_it_along(
     assert started_ticks(second) is None
 
 
+@pytest.mark.full
 async def test_an_agent_ends_with_a_daemon_that_is_killed(tmp_path: Path) -> None:
     program = (
         "import asyncio; from headrace_worker.bubble_agent import keep_bubble_agent as k; asyncio.run(k())"
@@ -69,6 +70,7 @@ async def test_an_agent_ends_with_a_daemon_that_is_killed(tmp_path: Path) -> Non
     assert started_ticks(agent) is None
 
 
+@pytest.mark.full
 def test_trials_of_a_worker_with_a_gate_get_it_and_no_others_do() -> None:
     assign = worker_pb2.Assign(
         lease=event_pb2.LeaseRef(lease_id="l", trial="studies/s/trials/0", attempt=1),

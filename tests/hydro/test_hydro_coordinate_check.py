@@ -64,6 +64,7 @@ def test_the_standard_parametrization_fails(surrogate: hydro.Surrogate) -> None:
             report.raise_if_failed()
 
 
+@pytest.mark.full
 def test_hydros_rule_for_sgd_fails(surrogate: hydro.Surrogate) -> None:
     """The published code multiplies the rates of hidden matrices by the scale, where muP has 1."""
 
@@ -97,6 +98,7 @@ def test_a_forgotten_multiplier_fails(surrogate: hydro.Surrogate, forgotten: str
     assert not check(surrogate, "adam", prepare=mutant).passed
 
 
+@pytest.mark.full
 def test_a_width_out_of_sight_fails() -> None:
     """The factory multiplies by the root of a width inside an activation: shapes are right, and training is not."""
 
@@ -125,6 +127,7 @@ def test_a_rebuilt_module_is_checked_at_its_scales() -> None:
     assert {"stem", "blocks.0.conv1", "readout", "(output)"} <= {one.name for one in report.trends}
 
 
+@pytest.mark.full
 def test_a_divergent_rate_says_so(surrogate: hydro.Surrogate) -> None:
     with pytest.raises(
         hydro.CoordinateCheckError, match=r"the loss is (nan|inf) at step \d; choose a lower lr"
@@ -263,6 +266,7 @@ def test_a_wrong_rate_of_queries_fails_though_they_start_at_zero(head_width: int
     assert (report.worst.slope or 0) <= -0.3, str(report)
 
 
+@pytest.mark.full
 def test_what_starts_at_zero_is_measured_like_the_rest_and_explained() -> None:
     widths, chance = [1, 4, 16], [[(1 + 4 / width) ** 0.5] * 3 for width in (1, 4, 16)]
     query = trend_of("query", widths, chance, from_zero=True)
@@ -290,6 +294,7 @@ def test_what_starts_at_zero_is_measured_like_the_rest_and_explained() -> None:
     assert "chance" not in message(grows)
 
 
+@pytest.mark.full
 def test_a_rate_that_teaches_nothing_is_refused_and_one_that_diverges_too(surrogate: hydro.Surrogate) -> None:
     with pytest.raises(hydro.CoordinateCheckError, match=r"fell by 0% only, .* choose a higher lr"):
         hydro.coordinate_check(surrogate, widths=WIDTHS[:2], optimizer="sgd", lr=1e-7)

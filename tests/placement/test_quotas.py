@@ -106,6 +106,7 @@ def test_a_project_never_holds_more_than_its_quota_and_others_take_the_rest() ->
     assert sum(_used(one, here.now_s) for one in (first, second, other)) >= 0.99 * 8 * 400
 
 
+@pytest.mark.full
 def test_weights_hold_within_a_quota() -> None:
     here = ManyStudies(gpus(1, 16), quotas={"vision": 4})
     heavy, light = here.add(_study(weight=3), "vision"), here.add(_study(), "vision")
@@ -127,6 +128,7 @@ def test_a_study_that_the_quota_kept_off_earns_no_credit_among_other_projects() 
     assert mine <= 1.1 * others, "it takes what it did not have before"
 
 
+@pytest.mark.full
 def test_a_gang_counts_whole_and_gets_its_turn_among_small_trials() -> None:
     here = ManyStudies(gpus(1, 8), quotas={"vision": 4})
     small = here.add(_study(), "vision")
@@ -163,6 +165,7 @@ def test_a_quota_that_is_lowered_stops_nothing_and_grants_nothing_more() -> None
     assert here.held("vision") == 5000
 
 
+@pytest.mark.full
 def test_shares_of_gpus_count_as_the_parts_that_they_are() -> None:
     here = ManyStudies(gpus(1, 4), quotas={"vision": 1})
     here.add(_study(resources={"gpu_milli": 250}), "vision")

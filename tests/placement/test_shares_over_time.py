@@ -29,6 +29,7 @@ def test_weights_of_three_to_one_share_three_to_one(durations: str) -> None:
     assert _used(heavy, here.now_s) + _used(light, here.now_s) >= 0.99 * 5 * 800
 
 
+@pytest.mark.full
 def test_a_study_that_comes_later_gets_its_share_from_then_on_and_no_credit_for_before() -> None:
     here = ManyStudies(gpus(1, 4))
     first = here.add(_study())
@@ -50,6 +51,7 @@ def test_shares_hold_between_studies_of_different_sizes() -> None:
     assert _used(small, here.now_s) + _used(large, here.now_s) >= 0.8 * 16 * 500
 
 
+@pytest.mark.full
 def test_quarters_and_whole_gpus_share_too() -> None:
     here = ManyStudies(gpus(1, 4), seed=2)
     quarters = here.add(_study(resources={"gpu_milli": 250}))

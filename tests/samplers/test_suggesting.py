@@ -241,6 +241,7 @@ async def test_results_that_take_too_long_to_read_never_wedge_a_study(
     await engine.dispose()
 
 
+@pytest.mark.full
 async def test_two_replicas_that_race_create_no_duplicates(engine: AsyncEngine) -> None:
     async with replica(engine) as left, replica(engine) as right:
         study_id = await left.create(study(trials=10))

@@ -58,6 +58,7 @@ def test_it_saves_at_milestones_only_and_leaves_when_told(daemon: StartDaemon) -
     assert len(place.restored) == 1
 
 
+@pytest.mark.full
 def test_a_loop_of_another_kind_is_ended_by_an_exception_that_is_no_failure(daemon: StartDaemon) -> None:
     source = """
 def train(t):
@@ -127,6 +128,7 @@ def test_a_command_template_attaches_by_itself(daemon: StartDaemon, template: st
     assert [end.error for end in place.finished] == ["", ""]
 
 
+@pytest.mark.full
 def test_a_script_with_current_reports_what_it_raises_and_ends_cleanly_when_told(daemon: StartDaemon) -> None:
     place = daemon("from headrace import trial\nt = trial.current()\nt.report(loss=1)\n1 / 0", rungs=(2,))
     assert place.start(str(place.folder / "script.py")).returncode == 1
@@ -141,6 +143,7 @@ def test_a_script_with_current_reports_what_it_raises_and_ends_cleanly_when_told
     assert [end.error for end in place.finished] == [""]
 
 
+@pytest.mark.full
 def test_what_follows_a_loop_of_its_own_runs_where_the_trial_reached_its_full_budget(
     daemon: StartDaemon,
 ) -> None:
@@ -184,6 +187,7 @@ def train(t):
     )
 
 
+@pytest.mark.full
 def test_the_log_shows_where_a_program_left_with_an_error(daemon: StartDaemon) -> None:
     ended = daemon("import sys\ndef train(t):\n    sys.exit(3)\n").start()
     assert ended.returncode == 1
@@ -191,6 +195,7 @@ def test_the_log_shows_where_a_program_left_with_an_error(daemon: StartDaemon) -
     assert "in train" in ended.stderr
 
 
+@pytest.mark.full
 def test_a_process_that_waits_for_threads_says_so(daemon: StartDaemon) -> None:
     source = """
 import threading, time

@@ -115,6 +115,7 @@ def test_an_edit_is_marked_everywhere_and_warned_of_once(service: Service) -> No
     assert said in page.read_text()
 
 
+@pytest.mark.full
 def test_pause_stops_before_the_edit_counts_and_resume_accepts_it(
     service: Service, run: Callable[..., str]
 ) -> None:
@@ -210,6 +211,7 @@ for step in t.steps():
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("policy", ["refuse", "warn"])
 def test_a_file_that_is_edited_while_the_program_starts_is_not_known(service: Service, policy: str) -> None:
     name = f"early{policy}"
@@ -266,6 +268,7 @@ def test_a_program_without_the_sdk_is_marked_too(service: Service) -> None:
     ]
 
 
+@pytest.mark.full
 def test_a_script_that_asks_and_tells_is_compared_too(service: Service) -> None:
     script: Path = service.folder / "asks.py"
     program = """

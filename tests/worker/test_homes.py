@@ -153,6 +153,7 @@ async def test_something_else_at_the_path_of_the_socket_is_left_alone(
         shutil.rmtree(socket.parent)
 
 
+@pytest.mark.full
 async def test_a_socket_that_cannot_be_made_charges_nobody_and_is_told_of(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +199,7 @@ async def test_a_home_that_was_deleted_is_made_again_and_loses_no_message(
     kept.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["id", "taken-with"])
 async def test_a_home_of_which_a_file_was_deleted_is_completed(
     name: str, site: Site, scheduler: ScriptedScheduler
@@ -227,6 +229,7 @@ async def test_a_daemon_whose_home_another_one_has_taken_leaves(
         await asyncio.wait_for(ended, 60)
 
 
+@pytest.mark.full
 async def test_a_trial_whose_folder_was_deleted_is_not_charged(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:

@@ -138,6 +138,7 @@ def test_an_edit_is_seen_where_the_file_was_seen_before() -> None:
     assert told.take("s", [SourceFile("first.py", not_known.new_digest())])
 
 
+@pytest.mark.full
 async def test_a_program_without_the_sdk_is_told_with_the_first_report_and_an_edit_at_once(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -184,6 +185,7 @@ async def test_an_edit_is_told_before_the_checkpoint_is_loaded(
     assert of_code == [True, False]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("guards", [False, True])
 async def test_a_callable_says_what_it_imported_before_it_trains_and_later(
     site: Site, scheduler: ScriptedScheduler, guards: bool
@@ -212,6 +214,7 @@ async def test_a_callable_says_what_it_imported_before_it_trains_and_later(
     assert early == ([whole, ["running_late.py", *whole]] if guards else [])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("guards", [False, True])
 async def test_all_members_of_a_bundle_run_what_their_process_imported(
     site: Site, scheduler: ScriptedScheduler, guards: bool

@@ -51,6 +51,7 @@ async def test_two_members_share_a_process_and_one_that_waits_holds_up_nobody(
     assert f"bundle of up to 4 trials, which prints into {site.root}" in log_of(site, 1).read_text()
 
 
+@pytest.mark.full
 async def test_a_member_s_log_shows_what_its_bundle_prints_while_it_is_aboard(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -90,6 +91,7 @@ async def test_a_member_joins_a_bundle_that_runs_from_its_checkpoint(
     assert not bundle.exits(first)
 
 
+@pytest.mark.full
 async def test_a_seat_that_is_given_away_at_once_keeps_the_process(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -102,6 +104,7 @@ async def test_a_seat_that_is_given_away_at_once_keeps_the_process(
     assert (await bundle.exited(last)).outcome == RELEASED
 
 
+@pytest.mark.full
 async def test_who_comes_after_the_end_gets_the_next_process(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -202,6 +205,7 @@ async def test_how_a_bundle_ends(
         assert "Traceback: no" in exited.log_tail
 
 
+@pytest.mark.full
 async def test_a_member_with_an_error_of_its_own_is_charged_alone(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -283,6 +287,7 @@ async def test_a_silent_bundle_is_ended_and_charges_nobody(site: Site, scheduler
         assert "reported nothing for 1.5 s" in exited.error
 
 
+@pytest.mark.full
 async def test_another_grant_gets_the_slot_when_the_bundle_has_left(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -332,6 +337,7 @@ async def test_a_clean_stop_loses_all_members(site: Site, scheduler: ScriptedSch
     assert not psutil.pid_exists(bundle.pids()[0])
 
 
+@pytest.mark.full
 async def test_kill_9_of_the_daemon_loses_all_members_and_leaves_nothing(
     site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
 ) -> None:
@@ -359,6 +365,7 @@ if os.fork() == 0:
         await until(lambda pid=pid: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
 
 
+@pytest.mark.full
 def test_members_of_one_bundle_do_not_crowd_their_slot() -> None:
     core = SessionCore(Identity(worker="w", incarnation="i", devices=(), labels={}, version="", log_dir="/"))
     core.connect()
@@ -377,6 +384,7 @@ def test_members_of_one_bundle_do_not_crowd_their_slot() -> None:
     assert any("waits for a slot" in core.tick() for _ in range(10))
 
 
+@pytest.mark.full
 def test_a_process_that_stands_by_for_a_bundle_is_for_any_bundle_and_no_lone_trial() -> None:
     def launch(lease: str, seats: int) -> Launch:
         return launch_of(
@@ -406,6 +414,7 @@ def test_a_bundle_s_end_charges_nobody() -> None:
     assert for_all(finished, members=2, out_of_memory=False) is finished
 
 
+@pytest.mark.full
 async def test_a_turn_tells_what_it_cost_on_one_of_its_reports(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:

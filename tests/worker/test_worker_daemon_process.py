@@ -76,6 +76,7 @@ async def test_sigterm_ends_the_daemon_and_its_trials(
     assert not (site.root / "home/runtime").exists()
 
 
+@pytest.mark.full
 async def test_signals_of_a_batch_system_neither_end_the_daemon_nor_are_kept_from_trials(
     site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
 ) -> None:
@@ -115,6 +116,7 @@ async def test_leftover_uploads_are_swept(
     await until(lambda: not half.exists())
 
 
+@pytest.mark.full
 async def test_a_leftover_upload_of_another_store_does_not_keep_the_daemon_from_starting(
     site: Site, scheduler: ScriptedScheduler, daemons: DaemonProcess
 ) -> None:

@@ -93,6 +93,7 @@ async def test_an_attempt_that_has_not_begun_goes_back_at_once(
     assert not (site.marks / "late").exists()
 
 
+@pytest.mark.full
 async def test_a_drain_ends_what_is_being_installed_for_a_trial(
     site: Site, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +118,7 @@ async def test_a_drain_ends_what_is_being_installed_for_a_trial(
     site.daemons.clear()
 
 
+@pytest.mark.full
 async def test_a_user_s_drain_is_taken_back_and_one_from_before_the_start_lets_the_daemon_stay(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -138,6 +140,7 @@ async def test_a_user_s_drain_is_taken_back_and_one_from_before_the_start_lets_t
     site.daemons.clear()
 
 
+@pytest.mark.full
 async def test_a_user_s_grace_ends_a_trial_that_saves_nothing(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -155,6 +158,7 @@ async def test_a_user_s_grace_ends_a_trial_that_saves_nothing(
     site.daemons.clear()
 
 
+@pytest.mark.full
 async def test_nothing_stands_by_while_the_worker_drains(site: Site, scheduler: ScriptedScheduler) -> None:
     daemon = site.start()
     stream = await scheduler.stream()

@@ -54,6 +54,7 @@ async def test_a_cancelled_trial_is_terminated_and_then_killed(
     assert (site.marks / "term").exists(), "SIGTERM came first"
 
 
+@pytest.mark.full
 async def test_a_stopped_process_can_be_cancelled(site: Site, scheduler: ScriptedScheduler) -> None:
     site.start()
     stream = await scheduler.stream()
@@ -140,6 +141,7 @@ async def test_silence_since_the_start_says_that_imports_count(
     )
 
 
+@pytest.mark.full
 async def test_waiting_for_a_decision_is_no_silence(site: Site, scheduler: ScriptedScheduler) -> None:
     scheduler.acks = False
     site.start()
@@ -236,6 +238,7 @@ async def test_what_a_program_saves_at_its_own_end_is_stored_before_its_end_is_t
     assert not full, "it waits for room"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("step", "why"),
     [("4", "step 4 was not reported: the last one was 3"), ("3", "No space left on device")],
@@ -257,6 +260,7 @@ async def test_what_cannot_be_stored_at_its_own_end_takes_nothing_from_the_resul
     assert why in exited.unsaved
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("steps", "says"),
     [
@@ -323,6 +327,7 @@ async def test_a_slot_that_does_not_exist(site: Site, scheduler: ScriptedSchedul
     assert exited.error == "slot 7 does not exist: this worker has 2"
 
 
+@pytest.mark.full
 async def test_old_checkpoints_go_only_when_a_newer_one_is_decided(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -345,6 +350,7 @@ async def test_old_checkpoints_go_only_when_a_newer_one_is_decided(
     assert stored()[-1].as_uri() + "/" == fifth.checkpoint.uri
 
 
+@pytest.mark.full
 async def test_a_trial_dies_with_its_children_when_it_crashes(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -366,6 +372,7 @@ async def test_a_trial_dies_with_its_children_when_it_crashes(
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.full
 async def test_a_program_says_that_its_configuration_makes_no_sense(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -401,6 +408,7 @@ async def test_a_trial_whose_time_is_over_is_asked_to_leave(site: Site, schedule
     assert exited.outcome == worker_pb2.EXIT_OUTCOME_FINISHED
 
 
+@pytest.mark.full
 async def test_a_trial_that_does_not_leave_is_ended_after_its_grace(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -430,6 +438,7 @@ async def test_a_program_that_hangs_shows_where(site: Site, scheduler: ScriptedS
     assert "most recent call first" in exited.log_tail
 
 
+@pytest.mark.full
 async def test_a_program_that_runs_out_of_time_shows_where(site: Site, scheduler: ScriptedScheduler) -> None:
     site.start()
     stream = await scheduler.stream()
@@ -442,6 +451,7 @@ async def test_a_program_that_runs_out_of_time_shows_where(site: Site, scheduler
     assert "in in_a_collective" in exited.log_tail
 
 
+@pytest.mark.full
 async def test_a_program_that_crashes_shows_where(site: Site, scheduler: ScriptedScheduler) -> None:
     site.start()
     stream = await scheduler.stream()

@@ -52,6 +52,7 @@ async def test_a_trial_reports_waits_at_its_milestone_and_goes_on(
     assert sequences == sorted(set(sequences))
 
 
+@pytest.mark.full
 async def test_a_program_that_fails_behind_the_decision_at_its_last_report_is_told(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -116,6 +117,7 @@ async def test_how_a_program_dies_decides_who_is_to_blame(
     assert exited.error == error
 
 
+@pytest.mark.full
 async def test_nan_reaches_the_scheduler(site: Site, scheduler: ScriptedScheduler) -> None:
     site.start()
     stream = await scheduler.stream()
@@ -176,6 +178,7 @@ async def test_a_program_that_cannot_be_started_has_failed(
     assert error in exited.error
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("number", "outcome"),
     [(errno.EAGAIN, "UNREACHED"), (errno.ENOMEM, "UNREACHED"), (errno.E2BIG, "FAILED")],
@@ -199,6 +202,7 @@ async def test_a_machine_that_cannot_start_programs_is_charged_to_nobody(
     assert os.strerror(number) in exited.error
 
 
+@pytest.mark.full
 def test_the_shim_says_which_error_it_was(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     environment = os.open(os.devnull, os.O_RDONLY)
@@ -270,6 +274,7 @@ async def test_a_corrupted_checkpoint_is_the_machines_failure(
     assert list(exited.stored) == [report.checkpoint.uri], "complete, by the store's own listing"
 
 
+@pytest.mark.full
 async def test_a_checkpoint_that_the_trial_library_cannot_read_is_not_the_programs_failure(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -297,6 +302,7 @@ async def test_a_checkpoint_that_the_trial_library_cannot_read_is_not_the_progra
     assert "the checkpoint cannot be read" in exited.error
 
 
+@pytest.mark.full
 async def test_what_a_programs_own_object_makes_of_its_state_is_the_programs_failure(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -326,6 +332,7 @@ async def test_what_a_programs_own_object_makes_of_its_state_is_the_programs_fai
     assert exited.error == "KeyError: 'b'"
 
 
+@pytest.mark.full
 async def test_a_checkpoint_that_was_deleted_is_told_as_that_and_a_store_that_is_gone_is_not(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -405,6 +412,7 @@ async def test_a_clean_stop_reports_leases_lost_and_leaves_nothing_behind(
     site.daemons.clear()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("ends", "outcome", "error"),
     [
@@ -448,6 +456,7 @@ async def test_a_script_of_its_own_that_exits_with_an_error_has_failed(
     assert exited.HasField("checkpoint") == (outcome == worker_pb2.EXIT_OUTCOME_FINISHED)
 
 
+@pytest.mark.full
 async def test_a_later_process_of_the_same_attempt_counts_its_reports_from_1_again(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -479,6 +488,7 @@ async def test_a_later_process_of_the_same_attempt_counts_its_reports_from_1_aga
     assert (await stream.get("exited")).outcome == worker_pb2.EXIT_OUTCOME_FINISHED
 
 
+@pytest.mark.full
 async def test_a_later_process_may_report_behind_a_rung_that_an_earlier_one_has_reported(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -503,6 +513,7 @@ async def test_a_later_process_may_report_behind_a_rung_that_an_earlier_one_has_
     assert (await stream.get("exited")).outcome == worker_pb2.EXIT_OUTCOME_FINISHED
 
 
+@pytest.mark.full
 async def test_processes_that_report_other_values_of_one_step_at_once_are_refused(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -524,6 +535,7 @@ async def test_processes_that_report_other_values_of_one_step_at_once_are_refuse
     assert "step 1 was already reported with different values: several processes report" in exited.error
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("line", "dies", "outcome"),
     [

@@ -73,6 +73,7 @@ async def test_a_log_is_read_while_the_trial_runs_and_from_the_store_afterwards(
     assert (await part(stream, other)).trouble == worker_pb2.LOG_TROUBLE_GONE
 
 
+@pytest.mark.full
 async def test_what_a_trial_puts_in_the_place_of_its_log_is_not_read(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -101,6 +102,7 @@ async def test_what_a_trial_puts_in_the_place_of_its_log_is_not_read(
     assert store_of(site).read_file(PLACE, log_name(1), 0, 1000) is None
 
 
+@pytest.mark.full
 def test_another_file_in_the_place_of_a_log_is_not_read(tmp_path: Path) -> None:
     written = AttemptLog.open(tmp_path / "0.log", "header")
     with open_to_read(written.path, written.identity) as file:
@@ -176,6 +178,7 @@ async def test_each_attempt_is_stored_by_itself_and_the_last_ones_stay(
     assert b"bytes left out: the store keeps 100 bytes of an attempt" in cut
 
 
+@pytest.mark.full
 async def test_a_store_that_is_away_is_tried_again_and_the_disk_answers_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +217,7 @@ async def test_a_log_that_a_killed_daemon_left_behind_is_read_from_the_disk(tmp_
     assert (await reads.read(ask, None)).trouble == worker_pb2.LOG_TROUBLE_GONE
 
 
+@pytest.mark.full
 async def test_a_log_that_its_trial_made_huge_before_the_daemon_was_killed_is_not_held_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +255,7 @@ async def test_a_report_does_not_wait_for_readers(
     assert kinds.index("report") < len(kinds) - 1 - kinds[::-1].index("log_chunk")
 
 
+@pytest.mark.full
 def test_a_members_log_is_stored_without_what_points_elsewhere(tmp_path: Path) -> None:
     begun = b"mine\nheadrace: prints into bundle-g1.log from byte 3 on\n"
     own = begun + b"headrace: the end of what it printed, 6 bytes:\ntheirs"
@@ -267,6 +272,7 @@ def test_a_members_log_is_stored_without_what_points_elsewhere(tmp_path: Path) -
     assert reader.read(100) == b""
 
 
+@pytest.mark.full
 def test_what_is_written_while_a_log_is_shortened_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

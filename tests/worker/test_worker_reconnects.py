@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from scripted_scheduler import ScriptedScheduler, until
 from worker_site import Site, lease_id
 
@@ -77,6 +78,7 @@ async def test_a_decision_that_ends_a_trial_answers_the_report_that_is_on_its_wa
     assert (site.marks / "answered").read_text() == str(STOP)
 
 
+@pytest.mark.full
 async def test_a_lost_decision_is_asked_for_again(site: Site, scheduler: ScriptedScheduler) -> None:
     site.start()
     stream = await scheduler.stream()
@@ -88,6 +90,7 @@ async def test_a_lost_decision_is_asked_for_again(site: Site, scheduler: Scripte
     assert (await again.get("exited")).outcome == worker_pb2.EXIT_OUTCOME_FINISHED
 
 
+@pytest.mark.full
 async def test_a_report_acknowledged_but_never_decided_reopens_the_session(
     site: Site, scheduler: ScriptedScheduler
 ) -> None:
@@ -144,6 +147,7 @@ async def test_trials_go_on_to_their_milestone_without_a_scheduler(
     await again.get("exited")
 
 
+@pytest.mark.full
 async def test_a_draining_scheduler_is_left_for_another(
     site: Site, scheduler: ScriptedScheduler, other_scheduler: ScriptedScheduler
 ) -> None:

@@ -264,6 +264,7 @@ async def test_nothing_is_started_ahead_where_memory_is_short(
     assert trials.imported() == 2
 
 
+@pytest.mark.full
 async def test_what_leaves_the_group_of_such_a_process_is_found_by_its_lease(trials: Trials) -> None:
     stray = """
     if os.fork() == 0:  # without an exec: its environment is the one that the process was started with
@@ -288,6 +289,7 @@ async def test_what_leaves_the_group_of_such_a_process_is_found_by_its_lease(tri
     )
 
 
+@pytest.mark.full
 async def test_a_slot_that_went_idle_before_its_process_had_started_lets_go_too(
     trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +340,7 @@ async def test_what_a_module_starts_while_it_is_imported_ends_with_its_process(
     assert not _lives(child)
 
 
+@pytest.mark.full
 async def test_a_daemon_ends_what_was_started_where_its_predecessor_stood_by(site: Site) -> None:
     site.settings.home.mkdir(parents=True, exist_ok=True)
     identity(site.settings.home)

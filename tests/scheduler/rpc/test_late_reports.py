@@ -220,6 +220,7 @@ async def test_the_end_of_the_study_is_named(site: RpcSite, stops: bool, says: s
         assert isinstance(await site.refusal("ReportTrial", request), StudyNotFoundError)
 
 
+@pytest.mark.full
 async def test_another_scheduler_takes_the_late_report(site: RpcSite) -> None:
     await site.create(policy=RUN_ALL)
     lease = (await site.suggest()).lease
@@ -252,6 +253,7 @@ async def test_a_client_that_names_no_lease_time_has_time_for_a_long_evaluation(
         assert (await conn.execute(select(tables.lease.c.ttl_s))).scalar_one() == 6 * 3600
 
 
+@pytest.mark.full
 async def test_ten_lapses_without_a_word_end_a_trial(site: RpcSite) -> None:
     """As before. One that is late each time is never charged."""
     await site.create(policy=RUN_ALL, max_trials=1)

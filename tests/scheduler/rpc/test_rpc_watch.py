@@ -57,6 +57,7 @@ async def test_watchers_see_every_event_once_while_two_replicas_work(site: RpcSi
         check(watch.result(), 0, newest)
 
 
+@pytest.mark.full
 async def test_a_watch_that_is_cut_again_and_again_goes_on_without_gaps_or_repeats(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ async def test_the_first_message_comes_at_once_though_nothing_is_new(site: RpcSi
     assert ended[0].study.state == pb.STUDY_STATE_COMPLETED
 
 
+@pytest.mark.full
 async def test_watchers_share_one_status_taken_at_most_twice_a_second(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
