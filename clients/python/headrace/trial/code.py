@@ -31,7 +31,7 @@ class CodeTeller:
         """Tells what was imported since the last call. Raises what any call to the worker raises."""
         if self._sources is None:
             return
-        self._untold += self._sources.take()
+        self._untold += self._sources.new_files()
         if not self._untold:
             return
         request = self._request()

@@ -136,7 +136,7 @@ class CycleState:
             if lease.grant is not None and lease.live:
                 self.grants.setdefault(lease.grant.id, lease.grant)
 
-    def take(self, rows: Rows) -> None:
+    def add_rows(self, rows: Rows) -> None:
         """Take copies of rows."""
         self.load(trials=rows.trials, leases=rows.leases)
         for lease_id, slots in rows.slots.items():
@@ -145,7 +145,7 @@ class CycleState:
             self.profiles.setdefault((profile.device, profile.key), profile)
         self.histories.update(rows.histories)
 
-    def take_bundles(self, bundles: Iterable[Bundle]) -> None:
+    def add_bundles(self, bundles: Iterable[Bundle]) -> None:
         """Take copies of bundles whose seats are open in the rows."""
         for bundle in bundles:
             self.grants.setdefault(bundle.grant.id, bundle.grant)
@@ -346,7 +346,7 @@ class CycleState:
         self._begin(lease, tuple(slot.part(grant.milli, grant.memory_bytes) for slot in slots))
         self._use(slots[0], grant, 1)
         for slot in slots:
-            self._take(slot, grant)
+            self._occupy(slot, grant)
 
     def join(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
         """Give out a further lease on a grant that others hold already: nothing more is charged."""
@@ -421,7 +421,7 @@ class CycleState:
         self._found.update((slot.worker_id, slot.index) for slot in new)
         self.offer(new)
 
-    def _take(self, slot: Slot, grant: Grant) -> None:
+    def _occupy(self, slot: Slot, grant: Grant) -> None:
         for place, known in enumerate(self.free):
             if (known.worker_id, known.index) == (slot.worker_id, slot.index):
                 rest = known.less(grant.milli, grant.memory_bytes)
