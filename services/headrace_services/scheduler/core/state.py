@@ -188,8 +188,7 @@ class CycleState:
     @property
     def sampled_limit(self) -> int:
         """How many configurations the sampler is asked for: fewer than planned at first where it has no more."""
-        limit, planned = self.fold.sampled_limit, self.study.planned
-        return limit if planned is None else min(limit, planned)
+        return min(self.fold.sampled_limit, self.study.planned)
 
     def count_proposal(self) -> None:
         """Note that a configuration was proposed; the log says when it was the last one."""
@@ -492,9 +491,7 @@ class CycleState:
     def extend(self, spec: StudySpec) -> None:
         """Give the study a spec with more configurations, or a larger full budget."""
         before = self.study.spec
-        planned = self.study.planned
-        if planned is not None:
-            planned += spec.max_trials - before.max_trials
+        planned = self.study.planned + spec.max_trials - before.max_trials
         self.study = replace(self.study, spec=spec, planned=planned)
         self.emit(events.study_extended(before, spec))
 
