@@ -52,7 +52,9 @@ class Score:
         self.covered: Counter[str] = Counter()
         self.excess: Counter[str] = Counter()
 
-    def take(self, predictor: Predictor, slot: int, length: int, after: int, hint: int | None = None) -> None:
+    def count(
+        self, predictor: Predictor, slot: int, length: int, after: int, hint: int | None = None
+    ) -> None:
         """One window, before the predictor has seen it; it begins `after` its step, and `hint` counts from there."""
         latest = predictor.latest_begin(slot)
         if length < SHORTEST_NS or predictor.length(slot) is None or latest is None:
@@ -107,7 +109,7 @@ def simulated(stages: int, micro_batches: int, jitter: float, steps: int) -> Sco
         for wait in waits:
             hint = None if wait.hinted is None else int(wait.hinted - wait.began)
             after = int(wait.began - begin)
-            score.take(predictors[wait.stage], wait.slot, int(wait.length), after, hint)
+            score.count(predictors[wait.stage], wait.slot, int(wait.length), after, hint)
             led = hint is not None and hint <= wait.length and wait.length >= REAL_WAIT_NS
             predictors[wait.stage].observe(
                 slot=wait.slot,
@@ -144,7 +146,7 @@ def real(steps: int) -> dict[str, Any]:
                     if step not in begins[stage]:
                         continue
                     after = began - begins[stage][step]
-                    score.take(predictor, slot, ended - began, after)
+                    score.count(predictor, slot, ended - began, after)
                     predictor.observe(slot=slot, length=ended - began, generation=generation)
                     predictor.observe_begin(slot=slot, after=after, generation=generation)
                 told[f"stage {stage}"] = score.row(hints=False)

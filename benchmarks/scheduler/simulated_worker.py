@@ -99,7 +99,7 @@ class SimulatedWorker:
                 tasks.add(asyncio.create_task(work))
             try:
                 async for response in call:
-                    self._take(response, tasks)
+                    self._receive(response, tasks)
                     if self._over():
                         break
             finally:
@@ -126,7 +126,7 @@ class SimulatedWorker:
             self._say(heartbeat=worker_pb2.Heartbeat(held=list(self._held.values())))
             await asyncio.sleep(HEARTBEAT_S)
 
-    def _take(self, response: worker_pb2.SessionResponse, tasks: set[asyncio.Task[None]]) -> None:
+    def _receive(self, response: worker_pb2.SessionResponse, tasks: set[asyncio.Task[None]]) -> None:
         self._figures.committed += len(response.acknowledged)
         match response.WhichOneof("message"):
             case "assign":

@@ -32,7 +32,7 @@ class Trial:
         assert self.process.stdout is not None
         self.process.stdout.readline()
 
-    def take(self, stage: Stage, *, waiting: bool = True) -> None:
+    def occupy(self, stage: Stage, *, waiting: bool = True) -> None:
         stage.words[AT["trial_started"]] = started_ticks(self.process.pid) or 0
         stage.words[AT["trial_since"]] = time.monotonic_ns()
         stage.words[AT["trial_quantum"]] = stage.words[AT["trial_usual"]] = MS
@@ -237,7 +237,7 @@ def test_progress_from_afar_counts_from_its_arrival() -> None:
 def test_a_neighbours_hint_is_written_for_the_open_window(
     afar: bool, agent: Agent, stage: Stage, folder: Path, sleeper: Trial
 ) -> None:
-    sleeper.take(stage)
+    sleeper.occupy(stage)
     if not afar:
         other = Stage(folder, stage=1)
         other.hook.begin_step(0, 4)
@@ -273,7 +273,7 @@ def test_a_trial_that_ignores_its_gate_is_stopped_continued_evicted_and_then_kep
     agent: Agent, stage: Stage, runner: Trial, folder: Path
 ) -> None:
     stage.play(8)
-    runner.take(stage, waiting=False)
+    runner.occupy(stage, waiting=False)
     agent.look()
     for offence in range(1, backstop.LAST + 1):
         until(lambda now=agent: now.glance() and runner.state() == "T")  # type: ignore[misc]
@@ -300,7 +300,7 @@ def test_a_trial_that_ignores_its_gate_is_stopped_continued_evicted_and_then_kep
 def test_a_trial_that_is_late_but_kept_off_the_core_is_no_offender(
     agent: Agent, stage: Stage, sleeper: Trial
 ) -> None:
-    sleeper.take(stage, waiting=False)
+    sleeper.occupy(stage, waiting=False)
     agent.look()
     end = time.monotonic() + 0.05
     while time.monotonic() < end:
@@ -313,7 +313,7 @@ def test_on_a_gpu_time_counts(folder: Path, sleeper: Trial) -> None:
     stage = Stage(folder, device="GPU-1")
     agent = Agent(folder)
     agent.scan()
-    sleeper.take(stage, waiting=False)
+    sleeper.occupy(stage, waiting=False)
     agent.look()
     until(lambda: agent.glance() and sleeper.state() == "T")
     agent.close()
@@ -322,7 +322,7 @@ def test_on_a_gpu_time_counts(folder: Path, sleeper: Trial) -> None:
 def test_a_trial_that_takes_its_gate_and_never_comes_to_a_point_is_stopped(
     agent: Agent, stage: Stage, runner: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner.take(stage)
+    runner.occupy(stage)
     stage.words[AT["trial_quantum"]] = 0
     agent.look()
     agent.glance()
@@ -334,7 +334,7 @@ def test_a_trial_that_takes_its_gate_and_never_comes_to_a_point_is_stopped(
 def test_another_process_of_the_same_number_is_never_signalled(
     agent: Agent, stage: Stage, runner: Trial
 ) -> None:
-    runner.take(stage, waiting=False)
+    runner.occupy(stage, waiting=False)
     stage.words[AT["trial_started"]] += 1
     agent.look()
     for _ in range(50):
@@ -347,7 +347,7 @@ def test_another_process_of_the_same_number_is_never_signalled(
 def test_work_of_trials_one_after_the_other_adds_up(agent: Agent, stage: Stage, sleeper: Trial) -> None:
     agent.look()
     for harvested in (3, 5):
-        sleeper.take(stage)
+        sleeper.occupy(stage)
         stage.words[AT["trial_harvested"]] = harvested
         agent.look()
         stage.words[AT["trial_harvested"]] += 10  # after the last look
@@ -358,7 +358,7 @@ def test_work_of_trials_one_after_the_other_adds_up(agent: Agent, stage: Stage, 
 
 
 def test_a_trial_that_dies_leaves_nothing_behind(agent: Agent, stage: Stage, runner: Trial) -> None:
-    runner.take(stage, waiting=False)
+    runner.occupy(stage, waiting=False)
     agent.look()
     until(lambda: agent.glance() and runner.state() == "T")
     runner.process.send_signal(signal.SIGKILL)
@@ -378,7 +378,7 @@ def test_the_lease_is_short(agent: Agent, stage: Stage) -> None:
 
 
 def test_a_quantum_longer_than_every_window_is_told(agent: Agent, stage: Stage, sleeper: Trial) -> None:
-    sleeper.take(stage)
+    sleeper.occupy(stage)
     stage.words[AT["trial_usual"]] = 500 * MS
     stage.play(8)
     agent.look()

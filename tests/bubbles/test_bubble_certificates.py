@@ -151,13 +151,15 @@ def test_a_home_without_a_certificate_to_show_is_refused(
     assert held is not None
     before = x509.load_pem_x509_certificate(held.certificate.encode())
     (home / "credential.json").write_text(
-        (home / "credential.json").read_text().replace(held.certificate.replace("\n", "\\n"), _old(before))
+        (home / "credential.json")
+        .read_text()
+        .replace(held.certificate.replace("\n", "\\n"), _of_a_client(before))
     )
-    assert "release of before" in says()
+    assert "for a client alone" in says()
 
 
-def _old(shown: x509.Certificate) -> str:
-    """A certificate as earlier releases signed it: of a client alone, with no host's name."""
+def _of_a_client(shown: x509.Certificate) -> str:
+    """The certificate of a client alone: without a host's name."""
     key = credential.new_key()
     uris = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     names = [name for name in uris if not isinstance(name, x509.DNSName)]

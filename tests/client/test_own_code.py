@@ -16,7 +16,7 @@ class Watched:
     def __init__(self) -> None:
         self.new: list[SourceFile] = []
 
-    def take(self) -> list[SourceFile]:
+    def new_files(self) -> list[SourceFile]:
         taken, self.new = self.new, []
         return taken
 

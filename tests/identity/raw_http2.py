@@ -136,7 +136,7 @@ class Caller:
                 kind, flags, number = self._read[3], self._read[4], int.from_bytes(self._read[5:9])
                 payload = bytes(self._read[9 : 9 + length])
                 del self._read[: 9 + length]
-                self._take(kind, flags, number, payload)
+                self._receive(kind, flags, number, payload)
             within_s = 0
 
     def _ready(self, within_s: float) -> bool:
@@ -144,7 +144,7 @@ class Caller:
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(within_s * 1000))
 
-    def _take(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+    def _receive(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         stream = self.streams.get(number)
         if kind == SETTINGS and not flags & ACK:
             for at in range(0, len(payload), 6):

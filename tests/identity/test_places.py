@@ -13,7 +13,7 @@ def taken(places: Places, *connections: str) -> list[str]:
     """Takes places; returns the connections that gave way, in order."""
     gone: list[str] = []
     for one in connections:
-        places.take(one, lambda one=one: gone.append(one))  # type: ignore[misc]
+        places.acquire(one, lambda one=one: gone.append(one))  # type: ignore[misc]
     return gone
 
 
@@ -25,11 +25,11 @@ def test_the_oldest_of_the_heaviest_connection_of_the_heaviest_address_gives_way
 
 def test_a_place_that_was_left_or_lost_is_free() -> None:
     places, gone = Places(1), list[str]()
-    first = places.take("a", lambda: gone.append("first"))
-    places.take("a", lambda: gone.append("second"))
+    first = places.acquire("a", lambda: gone.append("first"))
+    places.acquire("a", lambda: gone.append("second"))
     places.leave(first)  # it has lost it already
     assert (gone, len(places)) == (["first"], 1)
-    third = places.take("b", lambda: gone.append("third"))
+    third = places.acquire("b", lambda: gone.append("third"))
     places.leave(third)
     places.leave(third)
     assert (gone, len(places)) == (["first", "second"], 0)
@@ -51,7 +51,7 @@ def test_there_are_never_more_than_so_many_and_the_lightest_keep_theirs(connecti
 
     held: list[Place] = []
     for one in connections:
-        held.append(places.take(one, lambda one=one: give_way(one)))  # type: ignore[misc]
+        held.append(places.acquire(one, lambda one=one: give_way(one)))  # type: ignore[misc]
         here[one] += 1
         assert len(places) == here.total() <= 5
     for place in held:

@@ -99,7 +99,7 @@ def test_a_point_that_is_added_later_is_not_proposed(sampler: str) -> None:
         for y in reversed(range(1, 9))
         if all(abs(dict(point)["x"] - 0.1 * x) > 1e-6 or dict(point)["y"] != y for point in made)
     )
-    one._take(AddTrials(params=(new,)))
+    one._apply(AddTrials(params=(new,)))
     tried(one)
     points = [tuple(round(value, 6) for value in trial.params.values()) for trial in one.show()[1]]
     assert len(set(points)) == 64

@@ -57,8 +57,8 @@ async def past_study(
         worker = found.scalar_one()
     made = await conn.execute(
         text(
-            "INSERT INTO study (name, uid, state, spec, next_number, cursor, create_time, end_time)"
-            f" VALUES (:name, substr(md5(random()::text), 1, 12), 'COMPLETED', CAST(:spec AS json), :trials,"
+            "INSERT INTO study (name, uid, state, spec, planned, next_number, cursor, create_time, end_time)"
+            f" VALUES (:name, substr(md5(random()::text), 1, 12), 'COMPLETED', CAST(:spec AS json), :trials, :trials,"
             f" 2 + :trials * :events, {ENDED_S}, {ENDED_S}) RETURNING id"
         ),
         {"name": name, "spec": spec.model_dump_json(), "trials": trials, "events": events, "ago_s": ago_s},

@@ -69,7 +69,7 @@ async def test_trials_of_a_study_that_allows_it_get_them_after_all_others(engine
         assert (await placement.totals(conn)).cpu_slots == 1
         assert await cluster.connected_slots(conn) == 1
         [worker] = await cluster.workers(conn, [cluster.Key(name=f"{site.name}-w", slots=2)])
-    assert [slot.model for slot in worker.slots] == ["", " in bubbles of job gpt, stage 1"]
+    assert [slot.model for slot in worker.slots] == ["", "in bubbles of job gpt, stage 1"]
 
 
 async def test_a_replay_knows_that_a_promotion_to_the_last_rung_waits_for_a_slot_of_its_own(

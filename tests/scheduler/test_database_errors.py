@@ -9,7 +9,9 @@ from headrace.errors import DatabaseUnavailableError
 from headrace_services.scheduler.engine.retries import lost_a_race, may_pass
 from headrace_services.scheduler.store.database import is_strained, transaction
 
-ANOTHER_STUDY = "INSERT INTO study (name, uid, state, spec) SELECT name, 'u', state, spec FROM study"
+ANOTHER_STUDY = (
+    "INSERT INTO study (name, uid, state, spec, planned) SELECT name, 'u', state, spec, planned FROM study"
+)
 A_TRIAL_OF_NOBODY = "UPDATE trial SET study_id = study_id + 1"
 NO_SUCH_STATE = "UPDATE trial SET state = 'ASLEEP'"
 NO_NAME = "UPDATE study SET name = NULL"

@@ -35,7 +35,7 @@ async def opened(conn: AsyncConnection, site: StudySite, *numbers: int) -> Cycle
     found = await open_study(conn, site.study_id, Named(numbers=frozenset(numbers)))
     assert found.study is not None
     state = CycleState(found.study, Fold.empty(site.spec, make_sampler(site.spec)))
-    state.take(found.rows)
+    state.add_rows(found.rows)
     return state
 
 

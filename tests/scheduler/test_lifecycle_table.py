@@ -66,7 +66,9 @@ def test_pausing_and_resuming_need_a_checkpoint(action: Action) -> None:
 
 async def _trial_in(conn, state: State) -> None:
     study = (
-        insert(tables.study).values(name="s", uid="u", state="ACTIVE", spec={}).returning(tables.study.c.id)
+        insert(tables.study)
+        .values(name="s", uid="u", state="ACTIVE", spec={}, planned=1)
+        .returning(tables.study.c.id)
     )
     study_id = (await conn.execute(study)).scalar_one()
     await conn.execute(
@@ -103,7 +105,7 @@ async def test_a_trial_begins_pending_or_launched(engine: AsyncEngine, state: St
     async with engine.connect() as conn:
         study = (
             insert(tables.study)
-            .values(name="s", uid="u", state="ACTIVE", spec={})
+            .values(name="s", uid="u", state="ACTIVE", spec={}, planned=1)
             .returning(tables.study.c.id)
         )
         study_id = (await conn.execute(study)).scalar_one()

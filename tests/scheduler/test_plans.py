@@ -72,9 +72,9 @@ GROWING = {
 }
 """What is kept of the past. Workers, slots and what is asked of leases grow with the cluster."""
 HISTORY = """
-INSERT INTO study (name, uid, state, spec, next_number, end_time)
+INSERT INTO study (name, uid, state, spec, planned, next_number, end_time)
   SELECT 's' || n, 'u' || n, CASE WHEN n = 1 THEN 'ACTIVE' ELSE 'COMPLETED' END, '{"template": "t", "resources": {}}',
-    $trials / $studies, CASE WHEN n > 1 THEN now() END FROM generate_series(1, $studies) n;
+    $trials / $studies, $trials / $studies, CASE WHEN n > 1 THEN now() END FROM generate_series(1, $studies) n;
 INSERT INTO worker (name, incarnation, connected) SELECT 'w' || n, 'i', true FROM generate_series(1, 8) n;
 INSERT INTO trial (study_id, number, state, params, attempt, reason, end_time, end_cursor, score, checkpoint)
   SELECT s.id, n, 'TERMINATED', '{}', 1, 'COMPLETED', now(), n, n, '{"uri": "c", "step": 1}'

@@ -113,7 +113,7 @@ class LookingRunner(StudyRunner):
 
         async def run_cycle(_: Any, __: int, submissions: Sequence[Submission], *args: Any) -> CycleResult:
             self.batches.append([submission.input for submission in submissions])
-            await args[-1].take()
+            await args[-1].acquire()
             if len(self.batches) <= failing:
                 raise DatabaseUnavailableError("away")
             settled = tuple(Settled(outcome=Accepted()) for _ in submissions)

@@ -40,7 +40,7 @@ async def test_what_draws_proposals_is_there_before_a_cycle_looks_for_slots(
     monkeypatch.setattr(turns, "DRAWS", NAME)
     there: list[bool] = []
     turn = Turn(Turns(), lambda: there.append(NAME in sys.modules))
-    await turn.take()
+    await turn.acquire()
     assert there == [True]
     assert sys.modules[NAME].thread != threading.get_ident()
     turn.give_up()

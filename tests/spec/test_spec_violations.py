@@ -151,8 +151,6 @@ BAD = [
     (policy("pasha", epsilon=-0.1), "policy.epsilon", "0 or more | estimated"),
     (policy("pbt", quantile=0.9), "policy.quantile", "above 0 and at most 0.5 | 0.25 is usual"),
     (policy("rung_median", tolerance=1.0), "policy.tolerance", "below 1 | 5%"),
-    (policy("learning_curve"), "policy.kind", "not a known kind | removed"),
-    (policy("learning_curve"), "policy.kind", "not a known kind | `policy: median`"),
     (policy("median", grace_steps=28), "policy.grace_steps", "no trial would ever | at most 27"),
     (
         {**policy("median", interval=1), "max_steps": 1000},

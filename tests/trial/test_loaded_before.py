@@ -21,7 +21,7 @@ folder = Path(__file__).parent
 from headrace import sources
 sources.notice()  # what `from headrace import trial` does in a trial's process
 {late}
-for path, digest in sources.watch(str(folder)).take():
+for path, digest in sources.watch(str(folder)).new_files():
     print(path, digest)
 """
 EDIT = "(folder / 'helper.py').write_text('VALUE = 20')"

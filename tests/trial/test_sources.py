@@ -44,10 +44,10 @@ def test_a_file_counts_as_it_was_when_it_was_imported(folder: Path) -> None:
     watched = sources.watch(str(folder))
     importlib.import_module("late_model")
     after = write(folder / "late_model.py", "VERSION = 'two'")
-    assert watched.take() == [("late_model.py", before)]
-    assert watched.take() == []
+    assert watched.new_files() == [("late_model.py", before)]
+    assert watched.new_files() == []
     importlib.reload(sys.modules["late_model"])
-    assert watched.take() == [("late_model.py", after)]
+    assert watched.new_files() == [("late_model.py", after)]
 
 
 def test_it_tells_what_was_imported_before_and_since_and_nothing_else(folder: Path) -> None:
@@ -59,12 +59,12 @@ def test_it_tells_what_was_imported_before_and_since_and_nothing_else(folder: Pa
     sys.path.insert(0, str(folder / "env/lib/python3.11/site-packages"))
     importlib.import_module("early_one")
     watched = sources.watch(str(folder))
-    assert watched.take() == [("early_one.py", early)]
+    assert watched.new_files() == [("early_one.py", early)]
     importlib.import_module("parts_here.loss")
     importlib.import_module("installed_here")
     importlib.util.find_spec("never_imported")
     sys.path.pop(0)
-    assert watched.take() == [("parts_here/__init__.py", package), ("parts_here/loss.py", part)]
+    assert watched.new_files() == [("parts_here/__init__.py", package), ("parts_here/loss.py", part)]
 
 
 def test_a_link_to_the_folder_and_one_in_it_are_of_the_folder(folder: Path, tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_a_link_to_the_folder_and_one_in_it_are_of_the_folder(folder: Path, tmp_
     watched = sources.watch(str(folder / "project"))
     importlib.import_module("linked_part")
     sys.path.pop(0)
-    (found,) = sources.Sources(str(folder / "link")).take()
+    (found,) = sources.Sources(str(folder / "link")).new_files()
     assert found == ("linked_part.py", digest)
-    assert watched.take() in ([], [found])  # by the name that it was imported under
+    assert watched.new_files() in ([], [found])  # by the name that it was imported under
 
 
 def test_the_script_itself_counts(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_the_script_itself_counts(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import sys, helper\nfrom headrace import sources\n"
-        "print(sorted(file.path for file in sources.watch(sys.argv[1]).take()))\n"
+        "print(sorted(file.path for file in sources.watch(sys.argv[1]).new_files()))\n"
     )
     done = subprocess.run(
         [sys.executable, str(program), str(tmp_path)], capture_output=True, text=True, check=True
@@ -117,7 +117,7 @@ def test_two_threads_that_take_at_once_get_each_file_once(
     monkeypatch.setattr(sources, "lock", Contended(arrived), raising=False)
 
     def other() -> None:
-        others.append(watched.take())
+        others.append(watched.new_files())
         arrived.set()
 
     thread = threading.Thread(target=other)
@@ -131,7 +131,7 @@ def test_two_threads_that_take_at_once_get_each_file_once(
 
     monkeypatch.setattr(watched, "_add", add_while_the_other_takes)
     importlib.import_module("shared_model")
-    own = watched.take()
+    own = watched.new_files()
     thread.join(60)
     assert sorted([own, *others]) == [[], [("shared_model.py", digest)]]
 
@@ -140,13 +140,13 @@ def test_a_file_that_is_edited_while_it_runs_counts_as_it_was_before(folder: Pat
     before = write(
         folder / "edits_itself.py",
         "from headrace import sources\nfrom pathlib import Path\n"
-        "Path(__file__).write_text('VERSION = 2')\nTAKEN = sources.watch(str(Path(__file__).parent)).take()\n",
+        "Path(__file__).write_text('VERSION = 2')\nTAKEN = sources.watch(str(Path(__file__).parent)).new_files()\n",
     )
     watched = sources.watch(str(folder))
     module = importlib.import_module("edits_itself")
     assert before in {digest for _, digest in module.TAKEN}
     sources._forked()
-    assert watched.take() == []
+    assert watched.new_files() == []
 
 
 WAYS = {
@@ -166,7 +166,7 @@ def test_whatever_is_executed_counts_whichever_way_it_is_loaded(
 ) -> None:
     monkeypatch.chdir(folder)
     watched = sources.watch(str(folder))
-    watched.take()
+    watched.new_files()
     for value in (1, 2):
         digest = write(folder / "helper.py", f"VALUE = {value}{'#' * value}")
         if cached:
@@ -182,28 +182,28 @@ def test_whatever_is_executed_counts_whichever_way_it_is_loaded(
         }
         exec(WAYS[way], scope)
         assert scope["value"] == value
-        assert ("helper.py", digest) in watched.take()
+        assert ("helper.py", digest) in watched.new_files()
 
 
 def test_a_file_that_is_only_read_and_a_pipe_do_not_count(folder: Path) -> None:
     write(folder / "only_read.py", "VALUE = 1")
     os.mkfifo(folder / "pipe.py")
     watched = sources.watch(str(folder))
-    watched.take()
+    watched.new_files()
     (folder / "only_read.py").read_text()
     exec(compile("1", str(folder / "pipe.py"), "exec"))
-    assert watched.take() == []
+    assert watched.new_files() == []
 
 
 def test_code_that_is_executed_again_counts_as_it_was_the_first_time(folder: Path) -> None:
     before = write(folder / "kept_code.py", "VALUE = 1")
     watched = sources.watch(str(folder))
-    watched.take()
+    watched.new_files()
     code = compile((folder / "kept_code.py").read_text(), str(folder / "kept_code.py"), "exec")
     exec(code, {})
     write(folder / "kept_code.py", "VALUE = 'two'")
     exec(code, {})
-    assert watched.take() == [("kept_code.py", before)]
+    assert watched.new_files() == [("kept_code.py", before)]
 
 
 def test_there_is_an_end_to_what_is_told(folder: Path) -> None:
@@ -212,7 +212,7 @@ def test_there_is_an_end_to_what_is_told(folder: Path) -> None:
     watched = sources.watch(str(folder))
     for number in range(SOURCES + 3):
         importlib.import_module(f"many_{number}")
-    assert len(watched.take()) == SOURCES
+    assert len(watched.new_files()) == SOURCES
 
 
 def test_one_digest_of_many_files_depends_on_no_order() -> None:
@@ -239,7 +239,7 @@ def test_a_script_is_seen_from_its_import_of_headrace_on(tmp_path: Path, kind: s
     program, (first, then) = tmp_path / "program.py", EARLY[kind]
     program.write_text(
         f"import os, runpy, sys\n{first}\nrunpy.run_path(os.path.join(sys.argv[1], 'settings.py'))\n"
-        f"{then}\nprint(sorted(file.path for file in watched.take()))\n"
+        f"{then}\nprint(sorted(file.path for file in watched.new_files()))\n"
     )
     done = subprocess.run(
         [sys.executable, str(program), str(tmp_path)],

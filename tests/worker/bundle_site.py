@@ -60,9 +60,9 @@ def say(reports=(), finished=(), restored=(), again=1):
     assert all(answer == answers[0] for answer in answers)
     for report in reports:
         waiting.add(report.lease_id)
-    take(answers[0])
+    apply(answers[0])
     return answers[0]
-def take(answer):
+def apply(answer):
     for said in answer.decisions:
         waiting.discard(said.lease_id)
         what = {"decided": number(said.lease_id), "action": said.decision.action, "step": steps[said.lease_id]}

@@ -94,7 +94,7 @@ class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
         self.streams: list[Stream] = []
         self.welcomes = True
         self.acks = True
-        self.store: worker_pb2.StoreOrder | None = None
+        self.store = worker_pb2.StoreOrder(id="5c41f7ed5c41f7ed", set_up=True)
         self.interval_s = 0.2
         self.address = ""
         self._server: grpc.aio.Server | None = None
@@ -140,6 +140,9 @@ class ScriptedScheduler(worker_pb2_grpc.WorkerServiceServicer):
                 said = [request]
             stream.received += said
             durable = [one for one in said if one.WhichOneof("message") in {"report", "restored", "exited"}]
+            for one in said:
+                if one.WhichOneof("message") == "heartbeat":
+                    stream.send(ack=worker_pb2.Ack(heartbeat=one.heartbeat.sequence))
             if self.acks and durable:
                 sequences = [getattr(one, one.WhichOneof("message")).sequence for one in durable]
                 stream.send(ack=worker_pb2.Ack(sequences=sequences))

@@ -283,14 +283,14 @@ def test_a_folder_goes_only_where_it_is_the_workers_own_and_nobody_uses_it(
 
 
 @pytest.mark.parametrize("note", ["/tmp/headrace-worker-x", "", "[]", "{}", '{"folder": 1}', "\x00"])
-def test_notes_of_older_workers_and_damaged_ones_delete_nothing(note: str) -> None:
+def test_damaged_notes_delete_nothing(note: str) -> None:
     delete_left(note, "h")
 
 
 def test_a_home_is_a_copy_until_its_daemon_was_taken(tmp_path: Path) -> None:
     first, copy = tmp_path / "first", tmp_path / "copy"
     with Home(first) as home:
-        assert not home.copied, "a new one, or one of an older worker, is its own"
+        assert not home.copied, "a new one is its own"
         home.settle()
     shutil.copytree(first, copy)
     with Home(copy) as home:

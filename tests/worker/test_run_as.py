@@ -269,7 +269,7 @@ def test_what_the_daemon_does_not_take(user: OtherUser, open_folder: Path, trap:
             folder.rename(root / "2")
             folder.symlink_to(outside)
     with pytest.raises(CheckpointInvalidError):
-        user.take(folder, root=root, into=into)
+        user.claim(folder, root=root, into=into)
     assert list(into.iterdir()) == []
     assert (outside / "kept").read_text() == "root's"
     assert (outside / "kept").stat().st_uid == 0
@@ -282,7 +282,7 @@ def test_what_it_takes_is_out_of_the_trials_reach(user: OtherUser, open_folder: 
     (root / "1" / "inner" / "state").write_text("x")
     into.mkdir()
     user.give(root)
-    taken = user.take(root / "1", root=root, into=into)
+    taken = user.claim(root / "1", root=root, into=into)
     assert not (root / "1").exists()
     assert {(p.stat().st_uid, p.stat().st_mode & 0o077) for p in (taken, *taken.rglob("*"))} == {(0, 0)}
 
@@ -299,7 +299,7 @@ def test_a_file_that_the_trial_has_open_is_not_the_one_that_is_kept(
     into.mkdir()
     user.give(root)
     with (root / "1" / "state").open("r+b") as held:
-        taken = user.take(root / "1", root=root, into=into)
+        taken = user.claim(root / "1", root=root, into=into)
         held.write(b"changed")
         held.flush()
     (root / "linked").write_bytes(b"changed too")

@@ -127,15 +127,15 @@ def test_shipped_code_is_its_archive() -> None:
 
 def test_an_edit_is_seen_where_the_file_was_seen_before() -> None:
     told = ToldCode()
-    assert not told.take("s", [SourceFile("a.py", "1")])
-    assert not told.take("s", [SourceFile("a.py", "1"), SourceFile("late.py", "1")])
-    assert not told.take("another", [SourceFile("a.py", "2")])
-    assert told.take("s", [SourceFile("a.py", "2")])
-    assert not told.take("s", [SourceFile("a.py", "2")])
+    assert not told.record("s", [SourceFile("a.py", "1")])
+    assert not told.record("s", [SourceFile("a.py", "1"), SourceFile("late.py", "1")])
+    assert not told.record("another", [SourceFile("a.py", "2")])
+    assert told.record("s", [SourceFile("a.py", "2")])
+    assert not told.record("s", [SourceFile("a.py", "2")])
     unknown = SourceFile("first.py", not_known.new_digest())
-    assert told.take("s", [unknown])
-    assert not told.take("s", [unknown])
-    assert told.take("s", [SourceFile("first.py", not_known.new_digest())])
+    assert told.record("s", [unknown])
+    assert not told.record("s", [unknown])
+    assert told.record("s", [SourceFile("first.py", not_known.new_digest())])
 
 
 @pytest.mark.full

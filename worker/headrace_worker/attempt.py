@@ -297,7 +297,7 @@ class Attempt:
     async def announce_code(self) -> None:
         """Tells the scheduler what runs, where it is to hear of it before the first report."""
         code = self.host.code
-        changed = self._place.told_code.take(self.assign.study_uid, code.files)
+        changed = self._place.told_code.record(self.assign.study_uid, code.files)
         if (changed or self.assign.guards_code) and (said := code.since(0)) is not None:
             message = worker_pb2.Restored(lease=self.lease, code=said)
             await self._place.courier.post(self.lease, worker_pb2.SessionRequest(restored=message))

@@ -15,8 +15,8 @@ class Welcomed:
     heartbeat_interval_s: float
     lease_ttl_s: float
     scheduler: str
-    # What the scheduler knows of the worker's store; None where it knows of no stores.
-    store: worker_pb2.StoreOrder | None = None
+    # What the scheduler knows of the worker's store.
+    store: worker_pb2.StoreOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -371,7 +371,7 @@ class DurableOutbox:
         """Does a piece of work with all others that wait."""
         done: Future[_Result] = Future()
         self._waiting.append((work, done))
-        self._thread.submit(self._take)
+        self._thread.submit(self._run_waiting)
         return done
 
     async def _patiently(self, begin: Callable[[], Future[_Result]]) -> _Result:
@@ -391,7 +391,7 @@ class DurableOutbox:
                     self.trouble = ""
                 return result
 
-    def _take(self) -> None:
+    def _run_waiting(self) -> None:
         """Does all that waits. In the thread."""
         taken = []
         while self._waiting:

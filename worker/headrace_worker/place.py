@@ -121,7 +121,7 @@ class Place:
     def take_over(self, folder: Path, root: Path, into: Path) -> Path:
         """A checkpoint that lies below a trial's `root`. Where trials run as another user, it lies in `into` from then
         on, out of the trial's reach. Raises `CheckpointInvalidError`."""
-        return folder if self.user is None else self.user.take(folder, root=root, into=into)
+        return folder if self.user is None else self.user.claim(folder, root=root, into=into)
 
     async def judged(self, verdict: Verdict, slots: Sequence[int], words: str) -> Verdict:
         """The verdict, after a look at the devices: nobody is charged for a failure of theirs."""

@@ -102,7 +102,7 @@ class Program:
     ) -> int:
         self._heard_at = _now()
         self._launch = launch
-        process = await self._standbys.take(launch, self._slots, output)
+        process = await self._standbys.acquire(launch, self._slots, output)
         self._imported = process is not None
         if process is None:
             if own_folders.has_some(launch):

@@ -155,7 +155,7 @@ class Reports:
         number = self._number_of(request)
         answer = self._answers.get(number)
         if answer is None:
-            answer = asyncio.create_task(self._take(request, number, durable), name=f"report {number}")
+            answer = asyncio.create_task(self._process(request, number, durable), name=f"report {number}")
             self._answers[number] = answer
             self._last_number = max(self._last_number, number)
             for old in [s for s, task in self._answers.items() if task.done()][:-_REMEMBERED]:
@@ -258,7 +258,7 @@ class Reports:
             answer.cancel()
         await asyncio.gather(*self._answers.values(), return_exceptions=True)
 
-    async def _take(
+    async def _process(
         self, request: runtime_pb2.ReportRequest, number: int, durable: Callable[[], None]
     ) -> event_pb2.Decision:
         folder = self._folder(request.checkpoint_dir)

@@ -116,7 +116,7 @@ class OtherUser:
             return bool(found.st_mode >> 6 & right)
         return bool(found.st_mode >> (3 if found.st_gid in {self.gid, *self.groups} else 0) & right)
 
-    def take(self, folder: Path, *, root: Path, into: Path) -> Path:
+    def claim(self, folder: Path, *, root: Path, into: Path) -> Path:
         """Moves a checkpoint from below the trial's `root` to a folder in `into`, and makes it root's.
 
         Raises `CheckpointInvalidError` where it is no folder below `root`, or holds anything but its files and folders.

@@ -62,7 +62,7 @@ class ToldCode:
     def __init__(self) -> None:
         self._studies: OrderedDict[str, dict[str, set[str]]] = OrderedDict()
 
-    def take(self, study_uid: str, files: Sequence[SourceFile]) -> bool:
+    def record(self, study_uid: str, files: Sequence[SourceFile]) -> bool:
         """Notes files of a study; says whether one of them has another content than it ever had here, or may have."""
         known = self._studies.setdefault(study_uid, {})
         self._studies.move_to_end(study_uid)

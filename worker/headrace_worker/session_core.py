@@ -18,9 +18,8 @@ When a message is lost, or comes twice:
   answer will not come.
 - Where the two sides can only have missed a message (two running leases on one slot, a report that was acknowledged
   but never decided), `tick` asks for a reconnect after a few heartbeats, and Welcome settles it.
-- A scheduler that answers heartbeats and then falls silent is gone, though the connection does not say so (a
-  half-open one, a frozen process). `tick` asks for another session within half a lease time, so that the leases
-  live on. A scheduler of an earlier version never answers heartbeats; to it this does not apply.
+- A scheduler answers every heartbeat. One that is silent is gone, though the connection does not say so (a half-open
+  one, a frozen process). `tick` asks for another session within half a lease time, so that the leases live on.
 
 Calls take events and return effects, in the order in which they are to be carried out.
 """
@@ -115,7 +114,6 @@ class SessionCore:
         self._heartbeats = 0
         self._leaving_for_good = False
         self._patience_ticks = _PATIENCE_TICKS
-        self._answers_heartbeats = False
         self._silent_ticks = 0
         self._silence_ticks = 0
         self.defects: Mapping[int, str] = {}
@@ -245,7 +243,7 @@ class SessionCore:
         if self.phase is not Phase.OPEN:
             return ""
         self._silent_ticks += 1
-        if self._answers_heartbeats and self._silent_ticks > self._silence_ticks:
+        if self._silent_ticks > self._silence_ticks:
             return f"the scheduler left {self._silent_ticks - 1} heartbeats unanswered"
         running: Counter[int] = Counter()
         counted: set[str] = set()
@@ -318,7 +316,6 @@ class SessionCore:
                 self.phase = Phase.DRAINING
                 return [Finish(grace_s=response.drain.grace.ToTimedelta().total_seconds())]
             case "ack":
-                self._answers_heartbeats |= response.ack.heartbeat > 0
                 return self._ack(response.ack.sequences)
             case _:
                 return []  # a later version's message
@@ -335,15 +332,14 @@ class SessionCore:
         self.sent_through = 0
         interval_s = welcome.heartbeat_interval.ToTimedelta().total_seconds()
         lease_ttl_s = welcome.lease_ttl.ToTimedelta().total_seconds()
-        self._answers_heartbeats = False
-        self._silence_ticks = max(2, math.ceil(_SILENCE * lease_ttl_s / interval_s)) if interval_s else 0
+        self._silence_ticks = max(2, math.ceil(_SILENCE * lease_ttl_s / interval_s)) if interval_s else 2
         still_ours = {ref.lease_id for ref in welcome.held}
         effects: list[Effect] = [
             Welcomed(
                 heartbeat_interval_s=interval_s,
                 lease_ttl_s=lease_ttl_s,
                 scheduler=welcome.scheduler,
-                store=welcome.store if welcome.HasField("store") else None,
+                store=welcome.store,
             )
         ]
         for lease_id, held in self._held.items():

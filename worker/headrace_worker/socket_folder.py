@@ -144,12 +144,7 @@ def delete_left(note: str, home: str) -> None:
         said = json.loads(note)
         folder = Path(said.pop("folder"))
         owner = Owner(**said)
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-    ):  # of an older worker, which did not say whose it is
+    except (ValueError, TypeError, KeyError, AttributeError):  # damaged: it does not say whose the folder is
         return
     if not folder.name.startswith(PREFIX) or (owner.home, owner.machine) != (home, machine()):
         return

@@ -71,7 +71,7 @@ class Standbys:
         if self._enabled and launch.target and slots not in self._ready and slots not in self._starting:
             self._starting[slots] = asyncio.create_task(self._start(_nameless(launch), slots))
 
-    async def take(
+    async def acquire(
         self, launch: Launch, slots: tuple[int, ...], attempt_log: AttemptLog
     ) -> TrialProcess | None:
         """Turns the process that stands by into the launch's; None where none is fit for it.

@@ -7,14 +7,11 @@ first worker that uses an address to write the marker. Nothing starts here befor
 Later the worker looks again every few seconds, in a thread of its own: a file system that hangs must keep nothing else
 from its work. While the store is away its heartbeats say so, trials that start are given back, and those that save
 wait.
-
-A scheduler of before there were markers says nothing of the store: the worker then sets it up by itself.
 """
 
 import asyncio
 import logging
 import threading
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -33,7 +30,7 @@ class StoreWatch:
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
-        self._order: worker_pb2.StoreOrder | None = None
+        self._order = worker_pb2.StoreOrder()
         self._ordered = asyncio.Event()
         self._setting_up = threading.Lock()
         self._soon = asyncio.Event()
@@ -53,15 +50,14 @@ class StoreWatch:
             async with asyncio.timeout(within_s):
                 await self._seen.wait()
 
-    def ordered(self, order: worker_pb2.StoreOrder | None) -> None:
-        """A scheduler said what it knows of the store; None: it knows of no stores."""
-        if order is not None and not order.id:
+    def ordered(self, order: worker_pb2.StoreOrder) -> None:
+        """A scheduler said what it knows of the store."""
+        if not order.id:
             self._is_awaited = True
             return
         self._order = order
-        if order is not None:
-            self._store.expected = order.id
-            self._is_set_up = self._is_set_up and not order.set_up
+        self._store.expected = order.id
+        self._is_set_up = self._is_set_up and not order.set_up
         self._ordered.set()
         self._soon.set()
 
@@ -109,7 +105,7 @@ class StoreWatch:
         """The id of the store, which is set up if it is to be. Raises `StoreUnavailableError`."""
         try:
             with self._setting_up:
-                self._set_up(self._order)
+                self._set_up()
         except StoreUnavailableError:
             raise
         except OSError as error:
@@ -117,15 +113,12 @@ class StoreWatch:
         self._store.require()
         return self._store.identity()
 
-    def _set_up(self, order: worker_pb2.StoreOrder | None) -> None:
+    def _set_up(self) -> None:
         """Makes the marker, once: one that vanishes later is a store that went away."""
         if self._is_set_up:
             return
-        if order is None:
-            self._store.set_up(uuid.uuid4().hex, used=False)
-            self._store.expected = self._store.identity()
-        elif order.set_up:
-            self._store.set_up(order.id, used=order.used)
+        if self._order.set_up:
+            self._store.set_up(self._order.id, used=self._order.used)
         self._is_set_up = True
 
     def _note(self, trouble: str) -> None:

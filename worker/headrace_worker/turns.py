@@ -69,7 +69,7 @@ class Turns:
                     f"turn {self._last} has no answer yet; repeat it before turn {request.sequence}"
                 )
             self._last = request.sequence
-            self._answer = asyncio.create_task(self._take(request), name=f"turn {request.sequence}")
+            self._answer = asyncio.create_task(self._process(request), name=f"turn {request.sequence}")
         answer = self._answer
         try:
             return await asyncio.shield(answer)
@@ -89,7 +89,7 @@ class Turns:
             self._answer.cancel()
             await asyncio.gather(self._answer, return_exceptions=True)
 
-    async def _take(self, request: runtime_pb2.TurnRequest) -> runtime_pb2.TurnResponse:
+    async def _process(self, request: runtime_pb2.TurnRequest) -> runtime_pb2.TurnResponse:
         ended = {finish.lease_id for finish in request.finished}
         for left in self._seats.aboard:
             if left.told_in is not None and left.attempt.lease.lease_id not in ended:

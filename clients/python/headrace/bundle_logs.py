@@ -74,7 +74,7 @@ class LogReader:
 
     def rest(self) -> bytes:
         """What was held back for want of its line's end."""
-        return self._take(len(self._held))
+        return self._pop(len(self._held))
 
     def _own(self) -> Iterator[bytes]:
         while self._held:
@@ -85,7 +85,7 @@ class LogReader:
                 continue
             mark = _MARK.search(self._held)
             end = mark.start() if mark else self._complete()
-            if taken := self._take(end):
+            if taken := self._pop(end):
                 yield taken
             if mark is None:
                 return
@@ -103,7 +103,7 @@ class LogReader:
         """From where on a file is shown; None where that is not known."""
         return 0 if self._since is None else log_times.place_of(log_times.read(path), self._since)
 
-    def _take(self, count: int) -> bytes:
+    def _pop(self, count: int) -> bytes:
         """The next bytes of what is held, without those that are older."""
         older = min(count, max(0, self._shown_from - (self._offset - len(self._held))))
         taken, self._held = self._held[older:count], self._held[count:]

@@ -1,6 +1,6 @@
 """Which source files of a folder a process runs, each with the digest of its content.
 
-    notice() ── whatever file is executed is read at that moment, and what it holds is noted ──► watch(folder).take()
+    notice() ── whatever file is executed is read at that moment, and what it holds is noted ──► Sources.new_files()
 
 A file is read when it is executed, not when somebody asks: it may have been edited since, and a module need not stay
 in `sys.modules`. Python says what it executes by the audit event `exec`, whichever way it got there: an import, also of
@@ -128,7 +128,7 @@ class Sources:
         """How many of the executed files were taken in."""
         self._began = False
 
-    def take(self) -> list[SourceFile]:
+    def new_files(self) -> list[SourceFile]:
         """The files that came since the last call. Threads may share it: each file comes to one of them."""
         with lock:
             if not self._began:

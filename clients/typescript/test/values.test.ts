@@ -148,8 +148,8 @@ test("a report is the best that meets the constraints and beats those before", (
       { score: 2, size: 1 },
       { score: NaN, size: 1 },
       { score: 9 },
-    ].map((one) => best.take(one as never)),
+    ].map((one) => best.observe(one as never)),
     [false, false, true, false, false, false],
   );
-  assert.equal(new Best(undefined, "score").take({ score: 1 }), false);
+  assert.equal(new Best(undefined, "score").observe({ score: 1 }), false);
 });

@@ -107,7 +107,7 @@ class _State:
         before, after = self.stages[number - 1], self.stages[number]
         return {number - 1: before.changed(link, again, step), number: after.changed(link, again, -step)}
 
-    def take(self, move: Move, change: Change) -> None:
+    def apply(self, move: Move, change: Change) -> None:
         """Makes a move."""
         for j, stage in change.items():
             self.stages[j] = stage
@@ -142,7 +142,7 @@ def solve_locally(problem: Problem, *, rounds: int = 1000) -> Solution | None:
         # Sums that change by and by are right but for rounding, which is no improvement.
         if change and (score[0] < best[0] or (score[0] == best[0] and score[1] < best[1] * (1 - 1e-12))):
             # The same move may help again.
-            state.take(move, change)
+            state.apply(move, change)
             best = state.score()
             idle, taken = 0, taken + 1
         else:

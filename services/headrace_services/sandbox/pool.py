@@ -93,7 +93,7 @@ class Pool:
         Raises what the process raised, and TooLargeError where the answer takes too much memory or time, or too many
         others wait for one.
         """
-        worker = await self._take(caller)
+        worker = await self._acquire(caller)
         done = False
         limit = asyncio.timeout(self._limits.time_s)
         try:
@@ -128,7 +128,7 @@ class Pool:
             await answers.aclose()
         raise InternalError("a process gave no answer")
 
-    async def _take(self, caller: str) -> Worker:
+    async def _acquire(self, caller: str) -> Worker:
         place = self._queue.join(caller)
         self._serve()
         self._start_missing()

@@ -45,7 +45,7 @@ class Queue(Generic[_Item]):
 
         The other calls of its caller go behind everybody else's. It has a process until `ended`.
         """
-        place = self._take(lambda caller: self._served[caller] < self._at_once)
+        place = self._pop(lambda caller: self._served[caller] < self._at_once)
         if place is not None and self._last is not None:
             self._served[self._last] += 1
         return place
@@ -58,10 +58,10 @@ class Queue(Generic[_Item]):
 
     def fail(self, error: BaseException) -> None:
         """No process can be had: the call whose turn it is hears why."""
-        if (place := self._take(lambda _: True)) is not None:
+        if (place := self._pop(lambda _: True)) is not None:
             place.set_exception(error)
 
-    def _take(self, may: Callable[[str], bool]) -> asyncio.Future[_Item] | None:
+    def _pop(self, may: Callable[[str], bool]) -> asyncio.Future[_Item] | None:
         waiting = [
             place
             for place, caller in self._callers.items()

@@ -38,7 +38,7 @@ from headrace_services.scheduler.engine.followers import Followers
 from headrace_services.scheduler.engine.hub import Hub
 from headrace_services.scheduler.engine.janitor import Janitor
 from headrace_services.scheduler.engine.log_reads import LogReads
-from headrace_services.scheduler.engine.overview import OverviewTaker
+from headrace_services.scheduler.engine.overview import OverviewGauges
 from headrace_services.scheduler.engine.schema_watch import SchemaWatch
 from headrace_services.scheduler.engine.sweeper import Sweeper
 from headrace_services.scheduler.listeners import Listener, certified, encrypted
@@ -318,7 +318,7 @@ async def _serve_bound(
             tasks.create_task(suggester.run()),
         ]
         if metrics:
-            background.append(tasks.create_task(OverviewTaker(engine).run()))
+            background.append(tasks.create_task(OverviewGauges(engine).run()))
         gc.collect()
         gc.freeze()
         if for_workers is not None:

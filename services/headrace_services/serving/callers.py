@@ -40,13 +40,13 @@ class StrangersCalls:
 
     def enter(self, peer: str, end: Callable[[], None]) -> Slot:
         """A call begins; `end` ends it alone."""
-        place = self._calls.take(peer, lambda: self._give_way(peer, end, "call"))
+        place = self._calls.acquire(peer, lambda: self._give_way(peer, end, "call"))
         return _StrangersCall(self, peer, end, lambda: self._calls.leave(place))
 
     @asynccontextmanager
     async def reading(self, peer: str, end: Callable[[], None]) -> AsyncIterator[None]:
         """A place among those that are read."""
-        place = self._messages.take(peer, lambda: self._give_way(peer, end, "message"))
+        place = self._messages.acquire(peer, lambda: self._give_way(peer, end, "message"))
         try:
             yield
         finally:

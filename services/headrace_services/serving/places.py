@@ -32,7 +32,7 @@ class Places:
     def __len__(self) -> int:
         return self._counts.total()
 
-    def take(self, connection: str, give_way: Callable[[], None]) -> Place:
+    def acquire(self, connection: str, give_way: Callable[[], None]) -> Place:
         """A place for a call of a connection, named as gRPC names peers. `give_way` is called when another one gets
         it."""
         if len(self) >= self._most:

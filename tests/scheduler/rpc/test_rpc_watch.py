@@ -124,13 +124,13 @@ async def test_watchers_share_one_status_taken_at_most_twice_a_second(
     site: RpcSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[float] = []
-    take = watching.Snapshot._take
+    load = watching.Snapshot._load
 
     async def counted(self: watching.Snapshot) -> pb.Study:
         taken.append(asyncio.get_running_loop().time())
-        return await take(self)
+        return await load(self)
 
-    monkeypatch.setattr(watching.Snapshot, "_take", counted)
+    monkeypatch.setattr(watching.Snapshot, "_load", counted)
     await site.create(max_trials=6)
     async with asyncio.TaskGroup() as tasks:
         watches = [tasks.create_task(follow(site.replicas[0])) for _ in range(6)]

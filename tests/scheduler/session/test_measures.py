@@ -5,7 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headrace.v1 import worker_pb2
 from headrace_services.monitoring.registry import REGISTRY
-from headrace_services.scheduler.engine.overview import OverviewTaker
+from headrace_services.scheduler.engine.overview import OverviewGauges
 from headrace_services.scheduler.monitored import monitored
 
 
@@ -27,7 +27,7 @@ async def test_a_trials_way_is_counted_and_the_cluster_is_taken_stock_of(engine:
     def counted() -> dict[str, float]:
         return {what: value(name, **labels) for what, (name, labels) in counters.items()}
 
-    taker = OverviewTaker(engine)
+    gauges = OverviewGauges(engine)
     before = counted()
     async with serving(engine, TIMING) as replica, worker(replica) as scripted:
         with monitored(replica.hub, replica.registry, engine):
@@ -46,7 +46,7 @@ async def test_a_trials_way_is_counted_and_the_cluster_is_taken_stock_of(engine:
             await scripted.report(assign.lease, 1, 1, 0.5)
             await scripted.hears("decision")
             assert value("headrace_outbox_messages") == 7
-            await taker.take()
+            await gauges.refresh()
             slots = {
                 state: value("headrace_slots", state=state)
                 for state in ("free", "busy", "draining", "quarantined", "away")
@@ -62,6 +62,6 @@ async def test_a_trials_way_is_counted_and_the_cluster_is_taken_stock_of(engine:
         assert REGISTRY.get_sample_value("headrace_workers_connected") is None  # it is the replica's own
     after = counted()
     assert {what: after[what] - before[what] for what in counters} == dict.fromkeys(counters, 1.0)
-    await taker.take()
+    await gauges.refresh()
     assert value("headrace_trials", state="running") == 0
     assert value("headrace_slots", state="busy") == 0

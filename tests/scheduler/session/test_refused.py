@@ -53,7 +53,7 @@ async def test_a_defect_of_ours_is_told_as_ours(
     async with worker(replica) as w:
         bad, good, site = await _two_trials(engine, replica, w)
         with monkeypatch.context() as patch:
-            patch.setattr("headrace_services.scheduler.core.dispatch.reports.take", broken)
+            patch.setattr("headrace_services.scheduler.core.dispatch.reports.receive", broken)
             await w.report(bad, 1, 1, 0.5)
             refused = await w.hears("refused")
         assert "a defect of Headrace" in refused.reason

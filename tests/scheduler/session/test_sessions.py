@@ -405,7 +405,7 @@ async def test_a_defect_of_the_scheduler_is_charged_to_nobody(
         replica.hub.kick(site.study_id)
         lease = (await w.hears("assign")).lease
         with monkeypatch.context() as patch:
-            patch.setattr("headrace_services.scheduler.core.dispatch.reports.take", broken)
+            patch.setattr("headrace_services.scheduler.core.dispatch.reports.receive", broken)
             await w.report(lease, 1, 1, 0.5)
             await w.hears("cancel", lambda cancel: cancel.lease.lease_id == lease.lease_id)
             await w.hears("ack", lambda ack: list(ack.sequences) == [1])

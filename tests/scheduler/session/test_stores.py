@@ -69,7 +69,7 @@ async def test_of_a_store_that_did_not_answer_nothing_is_decided(engine: AsyncEn
         assert (await greet(replica, "a")).set_up
 
 
-async def test_an_address_with_checkpoints_of_before_markers_must_hold_some(engine: AsyncEngine) -> None:
+async def test_an_address_with_checkpoints_and_no_marker_must_hold_some(engine: AsyncEngine) -> None:
     site: StudySite = await study(engine)
     async with transaction(engine) as conn:
         kept = {"uri": f"{URL}/studies/s-1/trials/0/1/", "step": 1}
@@ -80,7 +80,7 @@ async def test_an_address_with_checkpoints_of_before_markers_must_hold_some(engi
         assert (order.set_up, order.used) == (True, True)
 
 
-async def test_a_worker_of_before_markers_is_told_nothing_of_a_store(engine: AsyncEngine) -> None:
+async def test_a_worker_that_names_no_store_is_told_nothing_of_one(engine: AsyncEngine) -> None:
     async with serving(engine, TIMING) as replica, worker(replica) as scripted:
         await scripted.hello()
         assert not (await scripted.hears("welcome")).HasField("store")

@@ -95,7 +95,7 @@ class Gate:
         self.synchronize: Callable[[], None] | None = None
         """Waits for the device's work, where the trial runs on one."""
         if path is not None:
-            self._take(path)
+            self._occupy(path)
 
     @classmethod
     def from_environment(cls, *, idle_priority: bool = True) -> Self:
@@ -222,7 +222,7 @@ class Gate:
             words[AT["trial_pid"]] = words[WAITING] = 0
             self._drop()
 
-    def _take(self, path: Path) -> None:
+    def _occupy(self, path: Path) -> None:
         file = StageFile.open(path)
         words = file.words
         with path.open("rb") as locked:
@@ -353,7 +353,7 @@ class Gate:
         assert self._path is not None
         with suppress(StageFileError):
             old, futex = self._file, self._futex
-            self._take(self._path)
+            self._occupy(self._path)
             futex.close()
             old.close()
         return self._file.words

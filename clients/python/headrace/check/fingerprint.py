@@ -49,7 +49,7 @@ def heap_classes() -> tuple[type, ...]:
     return (*nameless_classes(), *Classes.imported().callback)
 
 
-def take(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment, step: int) -> Snapshot:
+def capture(t: Trial, frame: FrameType | None, heap: discover.Heap, moment: Moment, step: int) -> Snapshot:
     """All the state that can be found from here."""
     frames = discover.script_frames(frame)
     finds = _Finds(t.tracked_objects(), t.shared_objects())

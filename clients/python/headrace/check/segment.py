@@ -137,7 +137,7 @@ class Segment:
     def tracked(self, t: Trial) -> None:
         """As `t.track(...)` left it; a script may still change it before its loop."""
         self._seeded.clear()  # what was seeded before is undone by the restore
-        self._take(t, Moment.TRACKED, t.step)
+        self._capture(t, Moment.TRACKED, t.step)
         if self._control.watched:
             self._phases.begin(self._glance(t, sys._getframe(1)))
 
@@ -145,7 +145,7 @@ class Segment:
         """As the first step will find it."""
         self._trial = t
         self._seeded.clear()
-        self._take(t, Moment.BEGUN, t.step)
+        self._capture(t, Moment.BEGUN, t.step)
         self._files.begun()
         if self._control.watched:
             self._phases.begin(self._glance(t, sys._getframe(1)))
@@ -154,7 +154,7 @@ class Segment:
         """Everything the checkpoint should hold is in memory now."""
         self._trial, self._reported_in = t, t.step
         if self._is_photographed(step):
-            self._take(t, Moment.REPORTED, step)
+            self._capture(t, Moment.REPORTED, step)
             if self._control.watched and self._control.ranks == 1:  # sharded ones have their own ways
                 self._gradients.watch(fingerprint.tracked_modules(t), step)
         if self._is_looked_at(step):
@@ -165,7 +165,7 @@ class Segment:
     def body_ended(self, t: Trial) -> None:
         """What the body did after its report is in no checkpoint."""
         if self._snapshots and self._snapshots[-1].moment is Moment.REPORTED:
-            self._take(t, Moment.BODY_ENDED, t.step)
+            self._capture(t, Moment.BODY_ENDED, t.step)
 
     def report(self, report: Report) -> Decision:
         """Goes on to the budget, or to where the check has seen enough; or leaves at its pause."""
@@ -192,7 +192,7 @@ class Segment:
         """Keeps how the script ended."""
         self._error, self._traceback = error, traceback
         if not error and self._end is End.RETURNED and self._trial is not None:
-            self._take(self._trial, Moment.RETURNED, self._trial.step)
+            self._capture(self._trial, Moment.RETURNED, self._trial.step)
 
     def seeding(self, name: str, frame: FrameType | None) -> None:
         """A global generator is being seeded: after the restore, that undoes it."""
@@ -276,9 +276,9 @@ class Segment:
             self._beside_s += self._clock() - began
         return variables | self._beside | files
 
-    def _take(self, t: Trial, moment: Moment, step: int) -> None:
+    def _capture(self, t: Trial, moment: Moment, step: int) -> None:
         try:
-            self._snapshots.append(fingerprint.take(t, sys._getframe(1), self._heap, moment, step))
+            self._snapshots.append(fingerprint.capture(t, sys._getframe(1), self._heap, moment, step))
         except Exception as error:
             if Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent == Path(__file__).parent:
                 raise CheckFaultError(repr(error)) from error

@@ -326,10 +326,7 @@ def _warn_of_idleness(client: Client, name: str, output: Output) -> None:
             "No worker is connected, so trials wait: start one with `headrace worker --scheduler HOST:PORT`."
         )
         return
-    try:
-        room = client.study(name).room()
-    except HeadraceError:  # an older scheduler: `headrace show` says what the study waits for
-        return
+    room = client.study(name).room()
     if room.lacking:
         some = len(room.lacking) < room.sizes
         who, rest = ("some trials need", "they") if some else ("a trial needs", "trials")

@@ -6,7 +6,7 @@ from headrace.errors import HeadraceError
 
 
 def importance_or_reason(study: Study, info: StudyInfo) -> tuple[Importance, ...]:
-    """What `Study.importance` returns; where it fails, the reason takes its place: an older scheduler has no answer."""
+    """What `Study.importance` returns; where it fails, the reason takes its place."""
     try:
         return study.importance()
     except HeadraceError as error:

@@ -33,7 +33,7 @@ def untold(lease_id: str) -> event_pb2.AttemptCode | None:
     if (watched := watch()) is None:
         return None
     with sources.lock:
-        _files.extend(watched.take())
+        _files.extend(watched.new_files())
         new = _files[_told.get(lease_id, 0) :]
         if not new:
             return None

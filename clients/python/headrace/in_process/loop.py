@@ -124,7 +124,7 @@ class Loop:
                 if isgenerator(returned):
                     self._advance(asked, cast("Generator[Any, None, Any]", returned), step=0)
                 else:
-                    trial._take_returned(returned, required=True)
+                    trial._report_returned(returned, required=True)
             else:
                 self._advance(asked, generator, step=asked.step)
         except Ended:

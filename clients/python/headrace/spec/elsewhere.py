@@ -109,10 +109,8 @@ KINDS: Final = {
     "fifo": "Did you mean `run_all`?",
     "sha": "Did you mean `successive_halving`?",
     "ashascheduler": "Did you mean `asha`?",
-    "learning_curve": "It was removed, as it saved next to nothing. Write `policy: median` to stop trials, or "
-    "`policy: {kind: asha, arrival: optimistic, effort: 0.2}` to hedge against early values that mislead.",
 }
-"""Kinds of a policy; also one that Headrace had."""
+"""Kinds of a policy."""
 
 SAMPLERS: Final = {
     "tpesampler": "Did you mean `tpe`?",

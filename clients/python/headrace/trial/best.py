@@ -22,7 +22,7 @@ class Best:
         """Whether any report is to be saved for its value."""
         return self._best is not None or self._end is not None
 
-    def take(self, metrics: Mapping[str, float]) -> bool:
+    def observe(self, metrics: Mapping[str, float]) -> bool:
         """Whether a report that goes further than all before is to be saved; the best one so far is remembered."""
         best = self._is_best(metrics)
         return best or self._ends(metrics)

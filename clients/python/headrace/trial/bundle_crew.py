@@ -194,7 +194,7 @@ class Crew:
         answer = self._runtime.turn(said)
         for lease, verdict in answer.decisions:
             if (member := self._members.get(lease)) is not None:
-                self._take(member, verdict)
+                self._apply(member, verdict)
         for seat in answer.joined:
             self._members.setdefault(seat.lease, Member(seat))
         for lease in answer.gone:
@@ -332,7 +332,7 @@ class Crew:
             try_state(self._group.member_state(training[0].id))
             self._checked = True
 
-    def _take(self, member: Member, verdict: Decision | Refused) -> None:
+    def _apply(self, member: Member, verdict: Decision | Refused) -> None:
         member.waits = False
         if member.id is not None:
             member.kept = None
@@ -367,7 +367,7 @@ class Crew:
         for member in self.training:
             member.done = member.step
         self._mark = self._seen()
-        self._then = self._shared.take()
+        self._then = self._shared.states()
 
     def _seen(self) -> Mapping[int, int] | None:
         seen = getattr(self._group, "seen", None)

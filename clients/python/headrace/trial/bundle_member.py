@@ -114,7 +114,12 @@ class Member(OneOfAKind):
         scaled = "scaler" in restore.names()
         for name in PLAIN if scaled else PLAIN[:2]:
             restore.give(
-                Tracked(name=name, target=None, take=dict, give=functools.partial(state.__setitem__, name)),
+                Tracked(
+                    name=name,
+                    target=None,
+                    get_state=dict,
+                    set_state=functools.partial(state.__setitem__, name),
+                ),
                 self.params,
             )
         self.kept = state
@@ -128,7 +133,7 @@ class Member(OneOfAKind):
 
     def due(self, row: Mapping[str, float], *, asked: bool, every: int | None) -> bool:
         """Whether the step that it reports, with these metrics, is to be saved."""
-        asked |= self._best.take(row)
+        asked |= self._best.observe(row)
         often = every is not None and self.step - self._saved_step >= every
         often = often or self.step >= self.milestone or self._assignment.asked_to_leave
         return (asked or often) and self.saves
@@ -187,4 +192,4 @@ def try_state(state: Mapping[str, Any]) -> None:
 
 
 def _plain(name: str, state: Mapping[str, Any]) -> Tracked:
-    return Tracked(name=name, target=None, take=lambda: state[name], give=lambda _: None)
+    return Tracked(name=name, target=None, get_state=lambda: state[name], set_state=lambda _: None)

@@ -29,17 +29,17 @@ class Shared:
             entry = tracked(name, target)
             if not isinstance(entry, Tracked):
                 raise TypeError(f"bundle.track({name}=...): what saves itself on all ranks cannot be shared")
-            try_encode(entry.take(), name)
+            try_encode(entry.get_state(), name)
             self.entries[name] = entry
-        self._fresh = {name: _digest(entry.take(), name) for name, entry in self.entries.items()}
+        self._fresh = {name: _digest(entry.get_state(), name) for name, entry in self.entries.items()}
         self._given = bool(before)
         for name, state in (before or {}).items():
             if name in self.entries:
-                self.entries[name].give(state)
+                self.entries[name].set_state(state)
 
-    def take(self) -> dict[str, Any]:
+    def states(self) -> dict[str, Any]:
         """Their states, which do not change with them."""
-        return {name: copy.deepcopy(entry.take()) for name, entry in self.entries.items()}
+        return {name: copy.deepcopy(entry.get_state()) for name, entry in self.entries.items()}
 
     def meet(self, member: Member) -> None:
         """A member comes in: gives what its checkpoint has if it is the first, and else says what differs."""
@@ -47,15 +47,18 @@ class Shared:
         if member.restore is not None:
             for name in self.entries.keys() & member.restore.names():
                 asked = Tracked(
-                    name=name, target=None, take=dict, give=functools.partial(brought.__setitem__, name)
+                    name=name,
+                    target=None,
+                    get_state=dict,
+                    set_state=functools.partial(brought.__setitem__, name),
                 )
                 member.restore.give(asked, member.params)
         for name, entry in self.entries.items():
             if name in brought and not self._given:
-                entry.give(brought[name])
+                entry.set_state(brought[name])
                 continue
             own = _digest(brought[name], name) if name in brought else self._fresh[name]
-            if own != _digest(entry.take(), name):
+            if own != _digest(entry.get_state(), name):
                 member.to_tell.append(
                     f"{name} is shared by the bundle, and is not where this trial's own would be: it sees other data "
                     "than alone. Let data follow each member's own steps, bundle.member_steps"

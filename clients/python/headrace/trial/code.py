@@ -7,7 +7,7 @@ file before it hears of a value that the file made. Shipped code is known alread
 from collections.abc import Callable
 
 from headrace import sources
-from headrace.trial.line import Line, UnknownCallError
+from headrace.trial.line import Line
 from headrace.v1 import event_pb2, runtime_pb2, spec_pb2
 
 
@@ -31,15 +31,12 @@ class CodeTeller:
         """Tells what was imported since the last call. Raises what any call to the worker raises."""
         if self._sources is None:
             return
-        self._untold += self._sources.take()
+        self._untold += self._sources.new_files()
         if not self._untold:
             return
         request = self._request()
         request.files.extend(
             event_pb2.SourceFile(path=file.path, digest=file.digest) for file in self._untold
         )
-        try:
-            self._line.call(self._line.stub.Loaded, request)
-        except UnknownCallError:
-            self._sources = None  # an older worker asks for nothing of the kind
+        self._line.call(self._line.stub.Loaded, request)
         self._untold.clear()

@@ -120,12 +120,12 @@ class Restore:
             return
         key = of_object(entry.name)
         if same_size:
-            entry.give(self._part(0 if key in self._as_rank_0 else self._rank)["tracked"][entry.name])
+            entry.set_state(self._part(0 if key in self._as_rank_0 else self._rank)["tracked"][entry.name])
         elif key in self._everywhere and (entry.shared or not (entry.draws and self._saved_world == 1)):
-            entry.give(self._part(0)["tracked"][entry.name])
-        elif entry.give_ranks is not None:
+            entry.set_state(self._part(0)["tracked"][entry.name])
+        elif entry.set_rank_states is not None:
             states = [self._of_rank(rank, entry.name) for rank in range(self._saved_world)]
-            entry.give_ranks(states, rank=self._rank, world_size=self._world)
+            entry.set_rank_states(states, rank=self._rank, world_size=self._world)
         else:
             differs = (
                 "which is no word on what further ranks draw"

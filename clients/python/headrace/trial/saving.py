@@ -90,7 +90,7 @@ class Saver:
         assert root is not None
         folder = root / f"step-{content.step:08d}-{sequence:06d}"
         tracked = {
-            name: entry.take() for name, entry in content.tracked.items() if isinstance(entry, Tracked)
+            name: entry.get_state() for name, entry in content.tracked.items() if isinstance(entry, Tracked)
         }
         state = dict(content.state)
         files = {name: entry for name, entry in content.tracked.items() if isinstance(entry, TrackedFiles)}

@@ -132,7 +132,7 @@ def run(
     trial: Trial | None = None
     try:
         trial = Trial(assignment, runtime, observer)
-        trial._take_returned(function(trial))
+        trial._report_returned(function(trial))
     except Ended:
         pass
     except (TrialRuntimeError, DaemonGone):

@@ -271,7 +271,7 @@ class Trial(OneOfAKind):
         for name, target in named_by_type(objects, named, known=self._tracked).items():
             entry = tracked(name, target)
             if isinstance(entry, Tracked):
-                try_encode(entry.take(), name)
+                try_encode(entry.get_state(), name)
             self._tracked[name] = entry
             if self._restore is not None:
                 self._restore.give(entry, self.params)
@@ -356,7 +356,7 @@ class Trial(OneOfAKind):
             )
         step = self._checked_step(step)
         if self._looping:
-            self._turn.take(step, values.keys(), self._roles())
+            self._turn.record(step, values.keys(), self._roles())
         self._begin()
         train_time_s = time.monotonic() - self._train_started
         if not self._looping:
@@ -402,8 +402,8 @@ class Trial(OneOfAKind):
         )
         raise self._end
 
-    def _take_returned(self, returned: object, *, required: bool = False) -> None:
-        """Takes what the function returned for the result at the full budget, if it has reported nothing.
+    def _report_returned(self, returned: object, *, required: bool = False) -> None:
+        """Reports what the function returned as the result at the full budget, if it has reported nothing.
 
         One that continues from a checkpoint of the full budget has nothing left to report. A gang saves nothing here.
 
@@ -512,7 +512,7 @@ class Trial(OneOfAKind):
         """Whether this report is saved for its value: as the best one, or as the one that ends the study."""
         if not self._best.wanted or not (self._tracked or self.state):
             return False
-        best = step > self._furthest_step and self._best.take(values)
+        best = step > self._furthest_step and self._best.observe(values)
         return self._saver.first_says(best, self._sequence + 1, longest_s=self._longest_s)
 
     def _trained_with(self) -> dict[str, Any]:

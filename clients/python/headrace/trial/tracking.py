@@ -21,12 +21,12 @@ class Tracked:
 
     name: str
     target: Any
-    take: Callable[[], Any]
-    give: Callable[[Any], Any]
+    get_state: Callable[[], Any]
+    set_state: Callable[[Any], Any]
     # The user says that it is the same on all ranks: rank 0's is saved, and given to all.
     shared: bool = False
     # Gives the states of all ranks of a gang of another size; None where the object does not say how.
-    give_ranks: Callable[..., Any] | None = None
+    set_rank_states: Callable[..., Any] | None = None
     # It draws numbers: where ranks are added, nothing says which ones they draw.
     draws: bool = False
 
@@ -98,28 +98,28 @@ def tracked(name: str, target: Any) -> Tracked | TrackedFiles:
                 "leave shared(...) out"
             )
         return files
-    for take, give in (
+    for get, set_ in (
         ("state_dict", "load_state_dict"),
         ("get_state", "set_state"),
         ("getstate", "setstate"),
     ):
-        if callable(getattr(target, take, None)) and callable(getattr(target, give, None)):
+        if callable(getattr(target, get, None)) and callable(getattr(target, set_, None)):
             return Tracked(
                 name=name,
                 target=target,
-                take=getattr(target, take),
-                give=getattr(target, give),
+                get_state=getattr(target, get),
+                set_state=getattr(target, set_),
                 shared=said,
-                give_ranks=getattr(target, "load_rank_states", None),
-                draws=take != "state_dict",
+                set_rank_states=getattr(target, "load_rank_states", None),
+                draws=get != "state_dict",
             )
     bit_generator = getattr(target, "bit_generator", None)  # numpy.random.Generator
     if bit_generator is not None and hasattr(bit_generator, "state"):
         return Tracked(
             name=name,
             target=target,
-            take=lambda: bit_generator.state,
-            give=lambda state: setattr(bit_generator, "state", state),
+            get_state=lambda: bit_generator.state,
+            set_state=lambda state: setattr(bit_generator, "state", state),
             shared=said,
             draws=True,
         )

@@ -30,8 +30,8 @@ class Turn:
             f"step {step} comes in the same turn of t.steps() as step {first}, and a turn is one step. {ONCE}"
         )
 
-    def take(self, step: int, values: Collection[str], roles: Mapping[str, str]) -> None:
-        """Note a report. `roles` are the metrics that the study reads, each with what it reads it as.
+    def record(self, step: int, values: Collection[str], roles: Mapping[str, str]) -> None:
+        """Record a report. `roles` are the metrics that the study reads, each with what it reads it as.
 
         Raises `ValueError` for a further step in one turn, for a metric that the turn has reported before, and for one
         that the study reads in a further report of the step: only the first report of a step counts.

@@ -14,7 +14,7 @@ export class Best {
   }
 
   /** Learns of a report; whether it is the best one. */
-  take(metrics: Readonly<Record<string, number>>): boolean {
+  observe(metrics: Readonly<Record<string, number>>): boolean {
     const value = metrics[this.#metric];
     if (this.#told === undefined || value === undefined || !Number.isFinite(value)) return false;
     const met = this.#told.constraints.every(({ metric, bound }) => {

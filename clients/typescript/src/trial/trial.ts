@@ -127,7 +127,7 @@ export class Trial {
     await this.#begin();
     this.#step = step;
     const trainSeconds = this.#elapsed();
-    const best = this.#best.take(metrics);
+    const best = this.#best.observe(metrics);
     const checkpointDir = this.#due(step, options.save || best) ? await this.#save(step) : "";
     const saveSeconds = checkpointDir ? this.#elapsed() : 0;
     this.#sequence += 1;

@@ -70,10 +70,9 @@ def turn(study: Study, sampler: BestOfSampler, source: Source) -> Turn | None:
     """Whether the next configuration may be taken now; None: not yet, or never."""
     if source.state is StudyState.COMPLETED:
         return Turn()
-    planned = study.spec.max_trials if study.planned is None else study.planned
     if sampler.eager is None or source.state is not StudyState.ACTIVE or not source.has_full:
         return None
-    if planned - study.sampled < 2:
+    if study.planned - study.sampled < 2:
         return None  # the last place is kept for the end
     if not study.sampled and source.decided >= sampler.eager * source.planned > 0:
         return Turn(early=f"{source.decided} of {source.planned} trials are decided")
@@ -115,9 +114,8 @@ def next_of_best(
 
 def next_request(other: Study, live: int) -> Request | None:
     """What the next new trial of the other study takes, which has `live` leases; None where there may be none now."""
-    planned = other.spec.max_trials if other.planned is None else other.planned
     is_full = bool(other.spec.max_parallel) and live >= other.spec.max_parallel
-    if other.sampled >= planned or is_full or other.spec.template is None:
+    if other.sampled >= other.planned or is_full or other.spec.template is None:
         return None
     return Request.of(other.spec.resources.each[0], other.standing.avoided)
 

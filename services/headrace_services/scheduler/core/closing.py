@@ -49,7 +49,7 @@ def advance(state: CycleState) -> Deciding[None]:
         return
     held: list[Lease] = []
     if state.study.now_s < closing.by_s:
-        state.take((yield from ask(Unfinished(after=-1, limit=0))).rows)
+        state.add_rows((yield from ask(Unfinished(after=-1, limit=0))).rows)
         held = [state.leases[trial.lease_id] for trial in state.trials.values() if trial.lease_id is not None]
     if not held:
         _end(state)

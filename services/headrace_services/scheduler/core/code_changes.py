@@ -209,7 +209,7 @@ def _refused(path: str) -> Violation:
     return Violation(field="code", value=not_known.plain(path), message=message, remedy=remedy)
 
 
-def take(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
+def check(state: CycleState, lease: Lease, code: AttemptCode | None) -> bool:
     """Take in what a live attempt runs. Returns False where it was taken off its worker for that: then nothing of it
     counts from here on."""
     if code is None:

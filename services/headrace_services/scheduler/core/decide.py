@@ -111,14 +111,14 @@ def decide(
     `keep_every_s` = 0 and `most_gap_s` = `hours.NO_OUTAGES`.
     """
     state = CycleState(study, fold)
-    state.take(rows)
+    state.add_rows(rows)
     yield from hours.bring_up(state, most_gap_s)
     yield from _prepare(state, inputs)
     refused: dict[int, HeadraceError] = {}
     for position, one in sorted(enumerate(inputs), key=_reopens_nothing):
         try:
             if isinstance(one, Reopening):
-                state.outcomes[position] = yield from reopening.take(state, one)
+                state.outcomes[position] = yield from reopening.apply(state, one)
             else:
                 state.outcomes[position] = dispatch.apply(state, one, position=position)
         except HeadraceError as error:
@@ -237,8 +237,8 @@ def _place(
     )
     state.rest(waiting.rests_until_s)
     state.live_before(waiting.live)
-    state.take(waiting.rows)
-    state.take_bundles(waiting.bundles)
+    state.add_rows(waiting.rows)
+    state.add_bundles(waiting.bundles)
     state.load_queue(waiting.runnable)
     yield from placing.place(state, pass_over=False)
     yield from cluster_view.keep_slots(state, keep_every_s)
@@ -277,7 +277,7 @@ def _finish(state: CycleState) -> Deciding[bool]:
     """
     before = state.study.standing.ended_through
     left = yield from ask(Unfinished(after=-1 if before is None else before, limit=ENDED_AT_ONCE))
-    state.take(left.rows)
+    state.add_rows(left.rows)
     dispatch.finish(state, [trial.number for trial in left.rows.trials])
     dispatch.finish(state, state.trials)  # and those that this cycle created
     if left.through != before:

@@ -44,7 +44,7 @@ def apply(state: CycleState, one: Input, *, position: int = 0) -> Outcome | None
     """
     match one:
         case ReportArrived():
-            return reports.take(state, one)
+            return reports.receive(state, one)
         case RestoredArrived():
             return exits.restored(state, one)
         case ExitedArrived():
@@ -56,11 +56,11 @@ def apply(state: CycleState, one: Input, *, position: int = 0) -> Outcome | None
         case PlaceNow():
             state.wants_placement = True
         case Proposed():
-            return proposals.take(state, one)
+            return proposals.receive(state, one)
         case ProposalsOver():
             return proposals.over(state, one)
         case AfterEnded():
-            study_launch.take(state, one)
+            study_launch.launch(state, one)
         case Suggest():
             state.wants_placement = True
             state.pending_suggestions.append((position, one))

@@ -100,7 +100,7 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     yield from cluster_view.look_around(state, SLOTS_AT_ONCE)
     if state.study.spec.fuse is not None:
         found = yield from ask(Candidates(now_s=state.study.now_s, limit=0, bundles=seats.BUNDLES_AT_ONCE))
-        state.take_bundles(found.bundles)
+        state.add_bundles(found.bundles)
 
 
 def leaves(state: CycleState, lease: Lease, trial: Trial, target: int) -> str | None:

@@ -80,7 +80,9 @@ def restored(state: CycleState, message: RestoredArrived) -> Outcome:
         return stale_leases.gone(state, message)
     if message.code is not None:
         return (
-            Accepted() if code_changes.take(state, lease, message.code) else stale_leases.gone(state, message)
+            Accepted()
+            if code_changes.check(state, lease, message.code)
+            else stale_leases.gone(state, message)
         )
     failed_starts.over(state, lease.number)
     # Nothing is noted where nothing moves: a change without an event would be hidden from other replicas.
@@ -140,7 +142,7 @@ def exited(state: CycleState, message: ExitedArrived) -> Outcome:
             _interrupt(state, state.trials[number], message.error or "its client or worker gave it back")
         case outcome if outcome in unreadable_checkpoints.OUTCOMES:
             state.close(lease)
-            unreadable_checkpoints.take(state, state.trials[number], lease, message)
+            unreadable_checkpoints.handle(state, state.trials[number], lease, message)
         case "UNPREPARED":
             _unprepared(state, state.trials[number], lease, message.error or "it was not said why")
         case "UNREACHED":

@@ -58,7 +58,7 @@ def place(state: CycleState, *, pass_over: bool) -> Deciding[None]:
             break
         number, promotion = job
         if number not in state.trials:
-            state.take((yield from ask(Named(numbers=frozenset({number})))))
+            state.add_rows((yield from ask(Named(numbers=frozenset({number})))))
         trial = state.trials[number]
         shunned = failed_starts.shunned(state.study, number) is not None
         placement = bundle = None

@@ -12,7 +12,7 @@ from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.state import CycleState
 
 
-def take(state: CycleState, proposed: Proposed) -> Outcome:
+def receive(state: CycleState, proposed: Proposed) -> Outcome:
     """Add the trial of a proposal, if it is the one that comes next."""
     if not _is_next(state, proposed.index) or (proposed.if_idle and not state.cluster.has_idle):
         return Accepted()

@@ -33,7 +33,7 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
     if not state.cluster.nothing_waits:
         return
     found = yield from ask(Candidates(now_s=state.study.now_s, limit=0, bundles=seats.BUNDLES_AT_ONCE))
-    state.take_bundles(found.bundles)
+    state.add_bundles(found.bundles)
     idle = cluster_view.free_for_study(state)
     most = max(0, spec.max_parallel - found.live) if spec.max_parallel else len(idle)
     state.cluster.idle = tuple(idle[:most])

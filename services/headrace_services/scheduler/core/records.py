@@ -42,7 +42,7 @@ class Study(Struct, frozen=True, kw_only=True):
     create_time: datetime
     end_time: datetime | None
     standing: Standing = Standing()
-    planned: int | None = None
+    planned: int
     """How many configurations are to be tried, without the baseline and what users add: a grid may have fewer than
     asked for, and the study that `best_of` names fewer results. Counted when the study is created."""
     after: str | None = None

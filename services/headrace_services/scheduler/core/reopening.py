@@ -41,7 +41,7 @@ _AGAIN = frozenset({Reason.FAILED, Reason.CANCELLED})
 """How a trial ended that a user may name to have it tried again."""
 
 
-def take(state: CycleState, command: Reopening) -> Deciding[Outcome]:
+def apply(state: CycleState, command: Reopening) -> Deciding[Outcome]:
     """Carry a command out. Raises a HeadraceError where it cannot be; nothing has changed then."""
     match command:
         case RetryTrials():

@@ -56,7 +56,7 @@ from headrace_services.scheduler.core.state import CycleState
 _NAMES_SHOWN = 8
 
 
-def take(state: CycleState, report: ReportArrived) -> Outcome:
+def receive(state: CycleState, report: ReportArrived) -> Outcome:
     """Take a report in.
 
     Raises InvalidFieldError where an ask/tell client reports a step that its trial must not report, or leaves out an
@@ -80,7 +80,7 @@ def take(state: CycleState, report: ReportArrived) -> Outcome:
         code_changes.require_unchanged(state, report.code)
     if not lease.live:
         lease = state.reclaim(lease)
-    if not code_changes.take(state, lease, report.code):
+    if not code_changes.check(state, lease, report.code):
         return stale_leases.gone(state, report)
     if state.trials[lease.number].state is State.RESUMED:
         state.move(lease.number, Action.RESTORED)

@@ -27,7 +27,7 @@ from headrace_services.scheduler.core.placement import (
     requests_of,
     spare_slots,
     suits,
-    take,
+    without,
 )
 from headrace_services.scheduler.core.placement.shares import (
     BEHIND_ALL,
@@ -275,7 +275,7 @@ def _leave(state: CycleState, kept: list[Reservation], own: Claim) -> Deciding[N
             continue
         leave_to(state, other.study_id)
         cluster.withheld.append(found)
-        devices = take(devices, found)
+        devices = without(devices, found)
         assert other.wants is not None
         served = cluster.others[other.study_id] = other.holding(other.wants, now_s)
         place = claim(served, cluster.totals, now_s)
@@ -397,7 +397,7 @@ def _devices(state: CycleState) -> tuple[Slot, ...]:
 
 def _without(devices: tuple[Slot, ...], withheld: list[Placement]) -> tuple[Slot, ...]:
     for placement in withheld:
-        devices = take(devices, placement)
+        devices = without(devices, placement)
     return devices
 
 

@@ -136,7 +136,7 @@ class CycleState:
             if lease.grant is not None and lease.live:
                 self.grants.setdefault(lease.grant.id, lease.grant)
 
-    def take(self, rows: Rows) -> None:
+    def add_rows(self, rows: Rows) -> None:
         """Take copies of rows."""
         self.load(trials=rows.trials, leases=rows.leases)
         for lease_id, slots in rows.slots.items():
@@ -145,7 +145,7 @@ class CycleState:
             self.profiles.setdefault((profile.device, profile.key), profile)
         self.histories.update(rows.histories)
 
-    def take_bundles(self, bundles: Iterable[Bundle]) -> None:
+    def add_bundles(self, bundles: Iterable[Bundle]) -> None:
         """Take copies of bundles whose seats are open in the rows."""
         for bundle in bundles:
             self.grants.setdefault(bundle.grant.id, bundle.grant)
@@ -188,8 +188,7 @@ class CycleState:
     @property
     def sampled_limit(self) -> int:
         """How many configurations the sampler is asked for: fewer than planned at first where it has no more."""
-        limit, planned = self.fold.sampled_limit, self.study.planned
-        return limit if planned is None else min(limit, planned)
+        return min(self.fold.sampled_limit, self.study.planned)
 
     def count_proposal(self) -> None:
         """Note that a configuration was proposed; the log says when it was the last one."""
@@ -346,7 +345,7 @@ class CycleState:
         self._begin(lease, tuple(slot.part(grant.milli, grant.memory_bytes) for slot in slots))
         self._use(slots[0], grant, 1)
         for slot in slots:
-            self._take(slot, grant)
+            self._occupy(slot, grant)
 
     def join(self, lease: Lease, slots: tuple[Slot, ...]) -> None:
         """Give out a further lease on a grant that others hold already: nothing more is charged."""
@@ -421,7 +420,7 @@ class CycleState:
         self._found.update((slot.worker_id, slot.index) for slot in new)
         self.offer(new)
 
-    def _take(self, slot: Slot, grant: Grant) -> None:
+    def _occupy(self, slot: Slot, grant: Grant) -> None:
         for place, known in enumerate(self.free):
             if (known.worker_id, known.index) == (slot.worker_id, slot.index):
                 rest = known.less(grant.milli, grant.memory_bytes)
@@ -492,9 +491,7 @@ class CycleState:
     def extend(self, spec: StudySpec) -> None:
         """Give the study a spec with more configurations, or a larger full budget."""
         before = self.study.spec
-        planned = self.study.planned
-        if planned is not None:
-            planned += spec.max_trials - before.max_trials
+        planned = self.study.planned + spec.max_trials - before.max_trials
         self.study = replace(self.study, spec=spec, planned=planned)
         self.emit(events.study_extended(before, spec))
 

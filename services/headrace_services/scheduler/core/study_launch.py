@@ -18,7 +18,7 @@ from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.state import CycleState
 
 
-def take(state: CycleState, said: AfterEnded) -> None:
+def launch(state: CycleState, said: AfterEnded) -> None:
     """Begin, or fail. What comes twice, or is about another study than the one that it waits for, changes nothing."""
     if state.study.after != said.study or state.study.state.ended:
         return

@@ -47,7 +47,7 @@ def look_ahead(state: CycleState, exits: list[ExitedArrived]) -> Deciding[None]:
         state.earlier_checkpoints[trial.number] = yield from ask(need)
 
 
-def take(state: CycleState, trial: Trial, lease: Lease, message: ExitedArrived) -> None:
+def handle(state: CycleState, trial: Trial, lease: Lease, message: ExitedArrived) -> None:
     """Have the trial tried again after a pause, from its checkpoint or from an earlier one."""
     slots = state.slots.get(lease.id, ())
     failed = (slots[0].worker_name,) if slots else ()

@@ -44,7 +44,7 @@ def look_ahead(state: CycleState, inputs: Sequence[Input]) -> Deciding[None]:
             maximize=spec.maximizes(),
             full_first=spec.objective.full_budget_first,
         )
-        state.take(Rows(trials=(yield from ask(need))))
+        state.add_rows(Rows(trials=(yield from ask(need))))
 
 
 def measured(state: CycleState, number: int, value: float) -> None:

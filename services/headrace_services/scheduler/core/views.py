@@ -31,7 +31,7 @@ def shown(
         number for number in unread if state.trials[number].rungs or not _is_leased(state, number)
     )
     if earlier:
-        state.take((yield from ask(Named(histories=earlier))))
+        state.add_rows((yield from ask(Named(histories=earlier))))
     return {number: _view(state, number) for number in sorted(numbers)}
 
 

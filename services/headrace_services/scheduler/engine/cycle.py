@@ -62,7 +62,7 @@ async def run_cycle(
         fold.cursor = study.cursor
     fresh = [one for one in submissions if one.request is None or one.request.id not in opened.answers]
     deciding = decide(study, [submission.input for submission in fresh], fold, opened.rows)
-    plan = await serve(conn, study_id, deciding, turn.take if turn else None)
+    plan = await serve(conn, study_id, deciding, turn.acquire if turn else None)
     shown = Shown(study=plan.study, trials=plan.shown)
     settled = [_settle(one, outcome, shown) for one, outcome in zip(fresh, plan.outcomes, strict=True)]
     await apply(conn, plan, _to_remember(fresh, settled))

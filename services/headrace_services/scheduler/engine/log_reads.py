@@ -81,7 +81,7 @@ class LogReads:
                     except TimeoutError:
                         pass  # the notification may have been lost
                     async with transaction(self._engine) as conn:
-                        chunk = await log_reads.take(conn, read_id)
+                        chunk = await log_reads.pop(conn, read_id)
                     if chunk is not None:
                         return worker_pb2.LogChunk.FromString(chunk)
         except TimeoutError:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 EVERY_S = 15.0
 
 
-class OverviewTaker:
+class OverviewGauges:
     """One a replica that shows metrics; all replicas show the same."""
 
     def __init__(self, engine: AsyncEngine) -> None:
@@ -29,12 +29,12 @@ class OverviewTaker:
         """Count every quarter of a minute, with jitter, until cancelled."""
         while True:
             try:
-                await self.take()
+                await self.refresh()
             except Exception as error:  # noqa: BLE001  # whatever it is, metrics alone are older for it
                 log.warning("the cluster could not be counted for the metrics: %s", error)
             await asyncio.sleep(EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # jitter
 
-    async def take(self) -> None:
+    async def refresh(self) -> None:
         """Count once."""
         async with transaction(self._engine) as conn:
             found = await overview.overview(conn)

@@ -231,7 +231,7 @@ class StudyRunner:
             log.exception("a cycle of study %s failed on %s inputs", self.study_id, len(batch))
             await self._isolate(batch, error)
             return
-        self._take(batch, result)
+        self._settle(batch, result)
 
     def _is_overtaking(self, waiting: _Waiting) -> bool:
         """Whether an earlier message of the stream was left unanswered. Then this one is left so too."""
@@ -254,7 +254,7 @@ class StudyRunner:
         for waiting in batch:
             self._leave(waiting, f"the database did not take the cycle: {cause(error)}")
 
-    def _take(self, batch: list[_Waiting], result: CycleResult) -> None:
+    def _settle(self, batch: list[_Waiting], result: CycleResult) -> None:
         self._committed(self.study_id, result)
         for waiting, settled in zip(batch, result.settled, strict=True):
             _answer(waiting, settled)
@@ -287,7 +287,7 @@ class StudyRunner:
                 self._fold = None
                 error = alone
             else:
-                self._take([waiting], result)
+                self._settle([waiting], result)
                 continue
             try:
                 self._broken = await self._defect(waiting.submission, error)
@@ -323,7 +323,7 @@ class StudyRunner:
                 return None
             log.exception("study %s cannot go on", self.study_id)
             return f"the scheduler cannot go on with this study: {reason_of(alone)}"
-        self._take([kick], result)
+        self._settle([kick], result)
         message = submission.input
         must = isinstance(message, ExitedArrived | LeaseExpired) and submission.render is None
         if isinstance(message, StopStudy):
@@ -368,7 +368,7 @@ class StudyRunner:
                 _answer(waiting, Settled(outcome=failure))
             return
         self._is_aside = True
-        self._take(batch, result)
+        self._settle(batch, result)
 
     async def _step(self, submissions: Sequence[Submission]) -> CycleResult:
         async for attempt in self._attempts:

@@ -40,7 +40,7 @@ class Turn:
         self._call = taken
         self._taken = False
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         """Wait until no other cycle places; nothing where the turn was taken already."""
         await imported(DRAWS)
         if not self._taken:

@@ -22,7 +22,7 @@ class Kept:
         """When the study ended."""
         self._over: list[int] = []
 
-    def take(self, plan: Plan, now: datetime) -> None:
+    def record(self, plan: Plan, now: datetime) -> None:
         """Take over what a cycle did."""
         changes = plan.changes
         self.reports += [

@@ -42,7 +42,7 @@ class Proposing:
         self._broken = False
         """The last proposal failed for good, so the next one is tried once."""
 
-    def take(self, plan: Plan, policy: Policy) -> None:
+    def observe(self, plan: Plan, policy: Policy) -> None:
         """Keep the results that a cycle has brought."""
         for change in plan.changes.rungs:
             trial, metrics = change.entry.number, plan.changes.reports[-1].metrics

@@ -91,7 +91,7 @@ class InProcessStudy:
         while True:
             outcome = self._step(Suggest(client_id=CLIENT, ttl_s=math.inf))
             if isinstance(outcome, ProposalComingError):
-                self._take(self._proposing.next(self._rows))
+                self._apply(self._proposing.next(self._rows))
                 continue
             assert isinstance(outcome, Suggested)
             if outcome.trial is None or outcome.lease is None:
@@ -112,7 +112,7 @@ class InProcessStudy:
         step that the trial must not report, and for a report without an objective.
         """
         saved = Checkpoint(uri=f"memory:{asked.number}", step=step) if held else None
-        outcome = self._take(
+        outcome = self._apply(
             ReportArrived(
                 lease_id=asked.lease.id,
                 number=asked.number,
@@ -147,7 +147,7 @@ class InProcessStudy:
     def stop(self, why: str) -> None:
         """End the study, and cancel what is not over."""
         if not self._rows.study.state.ended:
-            self._take(StopStudy(reason=why))
+            self._apply(StopStudy(reason=why))
 
     def take_ended(self) -> list[int]:
         """The trials that ran and are over since this was asked last."""
@@ -167,7 +167,7 @@ class InProcessStudy:
 
     def _end(self, asked: Asked, outcome: str, error: str) -> None:
         asked.over = True
-        self._take(
+        self._apply(
             ExitedArrived(
                 lease_id=asked.lease.id,
                 number=asked.number,
@@ -179,7 +179,7 @@ class InProcessStudy:
             )
         )
 
-    def _take(self, one: Input) -> Outcome:
+    def _apply(self, one: Input) -> Outcome:
         """One cycle. Raises the error where the input was refused."""
         outcome = self._step(one)
         if isinstance(outcome, HeadraceError):
@@ -190,9 +190,9 @@ class InProcessStudy:
         now = datetime.now(UTC)
         self._rows.clock(now)
         plan = written(self._rows, self._studies, self._cluster, [one], time.monotonic())
-        self._kept.take(plan, now)
+        self._kept.record(plan, now)
         if plan.changes.rungs or any(
             change.after.reason in (Reason.COMPLETED, Reason.INFEASIBLE) for change in plan.changes.trials
         ):
-            self._proposing.take(plan, self._rows.fold.policy)
+            self._proposing.observe(plan, self._rows.fold.policy)
         return plan.outcomes[0]

@@ -128,7 +128,7 @@ class Replay:
         self._starts = 0
         self._reworded = 0
 
-    def take(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Fold one event in. Raises ValueError where events are missing."""
         if event.cursor != self._cursor + 1:
             raise ValueError(f"event {event.cursor} follows event {self._cursor}: the log has a gap")
@@ -175,7 +175,7 @@ class Replay:
     def _created(self, trial: int, created: TrialCreated) -> None:
         self._unstarted.add(trial)
         params = self._params[trial] = dict(created.params)
-        self._take(lambda fold: fold.joined(trial, created.bracket, params, baseline=created.baseline))
+        self._fold_in(lambda fold: fold.joined(trial, created.bracket, params, baseline=created.baseline))
 
     def _recorded(self, trial: int, recorded: RungRecorded) -> None:
         result = recorded.result
@@ -194,7 +194,7 @@ class Replay:
             checkpoint=None if saved is None else _checkpoint(saved),
             cost=RungCost(**dataclasses.asdict(result.cost)) if result.cost else None,
         )
-        self._take(lambda fold: fold.record(entry))
+        self._fold_in(lambda fold: fold.record(entry))
         self._unjudged.setdefault(trial, []).append(entry)
 
     def _decided(self, trial: int, made: DecisionMade) -> None:
@@ -229,7 +229,7 @@ class Replay:
             return
         if (logged.donor, dict(logged.params)) != (exploit.donor, exploit.params):
             self._differ(trial, said, f"trial {trial} takes over trial {exploit.donor} as {exploit.params}")
-        self._take(lambda fold: fold.policy.exploited(exploit))
+        self._fold_in(lambda fold: fold.policy.exploited(exploit))
 
     def _moved(self, trial: int, moved: TrialMoved) -> None:
         if trial in self._stayed:
@@ -244,7 +244,7 @@ class Replay:
             self._ends[trial] = len(self._folded)
             assert moved.reason is not None
             reason = Reason(moved.reason.name)
-            self._take(lambda fold: fold.ended(trial, reason))
+            self._fold_in(lambda fold: fold.ended(trial, reason))
         elif moved.action == "reopen":
             self._reopened(trial, moved)
         elif moved.action == "launch" and trial in self._unstarted:
@@ -277,21 +277,21 @@ class Replay:
     def _study(self) -> Fold:
         if self._fold is None:
             self._fold = Fold.empty(self._spec, make_sampler(self._spec))
-            for take in filter(None, self._folded):
-                take(self._fold)
+            for change in filter(None, self._folded):
+                change(self._fold)
         return self._fold
 
     @property
     def _policy(self) -> Policy:
         return self._study.policy
 
-    def _take(self, take: Callable[[Fold], None]) -> None:
+    def _fold_in(self, change: Callable[[Fold], None]) -> None:
         """Fold something in, now and whenever the policy is made anew."""
-        take(self._study)
-        self._folded.append(take)
+        change(self._study)
+        self._folded.append(change)
 
     def _promoted(self, trial: int, bracket: int, rung: int) -> None:
-        self._take(lambda fold: fold.policy.promoted(trial, bracket, rung))
+        self._fold_in(lambda fold: fold.policy.promoted(trial, bracket, rung))
 
     # The policy's answers.
 
@@ -327,7 +327,7 @@ def replay(spec: StudySpec, events: Iterable[Event]) -> Replayed:
     """Replay a log from its first event on."""
     playing = Replay(spec)
     for event in events:
-        playing.take(event)
+        playing.apply(event)
     return playing.result()
 
 
@@ -340,7 +340,7 @@ def replay_study(client: Client, name: str) -> Replayed:
         for update in study.watch():
             for event in update.events:
                 if event.cursor <= info.cursor:
-                    playing.take(event)
+                    playing.apply(event)
             if update.events and update.events[-1].cursor >= info.cursor:
                 break
     return playing.result()

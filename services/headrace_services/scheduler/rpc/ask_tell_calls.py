@@ -231,7 +231,7 @@ class _Asking(Struct, frozen=True, kw_only=True):
 
 
 def _valid_asking(checks: Checks, request: pb.SuggestTrialRequest) -> _Asking | None:
-    study_id = checks.take(lambda: names.parse_study(request.study, field="study"))
+    study_id = checks.run(lambda: names.parse_study(request.study, field="study"))
     checks.required("client_id", request.client_id)
     ttl_s = DEFAULT_LEASE_S
     if request.HasField("lease_time"):
@@ -258,4 +258,4 @@ def _require_ask_tell(study: Study) -> None:
 def _valid_lease(checks: Checks, ref: event_pb2.LeaseRef) -> names.TrialName | None:
     checks.required("lease.lease_id", ref.lease_id)
     checks.at_least("lease.attempt", ref.attempt, 1)
-    return checks.take(lambda: names.parse_trial(ref.trial, field="lease.trial"))
+    return checks.run(lambda: names.parse_trial(ref.trial, field="lease.trial"))

@@ -22,7 +22,7 @@ class Checks:
             Violation(field=field, value=show_value(value), message=message, remedy=remedy)
         )
 
-    def take(self, check: Callable[[], T]) -> T | None:
+    def run(self, check: Callable[[], T]) -> T | None:
         """What another check returns; None, with its violations noted, where it raises InvalidFieldError."""
         try:
             return check()
@@ -30,7 +30,7 @@ class Checks:
             self._violations += error.violations
             return None
 
-    async def take_later(self, check: Awaitable[T]) -> T | None:
+    async def run_later(self, check: Awaitable[T]) -> T | None:
         """The same of a check that takes a while."""
         try:
             return await check

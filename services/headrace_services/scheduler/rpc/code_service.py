@@ -76,10 +76,12 @@ class CodeServicer(CodeServiceServicer):
             async with transaction(self._engine) as conn:
                 await code.require_room(conn, digest, project, size_bytes=0)
             async with upload.place():
-                await self._take(upload, first, digest, project)
+                await self._receive(upload, first, digest, project)
         return pb.PutCodeResponse()
 
-    async def _take(self, upload: Upload, first: pb.PutCodeRequest | None, digest: str, project: str) -> None:
+    async def _receive(
+        self, upload: Upload, first: pb.PutCodeRequest | None, digest: str, project: str
+    ) -> None:
         from headrace.code import CodeCorruptError, verify  # what only those who ship code need
 
         with tempfile.TemporaryFile() as file:

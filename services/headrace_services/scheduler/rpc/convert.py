@@ -209,8 +209,7 @@ def _trials_to_run(record: Study) -> int:
     """How many trials there will be: the sampler's, the baseline, and those that users added since."""
     baseline = record.spec.baseline is not None
     created = record.next_number - (baseline and record.next_number > 0)
-    planned = record.spec.max_trials if record.planned is None else record.planned
-    return planned + baseline + max(0, created - record.sampled)
+    return record.planned + baseline + max(0, created - record.sampled)
 
 
 def trial(

@@ -77,9 +77,9 @@ class Created:
 async def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
     """The new study and those that come with it. Raises InvalidFieldError with every violation of spec and id."""
     checks = Checks()
-    is_named = checks.take(lambda: check_study_id(study_id)) is not None
-    checks.take(lambda: refuse_unknown(message))
-    spec = checks.take(lambda: from_proto(message))
+    is_named = checks.run(lambda: check_study_id(study_id)) is not None
+    checks.run(lambda: refuse_unknown(message))
+    spec = checks.run(lambda: from_proto(message))
     if spec is not None and isinstance(spec.sampler, GpSampler) and find_spec("torch") is None:
         checks.note(
             "sampler.kind",
@@ -89,21 +89,21 @@ async def wanted_studies(study_id: str, message: SpecMessage) -> WantedStudies:
         )
     first = pilot = gate = follower = None
     if spec is not None:
-        checks.take(partial(refuse_what_stays, spec))
-        await checks.take_later(load_own(spec))
-        checks.take(partial(refuse_open_plan, spec))
-        checks.take(partial(refuse_unshipped, spec))
+        checks.run(partial(refuse_what_stays, spec))
+        await checks.run_later(load_own(spec))
+        checks.run(partial(refuse_open_plan, spec))
+        checks.run(partial(refuse_unshipped, spec))
         if is_named and spec.surrogate is not None and spec.surrogate.pilot is not None:
-            pilot = checks.take(partial(_pilot, spec, pilot_name(study_id)))
+            pilot = checks.run(partial(_pilot, spec, pilot_name(study_id)))
             spec = _after_pilot(spec, pilot_name(study_id))
-        first = checks.take(partial(_wanted, study_id, _without_files(spec)))
+        first = checks.run(partial(_wanted, study_id, _without_files(spec)))
         if is_named and (checking := spec.gate_study()) is not None:
             key = spec.gate.key if spec.gate is not None and pilot is None else ""
             name = gate_name(study_id)
-            gate = checks.take(lambda: _wanted(check_study_id(name), checking, key or None))
+            gate = checks.run(lambda: _wanted(check_study_id(name), checking, key or None))
         if is_named and spec.transfer is not None:
             target = spec.transfer.study_name(study_id)
-            follower = checks.take(lambda: _wanted(check_study_id(target), spec.target(study_id)))
+            follower = checks.run(lambda: _wanted(check_study_id(target), spec.target(study_id)))
     checks.done()
     assert first is not None
     return WantedStudies(first=first, pilot=pilot, gate=gate, follower=follower)

@@ -30,7 +30,7 @@ def study_waits_for(study: Study, figures: Figures) -> str:
         return f"study {study.after}"
     if study.state is not StudyState.ACTIVE or any(figures.states.get(state) for state in LEASED):
         return ""
-    sampler, more = study.spec.sampler, study.sampled < _planned(study)
+    sampler, more = study.spec.sampler, study.sampled < study.planned
     if more and isinstance(sampler, BestOfSampler) and not figures.runnable:
         return f"the best configurations of study '{sampler.study}'"
     if study.standing.held_off:
@@ -39,10 +39,6 @@ def study_waits_for(study: Study, figures: Figures) -> str:
     if wanted is not None:
         return described(wanted)
     return "" if more or figures.runnable else _to_be_resumed(figures.user_paused)
-
-
-def _planned(study: Study) -> int:
-    return study.spec.max_trials if study.planned is None else study.planned
 
 
 def _to_be_resumed(numbers: Sequence[int]) -> str:

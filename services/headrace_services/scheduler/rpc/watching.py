@@ -113,10 +113,10 @@ class Snapshot:
                 loop = asyncio.get_running_loop()
                 await asyncio.sleep(max(0.0, self._taken_at + SNAPSHOT_EVERY_S - loop.time()))
                 self._taken_at = loop.time()
-                self._study = await self._take()
+                self._study = await self._load()
             return self._study
 
-    async def _take(self) -> pb.Study:
+    async def _load(self) -> pb.Study:
         return await self._make(self._study_id)
 
 

@@ -39,8 +39,8 @@ class Inputs:
     def __len__(self) -> int:
         return len(self.budgets)
 
-    def take(self, places: Array) -> "Inputs":
-        """Some of them."""
+    def at(self, places: Array) -> "Inputs":
+        """Those at these places."""
         return Inputs(points=self.points[places], budgets=self.budgets[places])
 
     def joined(self, other: "Inputs") -> "Inputs":

@@ -85,7 +85,7 @@ class OptunaLearner:
             self._sources = [self._finished(result, place) for place, result in enumerate(warm)]
             self._warm = 0
         else:
-            self._take(warm)
+            self._learn(warm)
 
     @property
     def learnt(self) -> int:
@@ -94,7 +94,7 @@ class OptunaLearner:
 
     def learn(self, results: Sequence[Result]) -> None:
         """Take in further results, in the order of their arrival."""
-        self._take(results)
+        self._learn(results)
 
     def suggest(self, number: int, pending: Sequence[Params], *, attempt: int = 0) -> Suggestion:
         """Proposal `number`. Raises what Optuna raises."""
@@ -187,7 +187,7 @@ class OptunaLearner:
 
     # --- trials as Optuna sees them ----------------------------------------------------------------------
 
-    def _take(self, results: Sequence[Result]) -> None:
+    def _learn(self, results: Sequence[Result]) -> None:
         for result in results:
             self._table.append(self._finished(result, len(self._table.finished)))
             self._ranked.add(result)

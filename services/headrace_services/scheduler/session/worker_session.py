@@ -176,7 +176,7 @@ class WorkerSession:
             try:
                 async for request in incoming:
                     self._is_taking_in = True
-                    await self._take(request, tasks)
+                    await self._receive(request, tasks)
                     self._is_taking_in, self._heard_at = False, monotonic()
                 await self._say_the_rest()
             finally:
@@ -206,7 +206,7 @@ class WorkerSession:
         )
         await self._settle(held, said)
 
-    async def _take(self, request: worker_pb2.SessionRequest, tasks: asyncio.TaskGroup) -> None:
+    async def _receive(self, request: worker_pb2.SessionRequest, tasks: asyncio.TaskGroup) -> None:
         kind = request.WhichOneof("message")
         if kind == "heartbeat":
             self._in_flight.heartbeat()
@@ -229,16 +229,16 @@ class WorkerSession:
             return
         if kind == "reports":
             for report in request.reports.reports:
-                await self._take_durable(report, tasks)
+                await self._receive_durable(report, tasks)
         elif kind in ("report", "restored", "exited"):
-            await self._take_durable(getattr(request, kind), tasks)
+            await self._receive_durable(getattr(request, kind), tasks)
         elif kind == "log_chunk":
             if not bounds.violations(request):
                 self._logs.answered(request.log_chunk)
         else:
             log.warning("worker '%s' sent %s in mid-stream; ignored", self._name, kind)
 
-    async def _take_durable(self, message: Durable, tasks: asyncio.TaskGroup) -> None:
+    async def _receive_durable(self, message: Durable, tasks: asyncio.TaskGroup) -> None:
         arrived = perf_counter()
         named = messages.trial_of(message.lease)
         study_id = await self._studies.id_of(named[0]) if named else None

@@ -26,7 +26,7 @@ def next_input(rows: StudyRows, other: StudyRows) -> Proposed | ProposalsOver | 
     study, sampler = rows.study, rows.study.spec.sampler
     assert isinstance(sampler, BestOfSampler)
     more = not study.state.ended and study.sampled < rows.fold.sampled_limit
-    if not more or rows.pending or (study.planned is not None and study.sampled >= study.planned):
+    if not more or rows.pending or study.sampled >= study.planned:
         return None
     source = _source(other)
     found = _best_left(rows, other) if turn(study, sampler, source) is not None else None

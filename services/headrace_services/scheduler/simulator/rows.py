@@ -54,7 +54,7 @@ class StudyRows:
             early_failures=0,
             create_time=created,
             end_time=None,
-            planned=planned,
+            planned=fold.sampled_limit if planned is None else planned,
             now=created,
         )
         self.fold = fold

@@ -9,6 +9,7 @@ from typing import Any, Final
 from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from headrace import ephemeral
 from headrace.spec.names import DEFAULT_PROJECT
 from headrace_services.scheduler.core.lifecycle import StudyState
 from headrace_services.scheduler.core.placement.shares import Share, claim, virtual_time_s
@@ -283,7 +284,11 @@ def _other_holder(row: Any) -> HolderView:
 
 def _device(row: Any) -> str:
     """A slot's device in words: of an ephemeral one also whose bubbles it can be had in."""
-    return f"{row.model} in bubbles of job {row.owner}, stage {row.stage}" if row.owner else str(row.model)
+    return (
+        ephemeral.device(row.model, ephemeral.owner_stage(row.owner, row.stage))
+        if row.owner
+        else str(row.model)
+    )
 
 
 async def connected_slots(conn: AsyncConnection) -> int:

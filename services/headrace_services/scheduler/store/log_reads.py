@@ -92,7 +92,7 @@ async def tell(conn: AsyncConnection, read_id: int, chunk: bytes) -> None:
     await _notify(conn, f"told {read_id}")
 
 
-async def take(conn: AsyncConnection, read_id: int) -> bytes | None:
+async def pop(conn: AsyncConnection, read_id: int) -> bytes | None:
     """Take a part away; None where it is not there yet."""
     r = tables.log_read
     query = delete(r).where(and_(r.c.id == read_id, r.c.chunk.is_not(None))).returning(r.c.chunk)

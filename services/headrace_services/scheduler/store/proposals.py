@@ -14,7 +14,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Select,
-    Text,
     and_,
     cast,
     exists,
@@ -330,9 +329,8 @@ async def source(conn: AsyncConnection, project: str, name: str) -> Source | Non
         .where(t.c.study_id == s.c.id)
         .lateral()
     )
-    planned = func.coalesce(s.c.planned, 0).label("planned")
     query = (
-        select(s.c.id, s.c.state, s.c.detail, planned, counts)
+        select(s.c.id, s.c.state, s.c.detail, s.c.planned, counts)
         .select_from(s.join(counts, true()))
         .where(studies.named(project, name))
     )
@@ -381,15 +379,17 @@ async def studies_to_propose_for(conn: AsyncConnection) -> list[int]:
     # One at a time by its index: as a join it might read the waiting trials of all studies.
     waiting = select(t.c.number).where(t.c.study_id == s.c.id, *_runnable(t)).limit(1).scalar_subquery()
     kind = s.c.spec["sampler"]["kind"].as_string()
-    most = func.coalesce(s.c.planned.cast(Text), s.c.spec["max_trials"].as_string()).label("most")
     query = (
-        select(s.c.id, s.c.sampled, most)
-        .where(s.c.state == StudyState.ACTIVE.value, kind.not_in(["random", "grid"]), waiting.is_(None))
+        select(s.c.id)
+        .where(
+            s.c.state == StudyState.ACTIVE.value,
+            s.c.sampled < s.c.planned,
+            kind.not_in(["random", "grid"]),
+            waiting.is_(None),
+        )
         .order_by(s.c.id)
     )
-    # Compared here: one spec whose number is none would fail the statement for all studies.
-    found = await conn.execute(query)
-    return [row.id for row in found if (row.most or "").isdecimal() and row.sampled < int(row.most[:30])]
+    return list((await conn.execute(query)).scalars())
 
 
 def _runnable(t: Any) -> tuple[Any, ...]:

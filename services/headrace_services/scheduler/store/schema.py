@@ -101,7 +101,10 @@ def head() -> str:
     return migrations()[-1].revision
 
 
-UPDATE: Final = "Update this program to the release that migrated the database."
+UPDATE: Final = (
+    "Update this program to the release that migrated the database. There is none where a version from before 0.1.0 "
+    "made it: then start with an empty database."
+)
 
 
 def pending(standing: Standing) -> list[Migration]:

@@ -43,8 +43,8 @@ async def catch_up(
     async for page in trials_ended(conn, study_id, fold.cursor):
         over = (row for row in page if row.number not in reopened)
         folds += [(row.end_cursor, 2, partial(fold.ended, row.number, Reason(row.reason))) for row in over]
-    for place, (_, _, take) in enumerate(sorted(folds, key=itemgetter(0, 1)), start=1):
-        take()
+    for place, (_, _, fold_in) in enumerate(sorted(folds, key=itemgetter(0, 1)), start=1):
+        fold_in()
         if place % AT_ONCE == 0:
             await asyncio.sleep(0)  # others have their turn
 

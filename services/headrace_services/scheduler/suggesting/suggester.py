@@ -196,8 +196,4 @@ def takes_proposals(study: Study) -> bool:
         return False
     if study.spec.baseline is not None and not study.next_number:
         return False
-    return len(study.spec.enqueued) + pooled <= study.sampled < _planned(study)
-
-
-def _planned(study: Study) -> int:
-    return study.spec.max_trials if study.planned is None else study.planned
+    return len(study.spec.enqueued) + pooled <= study.sampled < study.planned

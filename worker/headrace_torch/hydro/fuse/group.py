@@ -316,7 +316,7 @@ class Group:
             self._template,
             self._updates.parametrization,
             self._running.extra_state(self._states, position),
-            self._running.recall.take(self._states.slots[position].id),
+            self._running.recall.remembered(self._states.slots[position].id),
         )
 
     def _fresh(

@@ -154,7 +154,7 @@ class Recall:
                     return f"attribute {found.path} differs between members"
         return ""
 
-    def take(self, number: int) -> Remembered:
+    def remembered(self, number: int) -> Remembered:
         """What a member's state has to hold.
 
         Raises:
@@ -200,7 +200,7 @@ class Recall:
         if came := self._arrived.get(number):
             found |= {**came.model, **came.code}
         if self.memory is not None:
-            more, lost = self.memory.take(number)
+            more, lost = self.memory.remembered(number)
             found |= more
         if own := self._own.get(number):
             more, others = self._taken(own)

@@ -123,7 +123,7 @@ class Memory:
             self._now = refresh(self._now, self._roots, self._owned)
             self._put(left, strict=False)
 
-    def take(self, number: int) -> tuple[Remembered, list[Change]]:
+    def remembered(self, number: int) -> tuple[Remembered, list[Change]]:
         """What a member remembers beyond its beginning, in plain values; and changes that no state can hold."""
         if self._fresh is None:
             return {}, []

@@ -19,7 +19,7 @@ from headrace_services.scheduler.core.placement.elastic import (
     spare_slots,
     with_ephemeral,
 )
-from headrace_services.scheduler.core.placement.fit import can_ever_serve, fit, suits, take, with_parts
+from headrace_services.scheduler.core.placement.fit import can_ever_serve, fit, suits, with_parts, without
 from headrace_services.scheduler.core.placement.placer import BestFit, Placer
 from headrace_services.scheduler.core.placement.reserving import reserve
 from headrace_services.scheduler.core.placement.values import (
@@ -64,7 +64,7 @@ __all__ = [
     "sizes_differ",
     "spare_slots",
     "suits",
-    "take",
     "with_ephemeral",
     "with_parts",
+    "without",
 ]

@@ -123,8 +123,8 @@ def binds(reservation: Reservation, waiting: Waiting, reservations: Sequence[Res
     return apart or (reservation.since_s, reservation.key) < (own.since_s, own.key)
 
 
-def take(devices: Iterable[Slot], placement: Placement) -> tuple[Slot, ...]:
-    """Return the devices without what a placement takes."""
+def without(devices: Iterable[Slot], placement: Placement) -> tuple[Slot, ...]:
+    """Return the devices without what a placement occupies."""
     taken = {(slot.worker_id, slot.index) for slot in placement.slots}
     return tuple(
         slot.less(placement.milli, placement.memory_bytes) if (slot.worker_id, slot.index) in taken else slot

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace_services.scheduler.core.placement.fit import fit, take
+from headrace_services.scheduler.core.placement.fit import fit, without
 from headrace_services.scheduler.core.placement.reserving import Occupants, holds, reserve
 from headrace_services.scheduler.core.placement.values import (
     Ask,
@@ -52,7 +52,7 @@ class BestFit:
             placement = None if shape in hopeless else fit(devices, job, reservations)
             if placement is not None:
                 placements.append(placement)
-                devices = take(devices, placement)
+                devices = without(devices, placement)
                 reservations = [r for r in reservations if r.key != job.key]
                 continue
             if shape not in hopeless and fit(devices, job) is None:

@@ -54,7 +54,7 @@ study = Table(
     Column("cursor", BigInteger, nullable=False, server_default="0"),
     Column("next_number", BigInteger, nullable=False, server_default="0"),
     # How many configurations it tries, counted when it is created.
-    Column("planned", BigInteger),
+    Column("planned", BigInteger, nullable=False),
     # The name of the study that it waits for.
     Column("after", Text),
     # With `scale: auto`: what its pilot has chosen.

@@ -108,10 +108,10 @@ class SeparateEngine:
                 self._owns(slot.id, held.module)
             self._modules[slot.id] = held
             if self._between is not None:
-                held.take(states, position)
+                held.move_to(states, position)
                 _watch(held, self._between)
         if held.moved:
-            held.take(states, position)
+            held.move_to(states, position)
         try:
             with (
                 self._turn([slot.id]),
@@ -167,7 +167,7 @@ class OwnModule:
             for name, one in module.named_buffers()
         }
 
-    def take(self, states: MemberStates, position: int) -> None:
+    def move_to(self, states: MemberStates, position: int) -> None:
         """Moves the module's tensors into a member's memory; what it held before is gone."""
         rows = states.layout.of_row(states.rows[position].detach())
         own = dict(self.module.named_parameters())

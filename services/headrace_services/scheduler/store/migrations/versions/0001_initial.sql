@@ -60,7 +60,7 @@ CREATE TABLE study (
     spec JSON NOT NULL,
     cursor BIGINT NOT NULL DEFAULT 0,
     next_number BIGINT NOT NULL DEFAULT 0,
-    planned BIGINT,
+    planned BIGINT NOT NULL,
     after TEXT,
     scale_choice JSONB,
     checks TEXT,
@@ -669,7 +669,7 @@ CREATE TRIGGER lease_comes_back BEFORE UPDATE ON lease FOR EACH ROW
 
 -- Large JSON is stored as it is, not compressed: a page that is bounded by stored sizes is bounded in memory too.
 ALTER TABLE study ALTER COLUMN spec SET STORAGE EXTERNAL;
-ALTER TABLE trial ALTER COLUMN metrics SET STORAGE EXTERNAL;
+ALTER TABLE trial ALTER COLUMN metrics SET STORAGE EXTERNAL, ALTER COLUMN best_metrics SET STORAGE EXTERNAL;
 ALTER TABLE report ALTER COLUMN metrics SET STORAGE EXTERNAL;
 ALTER TABLE event ALTER COLUMN detail SET STORAGE EXTERNAL;
 
