@@ -39,7 +39,7 @@ def test_a_trial_that_runs_pauses_later_and_one_that_is_not_promoted_does_not_go
         (states.TRIAL_STATE_RUNNING, 3, "pause", "pauses at its next rung"),
         (states.TRIAL_STATE_RUNNING, steered.spec.max_steps, "pause", "goes on to its end"),
         (states.TRIAL_STATE_PAUSED, 0, "resume", "goes on if it is promoted"),
-        (states.TRIAL_STATE_PAUSED, 3, "resume", "goes on when a slot is free"),
+        (states.TRIAL_STATE_PAUSED, 3, "resume", "continues when a slot is free"),
         (states.TRIAL_STATE_TERMINATED, 0, "resume", "has ended: not promoted"),
     ):
         trial = steered.final.trials[3]

@@ -72,7 +72,7 @@ def test_a_worker_that_is_away_or_unknown(
     fake: FakeStudyService, node: study_pb2.WorkerStatus, invoke: Invoke
 ) -> None:
     node.connected = False
-    assert "The drain is noted: it gets no trials when it comes back." in invoke("drain", "node-1").out
+    assert "The drain is recorded: it gets no trials when it reconnects." in invoke("drain", "node-1").out
     fake.fail_next("DrainWorker", WorkerNotFoundError("there is no worker 'nobody'"))
     done = invoke("drain", "nobody")
     assert done.code == 1

@@ -204,7 +204,7 @@ def test_a_long_error_is_told_in_full_once(fake: FakeStudyService, invoke: Invok
     creates(fake, change)
     said = " ".join(invoke("run", str(study_file), "--name", "long").out.split())
     assert said.count("mat1 and mat2 cannot be multiplied , rows") == 1
-    assert said.count("… (as told before)") == len(race("long").events) - 1
+    assert said.count("… (as above)") == len(race("long").events) - 1
 
 
 def test_warnings_of_trials_are_told_once_where_they_differ_by_numbers_alone(
@@ -411,7 +411,7 @@ def test_a_lost_connection_is_told_once_and_its_return_too(
     fake.cut_watch_after.extend([(1, grpc.StatusCode.UNAVAILABLE), *[(0, grpc.StatusCode.UNAVAILABLE)] * 3])
     said = invoke("run", str(study_file)).err
     assert said.count("The connection is lost; trying again.") == 1
-    assert said.count("The connection is back.") == 1
+    assert said.count("Reconnected.") == 1
 
 
 @pytest.mark.full

@@ -54,7 +54,7 @@ def test_a_gate_gives_its_verdict() -> None:
     study = study_pb2.Study(
         name="studies/small-gate", spec=to_proto(checking), state=study_pb2.STUDY_STATE_COMPLETED
     )
-    assert ("verdict", "passed: the small copy stands for the model") in gates.lines_of(convert.study(study))
+    assert ("verdict", "passed: the small copy represents the model") in gates.lines_of(convert.study(study))
 
 
 def test_others_have_nothing_to_say() -> None:

@@ -437,7 +437,7 @@ def test_a_certificate_that_has_ended_is_told(monkeypatch: pytest.MonkeyPatch) -
     first = certificates.first_end(workers)
     assert first is not None
     assert certificates.in_words(first) == "ends in 3 h 00 min"
-    assert certificates.in_words(now) == "has ended"
+    assert certificates.in_words(now) == "has expired"
 
 
 def command(site: JoinedSite, *words: str, fails: int | None = 0) -> str:

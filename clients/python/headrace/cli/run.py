@@ -131,7 +131,7 @@ def run(
 
     headrace run study.yaml                            # on the service of `headrace up`
 
-    headrace run study.yaml --local --slots 2          # everything from one command
+    headrace run study.yaml --local --slots 2          # everything with one command
 
     headrace run study.yaml --name second-try --detach
 

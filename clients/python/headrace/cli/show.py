@@ -105,7 +105,7 @@ def _show_study(summary: Summary, output: Output) -> None:
     bar_width = max(0, min(BAR_WIDTH, output.console.width - RUNG_COLUMNS))
     output.line()
     output.table(
-        ["RUNG AT STEP", "RECORDED", "PROMOTED", "ON THE WAY", ""],
+        ["RUNG AT STEP", "RECORDED", "PROMOTED", "RUNNING", ""],
         [
             [
                 str(r.milestone),
@@ -116,7 +116,7 @@ def _show_study(summary: Summary, output: Output) -> None:
             ]
             for r in wording.thinned(study.rungs)
         ],
-        right=["RUNG AT STEP", "RECORDED", "PROMOTED", "ON THE WAY"],
+        right=["RUNG AT STEP", "RECORDED", "PROMOTED", "RUNNING"],
     )
 
 

@@ -186,14 +186,14 @@ def kept_off(worker: Worker) -> list[str]:
     name, said = worker.name, []
     if worker.draining:
         left = f"; {plural(len(worker.trials), 'trial')} to leave" if worker.trials else ""
-        said.append(f"{name} drains and gets no trials: {worker.draining}{left}")
+        said.append(f"{name} is draining and gets no trials: {worker.draining}{left}")
     if worker.cordoned:
         said.append(f"{name} gets no trials, it is cordoned: {worker.cordoned}")
     if aside := put_aside(worker):
         said.append(f"{name} {aside}")
     said += [
         f"{name} slot {slot.index} gets no trials, its device failed: {slot.defect}. "
-        f"When it is mended: `headrace uncordon {name} --device {slot.index}`."
+        f"When it is fixed: `headrace uncordon {name} --device {slot.index}`."
         for slot in worker.slots
         if slot.defect
     ]
