@@ -340,7 +340,7 @@ def test_of_a_script_with_numbered_checkpoints_of_its_own_the_check_says_that_st
     script.write_text("import os\n" + source.replace("VALUE", "loss.item()"))
     said = render(run_check(script, steps=2, folder=tmp_path, launch=launch_segment))
     assert (
-        "a trial that loads ckpt-0.pt after a pause goes on with its weights, but its steps are counted"
+        "a trial that loads ckpt-0.pt after a pause continues with its weights, but its steps are counted"
         in said
     )
     assert "put t.id" not in said

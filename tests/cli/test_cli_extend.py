@@ -17,7 +17,7 @@ def test_all_failed_trials_or_named_ones_are_tried_again(fake: FakeStudyService,
     assert done.code == 0, done.err
     assert done.out.splitlines() == [
         "Study digits tries 2 trials again: 3, 5.",
-        "2 other trials of it, which its end had cut off, may go on too.",
+        "2 other trials of it, which its end had cut off, may continue too.",
     ]
     assert json.loads(invoke("retry", "digits", "--failed", "--json").out) == {"trials": [3, 5], "others": 2}
     assert "1 trial again: 7" in invoke("retry", "digits", "7").out

@@ -79,7 +79,7 @@ def test_a_run_says_before_anything_is_created_that_trials_repeat_points(
     assert result.code == 0
     assert (
         "The space has 6 points and the study 20 trials: once every point has been tried, 14 trials will repeat one, "
-        "which shows only how noisy results are. To try each point once, set `trials: 6`; to try more points, "
+        "which only shows how noisy results are. To try each point once, set `trials: 6`; to try more points, "
         "enlarge the space. "
     ) in " ".join(result.err.split())
     refused = invoke("run", str(file), "--detach", "--no-preflight")  # the name is taken now
@@ -295,12 +295,12 @@ def test_a_trial_on_a_slot_says_when_it_was_heard_of(script: Script) -> None:
     running = replace(study.best, state=TrialState.RUNNING)
     later = BEGAN + timedelta(seconds=45)
     told = wording.silence(running, study.spec, BEGAN, later)
-    assert told == "45 s ago; nothing ends one that hangs: trial.report_timeout_s would"
+    assert told == "45 s ago; nothing stops one that hangs: trial.report_timeout_s would"
     template = study.spec.template.model_copy(update={"report_timeout": timedelta(seconds=60)})
     patient = study.spec.model_copy(update={"template": template})
     assert (
         wording.silence(running, patient, BEGAN, later)
-        == "45 s ago; one that hangs is ended after 1 min 00 s"
+        == "45 s ago; one that hangs is stopped after 1 min 00 s"
     )
     assert wording.silence(study.best, study.spec, BEGAN, later) == ""
 

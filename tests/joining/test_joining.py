@@ -209,7 +209,7 @@ def test_a_worker_of_another_authority_is_told_so(site: JoinedSite, tmp_path: Pa
     port = int(site.workers.rpartition(":")[2])
     for name, signer, trusted, says in (
         ("foreign", other, ours, "does not take this worker's certificate"),
-        ("lost", ours, other, "shows a certificate that this worker does not trust"),
+        ("lost", ours, other, "presents a certificate that this worker does not trust"),
     ):
         key = credential.new_key()
         made = signer.sign_worker(name, key.public_key(), now=datetime.now(UTC))

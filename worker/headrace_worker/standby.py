@@ -125,7 +125,7 @@ class Standbys:
                     self._arm(started, slots)
         except (CannotStartError, OSError) as error:
             await _clear(launch)
-            log.debug("no process stands by on slots %s: %s", list(slots), error)
+            log.debug("no standby process on slots %s: %s", list(slots), error)
         finally:
             del self._starting[slots]
             self._idle.discard(slots)

@@ -1,6 +1,6 @@
 """What the log says when a user pauses a trial, and lets it run again: written by the scheduler, read by `why`."""
 
-PAUSED = "is to pause at its next rung: asked by a user"
+PAUSED = "pauses at its next rung: requested by a user"
 RESUMED = "may run again: asked by a user"
 
 

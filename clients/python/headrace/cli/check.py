@@ -192,8 +192,8 @@ def _checked(
         world = spec.resources.of(values).slots if spec.resources.processes is Processes.PER_SLOT else 1
         if spec.fuse is not None:
             output.note(
-                "one member is checked, alone: the number of members in a bundle may change the last bits of its results, "
-                "unless sizes are multiples of 16 or the engine is separate"
+                "one member is checked, alone: the number of members in a bundle may change the last bits "
+                "of results, unless sizes are multiples of 16 or the engine is separate"
             )
         output.note(f"configuration: {wording.params(values)} ({origin})")
     return _run(

@@ -235,7 +235,7 @@ def best(study: StudyHandle) -> Flow[TrialInfo | None]:
 
 
 def front(study: StudyHandle) -> Flow[tuple[TrialInfo, ...]]:
-    """With several objectives: the Pareto front, the feasible trials that no other one beats in every objective.
+    """With several objectives: the Pareto front, the feasible trials that no other trial beats in every objective.
 
     They come in the order of the first objective.
     """
@@ -269,7 +269,7 @@ def _chosen_states(states: Iterable[str] | str) -> set[str]:
     unknown = sorted(map(str, chosen.difference(known)))
     if unknown:
         remedy = f"Choose among {', '.join(known)}."
-        message = "has words that are no state of a trial"
+        message = "has words that are not states of a trial"
         raise InvalidFieldError(
             [Violation(field="states", value=", ".join(unknown), message=message, remedy=remedy)]
         )
@@ -330,7 +330,7 @@ def add_trials(study: StudyHandle, params: Iterable[Mapping[str, Value]]) -> Flo
     """Adds configurations, each a mapping, to try next: after those that are proposed already."""
     configurations = list(params) if isinstance(params, Iterable) else [params]
     if isinstance(params, Mapping) or not all(isinstance(values, Mapping) for values in configurations):
-        message, remedy = "is no list of configurations", 'Give a list of mappings, such as [{"lr": 0.1}].'
+        message, remedy = "is not a list of configurations", 'Give a list of mappings, such as [{"lr": 0.1}].'
         raise InvalidFieldError(
             [Violation(field="params", value=show_value(params), message=message, remedy=remedy)]
         )

@@ -339,7 +339,7 @@ class Crew:
             member.milestone = verdict.next_milestone or member.milestone
 
     def _fail(self, member: Member, error: BaseException, remedy: str = "") -> None:
-        others = ", and the others of its bundle go on" if len(self._members) > 1 else ""
+        others = ", and the others in its bundle continue" if len(self._members) > 1 else ""
         logger.warning("headrace: %s fails%s", member.name, others)
         traceback.print_exception(error, file=sys.stderr)
         line, trace = raised.words(error)

@@ -57,8 +57,8 @@ class Shared:
             own = _digest(brought[name], name) if name in brought else self._fresh[name]
             if own != _digest(entry.take(), name):
                 member.to_tell.append(
-                    f"{name} is shared by the bundle, and is not where this trial's own would be: it sees other data "
-                    "than alone. Let data follow each member's own steps, bundle.member_steps"
+                    f"{name} is shared by the bundle, and is not at this trial's own position: the trial sees "
+                    "different data than it would alone. Let data follow each member's own steps, bundle.member_steps"
                 )
         self._given = True
 

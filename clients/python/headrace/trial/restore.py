@@ -128,13 +128,13 @@ class Restore:
             entry.give_ranks(states, rank=self._rank, world_size=self._world)
         else:
             differs = (
-                "which is no word on what further ranks draw"
+                "which does not determine what further ranks draw"
                 if entry.draws
                 else "each with a state of its own"
             )
             remedy = (
-                f"Give {entry.name} a method load_rank_states(states, *, rank, world_size) that divides them anew, say "
-                f"trial.shared({entry.name}) where it is the same on all ranks, or keep the number of slots"
+                f"Give {entry.name} a method load_rank_states(states, *, rank, world_size) that redistributes "
+                f"them, say trial.shared({entry.name}) where it is the same on all ranks, or keep the number of slots"
             )
             raise ValueError(self._refusal(entry.name, differs, remedy))
 

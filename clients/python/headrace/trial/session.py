@@ -266,7 +266,7 @@ class Trial(OneOfAKind):
         """
         if self._begun:
             raise ValueError(
-                "t.track(...) comes before the loop: what is tracked later would miss the first checkpoints"
+                "call t.track(...) before the loop: what is tracked later would miss the first checkpoints"
             )
         for name, target in named_by_type(objects, named, known=self._tracked).items():
             entry = tracked(name, target)
@@ -340,8 +340,8 @@ class Trial(OneOfAKind):
                 self._warn_once(
                     "left out",
                     wrong
-                    or f"a further report of step {self._reported_step} is left out: after the first one the trial "
-                    f"was told to leave. {TOGETHER}",
+                    or f"a second report of step {self._reported_step} is ignored: after the first "
+                    f"one the trial was told to stop. {TOGETHER}",
                 )
             raise self._end
         if more:
@@ -541,8 +541,8 @@ class Trial(OneOfAKind):
         self._warn_once(
             "untracked",
             "nothing is tracked, so after a pause this trial starts again from the beginning; "
-            "call t.track(model=..., optimizer=...), or keep what has no state_dict() in t.state. A script that goes "
-            "on from a checkpoint of its own must say its steps, t.report(step=...), or they are counted anew from 1",
+            "call t.track(model=..., optimizer=...), or keep what has no state_dict() in t.state. A script that "
+            "resumes from its own checkpoint must report its steps, t.report(step=...), or they count from 1 again",
         )
         return None
 
