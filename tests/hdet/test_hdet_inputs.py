@@ -46,7 +46,7 @@ ONE_CYCLE: list[tuple[dict[str, Any], str]] = [
     ({"max_lr": float("nan")}, "max_lr must be positive and finite, not nan"),
     ({"max_lr": [0.1, 0.2]}, "max_lr has 2 rates and the optimizer 1 parameter groups; give one for each"),
     ({"form": "log"}, "form must be one of factor, paper, not 'log'"),
-    ({"last_epoch": 5}, "last_epoch=5 cannot restore what auto-LR has learnt; use load_state_dict"),
+    ({"last_epoch": 5}, "last_epoch=5 cannot restore the state of auto-LR; use load_state_dict"),
 ]
 CONTROLLER: list[tuple[dict[str, Any], str]] = [
     ({"sync_every": 0}, "sync_every must be at least 1 step, not 0"),
@@ -151,7 +151,7 @@ def test_a_probe_that_cannot_score_stops_all_ranks(ranks: RankPool, kind: str, t
 def test_a_sync_without_any_finite_replica_stops_all_ranks(ranks: RankPool) -> None:
     told = ranks.run("ranks_inputs:all_diverged", timeout_s=TIMEOUT_S)
     assert set(told) == {
-        "no replica has finite parameters at sync 1; lower the learning rate and go back to a checkpoint"
+        "no replica has finite parameters at sync 1; lower the learning rate and restart from a checkpoint"
     }
 
 

@@ -275,4 +275,4 @@ def test_ranks_are_stalled_only_if_each_waits_for_something_that_does_not_come()
     assert "Nothing is heard of rank 1" in judge(seen(7), seen(7, silent_s=60))
     assert judge(seen(7, blocked=False), seen(7, silent_s=60, state="ended")) == "nothing"  # the end of a run
     assert "Rank 1 left the job" in judge(seen(7), seen(7, state="ended"))
-    assert "rank 1 was never heard" in judge(seen(7), Seen(pulse=None, silent_s=70, still_s=70))
+    assert "rank 1 has never reported" in judge(seen(7), Seen(pulse=None, silent_s=70, still_s=70))

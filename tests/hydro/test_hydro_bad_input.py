@@ -64,7 +64,7 @@ def test_heads_that_cannot_become_fewer() -> None:
     with pytest.raises(hydro.ShrinkError) as error:
         hydro.shrink(GPT(), scale=2, inputs=text(), heads="fewer")
     refused(error, "blocks.0.attention", "a width of 16, not 32", "keeps their number", "give a factory")
-    with pytest.raises(hydro.ShrinkError, match="a factory decides itself how its heads grow"):
+    with pytest.raises(hydro.ShrinkError, match="a factory itself decides how its heads grow"):
         hydro.shrink(GPT, scale=2, inputs=text(), heads="fewer")
     with pytest.raises(hydro.ShrinkError, match='heads is "narrower" or "fewer", not \'less\''):
         hydro.shrink(MLP(), scale=2, heads="less")  # type: ignore[arg-type]

@@ -213,7 +213,8 @@ def agree(rank: int, words: Sequence[Word]) -> Agreed:
         declared = {name for name, told in word.digests.items() if told == SHARED}
         if declared != {name for name, told in first.digests.items() if told == SHARED}:
             raise RanksError(
-                f"rank {other} has trial.shared(...) for {_names(declared)}, rank 0 for others: declare it on every rank"
+                f"rank {other} has trial.shared(...) for {_names(declared)}, rank 0 for others: "
+                "declare it on every rank"
             )
     return Agreed(
         as_rank_0=frozenset(

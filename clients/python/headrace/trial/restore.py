@@ -59,12 +59,12 @@ class Restore:
         if entry.name not in names:
             raise ValueError(
                 f"t.track({entry.name}=...): the checkpoint holds {', '.join(sorted(names)) or 'nothing'}, "
-                f"but no {entry.name!r}; a trial resumes with the same script that it was paused with"
+                f"but no {entry.name!r}; resume a trial with the script that it was paused with"
             )
         if (entry.name in self._files) != isinstance(entry, TrackedFiles):
             raise ValueError(
                 f"t.track({entry.name}=...): the checkpoint was saved by an object of another kind; "
-                "a trial resumes with the same script that it was paused with"
+                "resume a trial with the script that it was paused with"
             )
         started = time.monotonic()
         try:

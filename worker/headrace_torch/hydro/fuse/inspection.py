@@ -125,7 +125,7 @@ def inspect(model: nn.Module, work: Work, *, differ: str = "") -> Traits:
             )
         if sparse := trial.sparse():
             raise FuseError(
-                f"the gradient of parameter {sparse} is sparse, and a group keeps one dense row a member: use "
+                f"the gradient of parameter {sparse} is sparse, and a group keeps one dense row per member: use "
                 "sparse=False"
             )
         check_frozen(trial.unfrozen())

@@ -214,7 +214,7 @@ class Memory:
 def advanced(path: str) -> str:
     """What is wrong with an iterator."""
     return (
-        f"a call advances {path}, an iterator, and members would have to begin where it was: count with a number "
+        f"a call advances {path}, an iterator, and members would have to start from its position: count with a number "
         "instead, such as self.calls += 1"
     )
 

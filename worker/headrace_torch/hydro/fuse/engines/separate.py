@@ -91,7 +91,8 @@ class SeparateEngine:
                 loss, missing = self._one(states, position, work, batch, place, grads[place])
             if before is not None and _versions(batch) != before:
                 raise FuseError(
-                    "the forward pass changes its batch in place, and did not at the first step: let it change a copy"
+                    "the forward pass changes its batch in place, which it did not at the first step: let it "
+                    "change a copy"
                 )
             losses.append(loss)
             unused.append(missing)
