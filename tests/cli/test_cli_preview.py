@@ -84,11 +84,11 @@ def test_a_preview_says_what_may_end_the_study_before_its_trials_have(
         invoke("preview", str(study_file), "--seconds-per-step", "42", "--slots", "8").out.split()
     )
     assert (
-        "It may end before that: val_loss ≤ 0.1 or 0.1 hours. The hours pass before all trials have ended"
-        in text
+        "It may end before that: val_loss ≤ 0.1 or 0.1 hours. The time limit ends the study before all trials "
+        "have ended" in text
     )
     assert "about 48 % of the time above" in text
-    assert "The hours pass" not in invoke("preview", str(study_file)).out
+    assert "The time limit ends" not in invoke("preview", str(study_file)).out
 
 
 @pytest.mark.parametrize(

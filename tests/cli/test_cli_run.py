@@ -173,7 +173,7 @@ def test_attach_exits_like_run(fake: FakeStudyService, invoke: Invoke) -> None:
 def test_pauses_without_a_checkpoint_are_warned_of_once(
     fake: FakeStudyService, invoke: Invoke, study_file: Path
 ) -> None:
-    warning = "trials save no checkpoint, so a paused one begins again from step 0"
+    warning = "trials save no checkpoint, so a paused one restarts from step 0"
     assert warning not in invoke("run", str(study_file), "--name", "saving").out
 
     def change(script: Script) -> None:
@@ -352,8 +352,8 @@ def test_what_a_warm_start_brings_is_said_once(
 
     creates(fake, change)
     said = invoke("run", str(study_file), "--name", "warm").out
-    assert said.count("The sampler begins from") == 1
-    assert "The sampler begins from 11 results of study digits-may." in said
+    assert said.count("The sampler starts from") == 1
+    assert "The sampler starts from 11 results of study digits-may." in said
 
 
 def test_detach_returns_at_once(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:
@@ -410,7 +410,7 @@ def test_a_lost_connection_is_told_once_and_its_return_too(
 ) -> None:
     fake.cut_watch_after.extend([(1, grpc.StatusCode.UNAVAILABLE), *[(0, grpc.StatusCode.UNAVAILABLE)] * 3])
     said = invoke("run", str(study_file)).err
-    assert said.count("The connection is lost; trying again.") == 1
+    assert said.count("Connection lost; reconnecting.") == 1
     assert said.count("Reconnected.") == 1
 
 
@@ -423,7 +423,7 @@ def test_the_live_view_says_that_it_tries_again(fake: FakeStudyService, study_fi
         while not fake.requests["WatchStudy"] and time.monotonic() < deadline:  # the picture is there before
             threading.Event().wait(0.05)
         fake.stop()
-        screen.read_until("The connection is lost; trying again")
+        screen.read_until("Connection lost; reconnecting")
 
 
 def test_a_taken_name_says_how_to_go_on(fake: FakeStudyService, invoke: Invoke, study_file: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_study_that_trains_says_that_its_gate_has_passed() -> None:
     assert "checks first" in (gates.said_of(convert.study(study)) or "")
     study.status.steps_spent = 1
     assert gates.said_of(convert.study(study)) == (
-        "passed, in study small-gate: the small copy stands for the model"
+        "passed, in study small-gate: the small copy represents the model"
     )
 
 

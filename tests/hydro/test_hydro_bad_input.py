@@ -220,7 +220,7 @@ def test_depth_that_is_no_list_of_residual_blocks() -> None:
 
 def test_arguments_that_make_no_sense_say_what_to_pass() -> None:
     calls: list[tuple[Any, dict[str, Any], str]] = [
-        (MLP, {}, "say how much smaller"),
+        (MLP, {}, "give the size"),
         (MLP, {"width": 8, "scale": 2}, "either width="),
         (MLP, {"width": 0}, "width must be at least 1, not 0"),
         (MLP, {"scale": 0}, "scale must be an integer of at least 1"),
