@@ -56,10 +56,10 @@ def test_a_preview_counts_the_pilot_and_the_targets_and_their_sum(
     result = invoke("preview", str(file), *options)
     text = " ".join(result.out.split())
     assert (
-        "Pilot small-scale, before it: 48 trials, 48 steps, about 1 min 00 s (4 min 00 s of slot time)."
+        "Pilot small-scale, before this study: 48 trials, 48 steps, about 1 min 00 s (4 min 00 s of slot time)."
         in text
     )
-    assert "Targets in small-target, behind it: 3 trials, 27 steps, about 4 min 30 s" in text
+    assert "Targets in small-target, after this study: 3 trials, 27 steps, about 4 min 30 s" in text
     assert "In all: about 218 steps, about 6 min 06 s (19 min 53 s of slot time)." in text
     assert (
         "Give --target-seconds-per-step if a step on the large model takes longer." in result.out + result.err

@@ -88,7 +88,7 @@ def test_it_deletes_all_but_the_best_ones_checkpoints(ended: Left, invoke: Invok
     assert json.loads(invoke("gc", "--dry-run", "--json").out)["leftovers"] == []
     assert invoke("gc", "--best-too", "--yes").code == 0
     assert not store.exists()
-    assert "Nothing is left" in invoke("gc", "--best-too").out
+    assert "There is nothing to delete" in invoke("gc", "--best-too").out
 
 
 @pytest.mark.parametrize(

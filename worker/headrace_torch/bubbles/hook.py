@@ -193,7 +193,7 @@ class Hook:
             self.fail(error)
 
     def changed(self) -> None:
-        """What was learnt no longer holds: no gate opens until the agent has learnt anew."""
+        """What was learnt no longer holds: no gate opens until the agent has learnt again."""
         try:
             self._generation += 1
             self._filled = False

@@ -55,7 +55,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Make this call of many requests; for each attempt they begin anew."""
+    """Make this call of many requests; for each attempt they begin again."""
 
     method: Method[Any, Any]
     requests: Callable[[], Iterable[Message]]

@@ -286,7 +286,7 @@ def importance(study: StudyHandle) -> Flow[tuple[Importance, ...]]:
     """How much each parameter has to do with being among the best trials, for each objective (Optuna's PED-ANOVA).
 
     Trials are compared at one step, the highest rung that enough of them came to. `reason` says why nothing can be
-    said, as with too few trials. It is computed anew with each call, which takes some seconds of a large study.
+    said, as with too few trials. It is computed again with each call, which takes some seconds of a large study.
     """
     request = pb.MeasureImportanceRequest(study=study_name(study.name))
     response = yield from rpc(methods.MEASURE_IMPORTANCE, request)
@@ -355,10 +355,10 @@ def retry_warnings(study: StudyHandle, numbers: Iterable[int] | int = ()) -> Flo
 
 
 def retry_trials(study: StudyHandle, trials: Iterable[int] | int = (), *, warn: bool = True) -> Flow[Retried]:
-    """Lets trials that failed go on from their last checkpoints, or begin again where they have none: those of these
-    numbers, which may be cancelled ones too, or all that failed. Their failures count anew. A study that has ended
-    becomes active again, and what its end cut off goes on too. Each of `retry_warnings` is a `UserWarning`, unless
-    `warn=False`."""
+    """Retries failed trials from their last checkpoints, or from the beginning if they have none: those with these
+    numbers, which may also be cancelled ones, or all that failed. Their failure counts are reset. A study that has
+    ended becomes active again, and trials that its end cut off continue too. Each of `retry_warnings` is a
+    `UserWarning`, unless `warn=False`."""
     numbers = whole_numbers("trials", trials, _RETRIED)
     if warn:
         for message in (yield from retry_warnings(study, numbers)):

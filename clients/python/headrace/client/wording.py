@@ -53,7 +53,7 @@ def scalar(value: Value | None) -> str:
 
 
 def thinned(items: Sequence[T], most: int = ROWS) -> list[T]:
-    """At most so many of the items, evenly spread; the first and the last one are among them."""
+    """At most this many of the items, evenly spread; the first and the last one are among them."""
     if len(items) <= most:
         return list(items)
     last = len(items) - 1

@@ -145,7 +145,7 @@ class Crew:
         assert self._group is not None
         members, cost = self.training, self._stopwatch.told()
         if getattr(self._group, "report", None) is not self._how:
-            cost = None  # the group looked anew how to run its members, which took its time
+            cost = None  # the group looked again how to run its members, which took its time
         cost = self._with_first_step(cost)
         if len(members) > 1 and not self._told_apart and (gains_nothing := _runs_apart(self._group)):
             members[0].to_tell.append(gains_nothing)

@@ -19,7 +19,7 @@ class Shared:
     """The shared objects of one bundle."""
 
     def __init__(self, objects: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
-        """`before` are the states to go on from, where the program begins anew in its process."""
+        """`before` are the states to go on from, where the program begins again in its process."""
         self.entries: dict[str, Tracked] = {}
         for name, target in objects.items():
             if name in PLAIN:

@@ -5,7 +5,7 @@ time too, and once more when the loop begins, so that whatever a script initiali
 no harm.
 
 A rank of a gang gets what it saved itself. A gang of another size than the one that saved gets what was the same on all
-ranks; an object that differed has to say how its states are divided anew, or it is refused by its name.
+ranks; an object that differed has to say how its states are redistributed, or it is refused by its name.
 """
 
 import time
@@ -54,7 +54,7 @@ class Restore:
 
     def give(self, entry: Tracked | TrackedFiles, params: Mapping[str, Any]) -> None:
         """Loads the object; raises `ValueError` where the checkpoint does not know it, where it was saved by another
-        number of ranks and cannot be divided anew, or where it does not fit and was trained with other parameters."""
+        number of ranks and cannot be redistributed, or where it does not fit and was trained with other parameters."""
         names = self.names()
         if entry.name not in names:
             raise ValueError(

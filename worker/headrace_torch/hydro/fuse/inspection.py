@@ -236,7 +236,7 @@ class _Trial:
         return all(same(a, b) for a, b in pairs)
 
     def changed(self) -> frozenset[str]:
-        """Names the buffers that were changed in place, or assigned anew."""
+        """Names the buffers that were changed in place, or reassigned."""
         return frozenset(
             name
             for name, one in self.model.named_buffers()

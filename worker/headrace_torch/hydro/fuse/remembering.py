@@ -74,7 +74,7 @@ class Memory:
         self._now = now
 
     def _prune(self) -> None:
-        """Lets go of closures that the user has made anew at each step, and of all that they hold."""
+        """Lets go of closures that the user has created again at each step, and of all that they hold."""
         assert self._fresh is not None
         states = {id(one): one for one in (self._fresh, *self._of.values())}
         living = {
